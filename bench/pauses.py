@@ -78,14 +78,14 @@ def _reads(rate: float) -> list[float]:
 
 def _record(pid: int, rate: float) -> None:
     from pyprof.collectors.registry import open_collector
-    from pyprof.collectors.targets.selection import select
+    from pyprof.collectors.targets.selection import select_processes
     from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
     from pyprof.session.session import RecordingFiles, Session
 
     diagnostics = Diagnostics()
     files = RecordingFiles(UnwindOptions(), diagnostics)
-    selection = select(TargetOptions(pids=(pid,)))
+    selection = select_processes(TargetOptions(pids=(pid,)))
     collector = open_collector("ptrace", selection, CollectOptions(rate), diagnostics, files.runtimes)
     run_for(Session(collector, UnwindOptions(), diagnostics, files), SECONDS)
 

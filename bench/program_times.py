@@ -30,18 +30,18 @@ def noted() -> Iterator[list[npt.NDArray[np.uint32]]]:
     from pyprof.collectors.bpf.source import BpfSource
 
     found: list[npt.NDArray[np.uint32]] = []
-    take = BpfSource.take
+    take = BpfSource.take_samples
 
     def noting(source: BpfSource) -> object:
         samples = take(source)
         found.append(source.records.run_ns.copy())
         return samples
 
-    BpfSource.take = noting  # type: ignore[assignment,method-assign]
+    BpfSource.take_samples = noting  # type: ignore[assignment,method-assign]
     try:
         yield found
     finally:
-        BpfSource.take = take  # type: ignore[method-assign]
+        BpfSource.take_samples = take  # type: ignore[method-assign]
 
 
 def times_us(python: str, target: str, rate_hz: float, seconds: float) -> npt.NDArray[np.float64]:

@@ -90,14 +90,14 @@ class _Timed:
 
 def _walk(pid: int) -> _Timed:
     from pyprof.collectors.registry import open_collector
-    from pyprof.collectors.targets.selection import select
+    from pyprof.collectors.targets.selection import select_processes
     from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
     from pyprof.session.session import Session
 
     diagnostics = Diagnostics()
     collector = open_collector(
-        "perf", select(TargetOptions(pids=(pid,))), CollectOptions(RATE, stack_size=_STACK), diagnostics
+        "perf", select_processes(TargetOptions(pids=(pid,))), CollectOptions(RATE, stack_size=_STACK), diagnostics
     )
     session = Session(collector, UnwindOptions(), diagnostics)
     interning = session.recorder.interning

@@ -21,14 +21,14 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.records import replace
 
-MOST_LANES = 4096
+MAX_LANES = 4096
 _ARENA = 8 << 20
-_MOST_ARENA = 64 << 20
+_MAX_ARENA = 64 << 20
 
 U8 = npt.NDArray[np.uint8]
 
 
-def bare_batch(
+def build_stackless_batch(
     arch: Arch,
     source_id: int,
     kind: npt.NDArray[np.uint8],
@@ -75,11 +75,11 @@ class StackMemory(Protocol):
         """True if there is no room for another sample."""
         ...
 
-    def data(self) -> U8:
+    def view_copies(self) -> U8:
         """Return a copy of the used part."""
         ...
 
-    def copied(self, offset: int, size: int) -> bytes:
+    def read_copy(self, offset: int, size: int) -> bytes:
         """Return a slice of the used part."""
         ...
 
@@ -102,7 +102,7 @@ class ArenaMemory:
     def __init__(self, most_copy: int) -> None:
         self.further = most_copy + 8192
         self._need = most_copy + self.further
-        arena = Arena(max(_ARENA, min(4 * most_copy, _MOST_ARENA), self._need))
+        arena = Arena(max(_ARENA, min(4 * most_copy, _MAX_ARENA), self._need))
         self._arena = arena
         self.address = arena.address
         self.size = arena.size
@@ -114,10 +114,10 @@ class ArenaMemory:
     def full(self) -> bool:
         return self.size - self.used < self._need
 
-    def data(self) -> U8:
+    def view_copies(self) -> U8:
         return self._view[: self.used].copy()
 
-    def copied(self, offset: int, size: int) -> bytes:
+    def read_copy(self, offset: int, size: int) -> bytes:
         return bytes(self.bytes[offset : offset + size])
 
     def clear(self) -> None:
@@ -136,14 +136,14 @@ class BytesMemory:
     def full(self) -> bool:
         return self.used >= self._most
 
-    def put(self, copy: bytes) -> None:
+    def append_copy(self, copy: bytes) -> None:
         """Append the copy of the next sample."""
         self._copies.append(copy + bytes(-len(copy) % 8))
 
-    def data(self) -> U8:
+    def view_copies(self) -> U8:
         return np.frombuffer(b"".join(self._copies), np.uint8)
 
-    def copied(self, offset: int, size: int) -> bytes:
+    def read_copy(self, offset: int, size: int) -> bytes:
         return b"".join(self._copies)[offset : offset + size]
 
     def clear(self) -> None:
@@ -193,7 +193,7 @@ class BatchBuilder(Generic[Memory]):
         self._source_id = source_id
         self._usual = arches[0]
         self._unknown = unknown
-        self._regs = np.zeros((MOST_LANES, max(len(arch.registers) for arch in arches)), np.uint64)
+        self._regs = np.zeros((MAX_LANES, max(len(arch.registers) for arch in arches)), np.uint64)
         self._known = {arch.name: np.flatnonzero(np.array(arch.kernel.prstatus) >= 0) for arch in arches}
         self._slots = {arch.name: [slot for slot in arch.kernel.prstatus if slot >= 0] for arch in arches}
         self._clear()
@@ -212,16 +212,16 @@ class BatchBuilder(Generic[Memory]):
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def has(self, pid: int) -> bool:
+    def has_sample_of(self, pid: int) -> bool:
         """Return True if there is a sample of the process."""
         return any(lane.pid == pid for lane in self._lanes)
 
     @property
     def full(self) -> bool:
         """True if there is no room for another sample: the caller must take the batch first."""
-        return len(self._lanes) >= MOST_LANES or self.memory.full
+        return len(self._lanes) >= MAX_LANES or self.memory.full
 
-    def add(self, lane: Lane, base: int, size: int) -> int:
+    def add_sample(self, lane: Lane, base: int, size: int) -> int:
         """Add a sample whose stack copy was written at the end of the used memory.
 
         Args:
@@ -238,8 +238,9 @@ class BatchBuilder(Generic[Memory]):
         self._regs[number] = 0
         return number
 
-    def reserve(self, count: int, used: int) -> int:
-        """Reserve consecutive samples, which the caller must set with fill() before any other use of the builder.
+    def reserve_samples(self, count: int, used: int) -> int:
+        """Reserve consecutive samples, which the caller must set with fill_reserved() before any other use of the
+        builder.
 
         Args:
             count: Number of samples.
@@ -255,7 +256,7 @@ class BatchBuilder(Generic[Memory]):
         self.memory.used = used
         return number
 
-    def fill(self, number: int, lane: Lane, base: int, offset: int, size: int) -> None:
+    def fill_reserved(self, number: int, lane: Lane, base: int, offset: int, size: int) -> None:
         """Set a reserved sample, whose copy is at `offset` in the memory."""
         self._lanes[number] = lane
         self._copies[number] = _Copy(base, offset, size)
@@ -263,7 +264,7 @@ class BatchBuilder(Generic[Memory]):
     def set_regset(self, lane: int, words: npt.NDArray[np.unsignedinteger]) -> None:
         """Set a sample's registers from the kernel's user_regs_struct of its architecture.
 
-        take() selects the wanted words for all samples at once.
+        take_batches() selects the wanted words for all samples at once.
         """
         self._regsets.setdefault(self._lanes[lane].arch.name, {})[lane] = words.tobytes()
 
@@ -293,7 +294,7 @@ class BatchBuilder(Generic[Memory]):
     def copy_of(self, lane: int) -> bytes:
         """Return the copy of a sample's stack."""
         copy = self._copies[lane]
-        return self.memory.copied(copy.offset, copy.size)
+        return self.memory.read_copy(copy.offset, copy.size)
 
     def set_chain(self, lane: int, chain: Chain) -> None:
         """Set the frames of a sample's interpreter."""
@@ -303,11 +304,11 @@ class BatchBuilder(Generic[Memory]):
         """Set the kernel frames of a sample."""
         self._kernel_stack[lane] = self._kernel_stacks.setdefault(frames, len(self._kernel_stacks))
 
-    def move(self, lane: int, space: AddressSpace) -> None:
+    def move_to_space(self, lane: int, space: AddressSpace) -> None:
         """Assign a sample to another generation of its address space."""
         self._lanes[lane] = self._lanes[lane]._replace(space=space)
 
-    def take(self) -> list[SampleBatch]:
+    def take_batches(self) -> list[SampleBatch]:
         """Return the collected samples as batches and reset the builder.
 
         Each batch has one architecture; all share one memory. There is at least one batch, which may be empty.
@@ -346,7 +347,7 @@ class BatchBuilder(Generic[Memory]):
         n = len(self._lanes)
         _, kind, time_ns, pid, tid, spaces, weight, started = zip(*self._lanes, strict=True) if n else [()] * 8
         base, offset, size = zip(*self._copies, strict=True) if n else [()] * 3
-        bare = bare_batch(
+        bare = build_stackless_batch(
             self._usual,
             self._source_id,
             np.array(kind, np.uint8),
@@ -362,7 +363,7 @@ class BatchBuilder(Generic[Memory]):
             weight=np.array(weight, np.int64),
             regs=self._regs[:n].copy(),
             stack=StackSlab(
-                data=self.memory.data(),
+                data=self.memory.view_copies(),
                 base=np.array(base, np.uint64),
                 offset=np.array(offset, np.int64),
                 size=np.array(size, np.int64),

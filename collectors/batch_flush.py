@@ -17,7 +17,7 @@ def _as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleB
     return iter(batches)
 
 
-def cut_at_flushes(
+def split_at_flushes(
     handover: FlushProtocol, batches: list[SampleBatch], reached_ns: int, complete: Completion = _as_they_are
 ) -> Iterator[SampleBatch]:
     """Yield batches in parts that end where a flush was requested, and acknowledge each part.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyprof.collectors.base import Collector, CollectorStats
-from pyprof.collectors.thread_lives import Leaving
+from pyprof.collectors.thread_lives import DelayedRemoval
 from pyprof.model.keys import ThreadKey
 from pyprof.model.profile import ThreadInfo
 from pyprof.records import dataclass, field
@@ -15,7 +15,7 @@ class ClosedCollectors:
 
     stats: CollectorStats = field(default_factory=CollectorStats)
     _infos: dict[ThreadKey, ThreadInfo] = field(default_factory=dict)
-    _leaving: Leaving[ThreadKey] = field(default_factory=Leaving)
+    _leaving: DelayedRemoval[ThreadKey] = field(default_factory=DelayedRemoval)
 
     def add(self, collector: Collector) -> None:
         self._infos |= _keyed(collector)
@@ -23,7 +23,7 @@ class ClosedCollectors:
 
     def retire(self) -> None:
         """Forget threads that ended before the previous window was closed. Running collectors know the others."""
-        for key in self._leaving.settle(self._infos.keys()):
+        for key in self._leaving.take_gone(self._infos.keys()):
             del self._infos[key]
 
     def threads(self, *now: Collector) -> list[ThreadInfo]:

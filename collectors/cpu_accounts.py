@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyprof.collectors.thread_lives import Leaving
+from pyprof.collectors.thread_lives import DelayedRemoval
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
@@ -25,7 +25,7 @@ TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 100
 """After a reading that used t of processor time, no reading is made for 100 t."""
 _LOOK_NS = 100_000_000
-_LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
+_MIN_NS, _MIN_SHARE = 40_000_000, 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Account:
 NO_ACCOUNT = Account("", 0, 0, 0)
 
 
-class Lost(NamedTuple):
+class LostSamples(NamedTuple):
     """Sampling times whose records were lost.
 
     Attributes:
@@ -72,11 +72,11 @@ class Lost(NamedTuple):
     only: bool
 
 
-NOTHING_LOST = Lost(0, False)
+NOTHING_LOST = LostSamples(0, False)
 
 
 @dataclass(frozen=True, slots=True)
-class Endings:
+class EndedThreadTimes:
     """Times of threads and processes that ended, from records that leave out time in the kernel.
 
     Attributes:
@@ -90,7 +90,7 @@ class Endings:
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class UnsampledTime:
     """Processor time of a process tree in some period that no sample stands for.
 
     Attributes:
@@ -111,7 +111,7 @@ class Unseen:
     late_ns: int = 0
 
 
-def missed(old: Account, account: Account) -> tuple[int, int]:
+def count_missed_time(old: Account, account: Account) -> tuple[int, int]:
     """Return the processor time that fell into missed sampling times between two accounts, in nanoseconds.
 
     A sampler with priority misses few sampling times, and all functions alike. A sampler that waits for processors
@@ -127,10 +127,10 @@ def missed(old: Account, account: Account) -> tuple[int, int]:
 
 
 def _least(spent_ns: int) -> float:
-    return max(_LEAST_NS, _LEAST_SHARE * spent_ns)
+    return max(_MIN_NS, _MIN_SHARE * spent_ns)
 
 
-def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[Unseen, ...]:
+def find_unsampled_time(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[UnsampledTime, ...]:
     """Return what was not sampled between two moments, for process trees where it exceeds chance and rounding."""
     found = []
     for root, account in after.items():
@@ -147,15 +147,17 @@ def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple
         missing = max(missing, ended * (ended > least))
         if kernel <= least:
             kernel = 0
-        marked, _ = missed(old, account)
+        marked, _ = count_missed_time(old, account)
         if missing or kernel or marked:
             rest, late = missing - lost, account.waits
-            found.append(Unseen(root, account.name, 0 if late else rest, lost, kernel, rest + marked if late else 0))
+            found.append(
+                UnsampledTime(root, account.name, 0 if late else rest, lost, kernel, rest + marked if late else 0)
+            )
     return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class ProcessTimes:
     """Processor time of one process.
 
     Attributes:
@@ -214,8 +216,8 @@ class Accounts:
         options: CollectOptions,
         everything: bool = False,
         user_only: bool = False,
-        lost: Callable[[], Lost] = lambda: NOTHING_LOST,
-        endings: Callable[[], Endings | None] = lambda: None,
+        lost: Callable[[], LostSamples] = lambda: NOTHING_LOST,
+        endings: Callable[[], EndedThreadTimes | None] = lambda: None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Create accounts without processes.
@@ -244,11 +246,11 @@ class Accounts:
         self._seen: defaultdict[int, _Seen] = defaultdict(_Seen)
         self._not_before = 0
         self._began = 0
-        self._leaving: Leaving[int] = Leaving()
+        self._leaving: DelayedRemoval[int] = DelayedRemoval()
         self._past_due = self._past_seen = 0
         self.waits = False
 
-    def begin(self, roots: Mapping[int, int]) -> None:
+    def start(self, roots: Mapping[int, int]) -> None:
         """Start counting.
 
         Args:
@@ -256,7 +258,7 @@ class Accounts:
         """
         if not self.on:
             return
-        self._began = boot_ticks()
+        self._began = read_boot_ticks()
         self._members = {}
         for pid, root in roots.items():
             if (found := self._read(pid, root)) is not None:
@@ -264,10 +266,10 @@ class Accounts:
 
     @property
     def is_due(self) -> bool:
-        """True if look() reads the accounts without being forced."""
+        """True if read_accounts() reads the accounts without being forced."""
         return self.on and self._clock() >= self._not_before
 
-    def look(self, roots: Mapping[int, int], force: bool = False, slots: tuple[int, int] = (0, 0)) -> bool:
+    def read_accounts(self, roots: Mapping[int, int], force: bool = False, slots: tuple[int, int] = (0, 0)) -> bool:
         """Read the kernel's accounts and add what was spent since the last reading.
 
         Unless forced, readings take at most one percent of the time.
@@ -325,7 +327,7 @@ class Accounts:
         """Return (nanoseconds that were due, nanoseconds that samples stand for)."""
         return self._past_due + sum(self._due.values()), self._past_seen + sum(map(self._seen_ns, self._seen))
 
-    def saw(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
+    def count_batch(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
         """Count a batch of samples of the recorded processes."""
         if not self.on:
             return
@@ -339,7 +341,7 @@ class Accounts:
             seen.rounds += weight
             seen.spread += spread
 
-    def ended(self, root: int, rounds: int) -> None:
+    def count_ended_threads(self, root: int, rounds: int) -> None:
         """Count sampling times at which a thread of a tree ran but ended before its sample was taken."""
         self._ended[root] += rounds
 
@@ -350,7 +352,7 @@ class Accounts:
             roots: Maps each process to the selected process of its tree.
         """
         there = set(roots.values()) | {member.root for member in self._members.values()}
-        for root in self._leaving.settle((self._names.keys() | self._seen.keys()) - there):
+        for root in self._leaving.take_gone((self._names.keys() | self._seen.keys()) - there):
             self._past_due += self._due[root]
             self._past_seen += self._seen_ns(root)
             self._names.pop(root, None)
@@ -400,12 +402,12 @@ class Accounts:
         kept = self._slots[0]
         return max(1 - rounds / kept, 0.0) if kept else 0.0
 
-    def _ns(self, times: Times) -> tuple[int, int]:
+    def _ns(self, times: ProcessTimes) -> tuple[int, int]:
         waited = (times.waited_ns, times.waited_kernel_ns) if self._children else (0, 0)
         total, kernel = _plus((times.own_ns, times.own_kernel_ns), waited)
         return total, kernel if self._user_only else 0
 
-    def _read(self, pid: int, root: int) -> Times | None:
+    def _read(self, pid: int, root: int) -> ProcessTimes | None:
         """Return the times of a process, or None if it has ended."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
@@ -414,14 +416,14 @@ class Accounts:
             return None
         if pid == root:
             self._names[root] = found.name
-        return replace(found, own_ns=process_ns(pid) or found.own_ns)
+        return replace(found, own_ns=read_process_ns(pid) or found.own_ns)
 
 
 def _plus(one: tuple[int, int], other: tuple[int, int], times: int = 1) -> tuple[int, int]:
     return one[0] + times * other[0], one[1] + times * other[1]
 
 
-def parse_times(stat: bytes) -> Times:
+def parse_times(stat: bytes) -> ProcessTimes:
     """Parse a line of /proc/PID/stat.
 
     Raises:
@@ -431,7 +433,7 @@ def parse_times(stat: bytes) -> Times:
     opening, closing = stat.index(b"("), stat.rindex(b")")
     fields = stat[closing + 1 :].split()
     user, system, waited_user, waited_system = map(int, fields[11:15])
-    return Times(
+    return ProcessTimes(
         os.fsdecode(stat[opening + 1 : closing]),
         int(fields[1]),
         int(fields[19]),
@@ -442,7 +444,7 @@ def parse_times(stat: bytes) -> Times:
     )
 
 
-def process_ns(pid: int) -> int:
+def read_process_ns(pid: int) -> int:
     """Return a process's own processor time in nanoseconds (clock_getcpuclockid(3)), or 0 if it has ended."""
     try:
         return time.clock_gettime_ns(~pid << 3 | 2)
@@ -450,6 +452,6 @@ def process_ns(pid: int) -> int:
         return 0
 
 
-def boot_ticks() -> int:
+def read_boot_ticks() -> int:
     """Return the current time in the unit of start times in /proc/PID/stat."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK_NS

@@ -89,17 +89,17 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
 """All collectors, in the order in which AUTO tries them."""
 
 
-def names() -> tuple[str, ...]:
+def list_names() -> tuple[str, ...]:
     """Return the names that --collector accepts, the default first."""
     return (AUTO, *(spec.name for spec in COLLECTORS))
 
 
-def summaries() -> str:
+def list_summaries() -> str:
     """Return one phrase for each collector, as a text for --help."""
     return "; ".join(f"{spec.name}: {spec.summary}" for spec in COLLECTORS)
 
 
-def by_name(name: str) -> CollectorSpec:
+def find_collector(name: str) -> CollectorSpec:
     """Return the collector of a name.
 
     Raises:
@@ -108,15 +108,15 @@ def by_name(name: str) -> CollectorSpec:
     for spec in COLLECTORS:
         if spec.name == name:
             return spec
-    raise UsageError(f"there is no collector {name!r}", f"the collectors are {', '.join(names())}")
+    raise UsageError(f"there is no collector {name!r}", f"the collectors are {', '.join(list_names())}")
 
 
-def shows_kernel(name: str) -> bool:
+def can_show_kernel(name: str) -> bool:
     """Return True if a name accepted by --collector can show frames of the kernel."""
     return any(spec.kernel for spec in COLLECTORS if name in (AUTO, spec.name))
 
 
-def reports_wakers(name: str) -> bool:
+def can_report_wakers(name: str) -> bool:
     """Return True if a name accepted by --collector can report which thread ended a wait."""
     return any(spec.wakers for spec in COLLECTORS if name in (AUTO, spec.name))
 
@@ -135,7 +135,7 @@ def open_collector(
     statistics state which collector AUTO chose, and why.
 
     Args:
-        name: One of names().
+        name: One of list_names().
         program: See Request.
 
     Raises:
@@ -146,7 +146,9 @@ def open_collector(
     request = Request(selection, options, diagnostics, interpreters, program)
     while True:
         try:
-            return _first_possible(request) if name == AUTO else by_name(name).open(replace(request, by_name=True))
+            return (
+                _first_possible(request) if name == AUTO else find_collector(name).open(replace(request, by_name=True))
+            )
         except NoSuchProcess:
             left = request.selection.without_ended()
             if left is None:
@@ -174,7 +176,7 @@ def _first_possible(request: Request) -> Collector:
     raise refusals[0]
 
 
-def findings(target: CollectorTarget, options: CollectOptions) -> list[Finding]:
+def list_findings(target: CollectorTarget, options: CollectOptions) -> list[Finding]:
     """Return one finding for each collector: whether it can be used here."""
     from pyprof.diagnostics import Finding
 

@@ -113,7 +113,7 @@ class SamplingClock:
         slot = self._slot + count
         return self._draw(slot), self._begin_ns(slot + 1)
 
-    def passed(self, slots: int, used: int, shift_ns: int) -> None:
+    def advance(self, slots: int, used: int, shift_ns: int) -> None:
         """Advance a plain clock over slots that another component has used or skipped.
 
         Args:
@@ -133,7 +133,7 @@ class SamplingClock:
         """Return a random time in a slot."""
         return self._begin_ns(slot) + int(self._random() * self.period_ns)
 
-    def ended(self, now_ns: int) -> None:
+    def count_skipped(self, now_ns: int) -> None:
         """Count slots since the last one as skipped. No slot is used after that."""
         following = max(self._slot + self._stride.every, self._affordable())
         self.skipped += max(self._slot_at(now_ns) - following, 0)
@@ -141,7 +141,7 @@ class SamplingClock:
     def _slot_at(self, now_ns: int) -> int:
         return (now_ns - self._begin_ns(0)) // self.period_ns
 
-    def stopped(self, pause_ns: int) -> None:
+    def note_pause(self, pause_ns: int) -> None:
         """Count the duration of the round of stops in the current slot."""
         self._stopped_ns += pause_ns
         self._round_ns = (3 * self._round_ns + pause_ns) // 4

@@ -25,11 +25,11 @@ IN, BLOCKED, PREEMPTED, ENDED = 0, 1, 2, 3
 Gap = tuple[int, int]
 """(begin, end) in nanoseconds of a time without records."""
 
-LEAST_ON_NS = 50_000_000
+MIN_ON_NS = 50_000_000
 """Minimum time for which a thread's switches are recorded before they are paused again."""
 
 
-def covered_ns(gaps: Iterable[Gap]) -> int:
+def count_covered_ns(gaps: Iterable[Gap]) -> int:
     """Return the time that lies in at least one gap."""
     total, reached = 0, 0
     for begin, end in sorted(gaps):
@@ -39,7 +39,7 @@ def covered_ns(gaps: Iterable[Gap]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class ThreadEvents:
     """Events of threads as columns of shape (n,). `kind` is the kind of a switch, or zero for other events."""
 
     tid: I64
@@ -47,20 +47,20 @@ class Points:
     kind: I64
 
     @classmethod
-    def of(cls, tid: npt.NDArray[np.integer], time_ns: I64, kind: I64 | None = None) -> Points:
+    def make_points(cls, tid: npt.NDArray[np.integer], time_ns: I64, kind: I64 | None = None) -> ThreadEvents:
         return cls(tid.astype(np.int64), time_ns, np.zeros(len(tid), np.int64) if kind is None else kind)
 
-    def at(self, those: Mask) -> Points:
-        return Points(self.tid[those], self.time_ns[those], self.kind[those])
+    def select_points(self, those: Mask) -> ThreadEvents:
+        return ThreadEvents(self.tid[those], self.time_ns[those], self.kind[those])
 
-    def without(self, tids: Collection[int]) -> Points:
+    def remove_threads(self, tids: Collection[int]) -> ThreadEvents:
         if not tids:
             return self
-        return self.at(~np.isin(self.tid, list(tids)))
+        return self.select_points(~np.isin(self.tid, list(tids)))
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class SwitchBatch:
     """Samples and switches until some time.
 
     Attributes:
@@ -76,7 +76,7 @@ class Happened:
     running: list[SampleBatch]
     left: SampleBatch
     narrow: Mask
-    switches: Points
+    switches: ThreadEvents
     since_ns: Mapping[int, int]
     gaps: list[Gap]
     paused: frozenset[int]
@@ -87,7 +87,7 @@ class SwitchSource(Protocol):
 
     Attributes:
         source_ids: Identifiers of its batches.
-        flush_s: Maximum time between two calls of take(), in seconds.
+        flush_s: Maximum time between two calls of take_switches(), in seconds.
         alive: Processes that have not ended.
         paused: Threads that switch so often that their switches are not recorded for a while.
     """
@@ -104,27 +104,27 @@ class SwitchSource(Protocol):
     @property
     def paused(self) -> frozenset[int]: ...
 
-    def take(self, now_ns: int) -> Happened:
-        """Return what happened until a time. The returned memory is valid until done() is called."""
+    def take_switches(self, now_ns: int) -> SwitchBatch:
+        """Return what happened until a time. The returned memory is valid until release_switches() is called."""
         ...
 
-    def done(self) -> tuple[frozenset[int], int]:
-        """Note that the samples of take() have been unwound.
+    def release_switches(self) -> tuple[frozenset[int], int]:
+        """Note that the samples of take_switches() have been unwound.
 
         Returns:
             Threads whose switches are recorded again, and from when on.
         """
         ...
 
-    def by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
+    def split_by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
         """Return samples as batches of one architecture each."""
         ...
 
-    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
+    def mask_recorded(self, pid: npt.NDArray[np.integer]) -> Mask:
         """Return a mask of the pids that belong to the recording. They need not have been sampled."""
         ...
 
-    def shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
+    def mask_shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
         """Return a mask of the threads that are wanted in the profile and can be named.
 
         They need not have been sampled. threads() includes them afterwards.
@@ -135,11 +135,11 @@ class SwitchSource(Protocol):
         """
         ...
 
-    def ids_of(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
+    def find_thread_ids(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
         """Return columns (pid, started) of threads at times. An unknown thread is its own process."""
         ...
 
-    def news(self) -> set[int]:
+    def take_new_processes(self) -> set[int]:
         """Return processes that appeared or called exec since the last call."""
         ...
 

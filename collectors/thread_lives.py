@@ -62,7 +62,7 @@ class ThreadLives:
     def __len__(self) -> int:
         return sum(map(len, self._lives.values()))
 
-    def forked(self, tid: int, time_ns: int) -> None:
+    def note_fork(self, tid: int, time_ns: int) -> None:
         """Note a kernel record of a thread's start. Records arrive in order of time."""
         lives = self._lives.setdefault(tid, [])
         rounded = tid in self._from_proc and -TICK_NS < time_ns - lives[-1].started < TICK_NS + _LATE_NS
@@ -85,20 +85,20 @@ class ThreadLives:
             lives.insert(-1, _Life(since_ns, since_ns))
         lives[-1] = _Life(started, time_ns)
 
-    def seen(self, tid: int) -> int:
+    def find_seen_start(self, tid: int) -> int:
         """Return when the thread that has this tid now began or was first seen. The caller has just seen it."""
         if tid in self._lives and tid not in self._ended:
-            return self.found(tid)
+            return self.read_proc_start(tid)
         now = time.monotonic_ns()
         self._ended.discard(tid)
         self._from_proc.discard(tid)
         self._lives.setdefault(tid, []).append(_Life(now, now))
         return now
 
-    def found(self, tid: int) -> int:
+    def read_proc_start(self, tid: int) -> int:
         """Return when the thread that has this tid now began, according to /proc; 0 if there is none."""
         lives = self._lives.get(tid, [])
-        ticks = procfs.started(tid)
+        ticks = procfs.read_start_ticks(tid)
         if ticks is None:
             return lives[-1].started if lives and tid not in self._ended else 0
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -110,12 +110,12 @@ class ThreadLives:
             self._lives[tid] = lives
         return lives[-1].started
 
-    def ended(self, tid: int, started: int) -> None:
+    def note_end(self, tid: int, started: int) -> None:
         """Note that a thread has ended: the next one with its tid is another thread, even in the same clock tick."""
         if self._lives.get(tid, _NEVER)[-1].started == started:
             self._ended.add(tid)
 
-    def at(self, tid: int, time_ns: int) -> int:
+    def find_start(self, tid: int, time_ns: int) -> int:
         """Return when the thread that had a tid at a time began, or 0 if no thread is known.
 
         For a time before all known threads, it is the first of them.
@@ -123,19 +123,19 @@ class ThreadLives:
         lives = self._lives.get(tid) or _NEVER
         return next((life.started for life in reversed(lives) if life.since_ns <= time_ns), lives[0].started)
 
-    def process_at(self, pid: int, started: int) -> int:
+    def find_process(self, pid: int, started: int) -> int:
         """Return when the main thread of the process of a thread began.
 
         Args:
             started: Start of the thread; 0 gives 0.
         """
-        return self.at(pid, started + TICK_NS) if started else 0
+        return self.find_start(pid, started + TICK_NS) if started else 0
 
     def started(self, tid: npt.NDArray[np.integer], time_ns: I64) -> I64:
-        """Return at() for columns of shape (n,)."""
+        """Return find_start() for columns of shape (n,)."""
         found = [(self._lives.get(each) or _NEVER)[0].started for each in tid.tolist()]
         if any(len(self._lives.get(each, _NEVER)) > 1 for each in set(tid.tolist())):
-            found = [self.at(each, at) for each, at in zip(tid.tolist(), time_ns.tolist(), strict=True)]
+            found = [self.find_start(each, at) for each, at in zip(tid.tolist(), time_ns.tolist(), strict=True)]
         return np.array(found, np.int64)
 
     def retire(self) -> None:
@@ -151,7 +151,7 @@ class ThreadLives:
                 self._ended.discard(tid)
 
 
-class Leaving(Generic[T]):
+class DelayedRemoval(Generic[T]):
     """A filter that delays removal to the second window that finds an item gone, because late samples may arrive in the
     next.
     """
@@ -159,7 +159,7 @@ class Leaving(Generic[T]):
     def __init__(self) -> None:
         self._before: set[T] = set()
 
-    def settle(self, gone: Set[T]) -> Set[T]:
+    def take_gone(self, gone: Set[T]) -> Set[T]:
         """Return the items that were already gone at the last call.
 
         Args:

@@ -27,7 +27,7 @@ BUCKETS = 32
 
 
 class LossReason(IntEnum):
-    """Reasons why a part of a sample is missing; as_c() generates enum reason in losses.h from them.
+    """Reasons why a part of a sample is missing; format_losses_header() generates enum reason in losses.h from them.
 
     Attributes:
         comment: Comment in losses.h.
@@ -77,7 +77,7 @@ class LossReason(IntEnum):
     )
 
 
-def as_c() -> str:
+def format_losses_header() -> str:
     """Return the contents of losses.h."""
     rows = "".join(f"\t{reason.name}, /* {reason.comment} */\n" for reason in LossReason)
     licence = "/* SPDX-License-Identifier: MIT OR GPL-2.0-only */\n"

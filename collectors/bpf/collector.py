@@ -11,12 +11,12 @@ import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.bpf.source import BpfSource
-from pyprof.collectors.cpu_accounts import Lost
-from pyprof.collectors.perf.batches import RingBatches, by_width
+from pyprof.collectors.cpu_accounts import LostSamples
+from pyprof.collectors.perf.batches import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import NEVER_STOPPED, PerfCollector
 from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.reader import FOREVER_NS
-from pyprof.collectors.perf.scope import Scope, scope_of_records
+from pyprof.collectors.perf.scope import Scope, choose_record_scope
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
@@ -68,22 +68,22 @@ class BpfCollector(PerfCollector):
         self._taken = 0
         super().__init__(pid, options, diagnostics, ids=ids, selection=selection, before_exec=before_exec)
         self._starvation = None
-        self.without_trial()
-        self._waiter.of_rings(source.ring_fd, self._reader.rings.owners.values())
+        self.skip_trial()
+        self._waiter.for_rings(source.ring_fd, self._reader.rings.owners.values())
         self.most_copy = source.most_copy
-        self.members.joined = source.begin
+        self.members.joined = source.add_processes
         source.parent_of = self.members.tracked.parent_of
         if not before_exec:
-            source.begin(self.members.alive)
+            source.add_processes(self.members.alive)
         else:
-            source.follow(self.members.alive)
+            source.add_before_exec(self.members.alive)
 
     def _scope(self, pid: int, cpu: int) -> Scope:
         """Choose events without samples: they only report forks, ends and mappings."""
-        return scope_of_records(pid, cpu, self._options, self.members.everything)
+        return choose_record_scope(pid, cpu, self._options, self.members.everything)
 
-    def _lost(self) -> Lost:
-        return Lost(self.source.lost, self.slots() == (0, 0))
+    def _lost(self) -> LostSamples:
+        return LostSamples(self.source.lost, self.slots() == (0, 0))
 
     def _longest_wait_ns(self) -> int:
         return FOREVER_NS
@@ -98,25 +98,25 @@ class BpfCollector(PerfCollector):
         source = self.source
         self._revive()
         if until_ns == FOREVER_NS:
-            source.silence()
-        samples = source.take(until_ns)
-        taken = self.take(until_ns, samples, source.words)
-        self._accounts.look(self.members.tracked.roots, until_ns == FOREVER_NS, self.slots())
+            source.stop_sampling()
+        samples = source.take_samples(until_ns)
+        taken = self.take_samples(until_ns, samples, source.words)
+        self._accounts.read_accounts(self.members.tracked.roots, until_ns == FOREVER_NS, self.slots())
         lanes = np.flatnonzero(taken.wanted)
         self._taken += len(lanes)
         chosen, every = self._decimation.choose(len(lanes))
         lanes = lanes[chosen]
-        batch = source.dressed(taken.switched.take(lanes), lanes)
+        batch = source.with_frames(taken.switched.take(lanes), lanes)
         if every > 1:
             batch = replace(batch, weight=batch.weight * every)
-        for part in by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
-            self.saw(part)
+        for part in split_by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
+            self.account_batch(part)
             yield part
         self._unwound(taken)
 
     def _revived(self) -> Silent:
         """Open events on new processors: those for mapping records stop together with those for samples."""
-        found = self.source.revive()
+        found = self.source.reopen_events()
         if found or not self._options.running:
             found |= super()._revived()
         return found
@@ -124,9 +124,9 @@ class BpfCollector(PerfCollector):
     def _unwound(self, taken: RingBatches) -> None:
         """Release the memory after all batches of a scan were unwound."""
         source = self.source
-        source.done()
-        self.done_with(taken.scan)
-        source.keep(self.members.tracked.histories)
+        source.release_samples()
+        self.release_samples(taken.scan)
+        source.keep_only(self.members.tracked.histories)
 
     def learn(self, feedback: Feedback) -> None:
         super().learn(feedback)

@@ -15,12 +15,12 @@ from pyprof.errors import FormatError
 _PATH = "/sys/kernel/btf/vmlinux"
 _STRUCT = 4
 _MAGIC = 0xEB9F
-_MOST_MEMBERS = 1000
+_MAX_MEMBERS = 1000
 
 U32 = npt.NDArray[np.uint32]
 
 
-def kernel_types() -> bytes:
+def read_kernel_types() -> bytes:
     """Return the running kernel's type information.
 
     Raises:
@@ -30,7 +30,7 @@ def kernel_types() -> bytes:
         return file.read()
 
 
-def member_offset(data: bytes, structure: str, member: str) -> int:
+def find_member_offset(data: bytes, structure: str, member: str) -> int:
     """Return the offset of a member in a structure or in an anonymous structure inside it, in bytes.
 
     Args:
@@ -75,7 +75,7 @@ def _around(words: U32, field: int) -> int | None:
     positions.
     """
     for found in np.flatnonzero(words == field).tolist():
-        for place, at in enumerate(range(found - 3, max(found - 3 * _MOST_MEMBERS, -1), -3)):
+        for place, at in enumerate(range(found - 3, max(found - 3 * _MAX_MEMBERS, -1), -3)):
             head = int(words[at + 1])
             if words[at] == 0 and head >> 24 & 0x1F == _STRUCT and head & 0xFFFF > place:
                 return at

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.bpf.abi import Flag
-from pyprof.collectors.bpf.records import Ended
+from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.bpf.waits import ContinuedWait, StacklessWait, WaitTimes
-from pyprof.collectors.bpf.wakers import FUTEX_WAITS, named
+from pyprof.collectors.bpf.wakers import FUTEX_WAITS, has_named_waker
 from pyprof.model.blocked_frame import NOT_ONE_BY_ONE, Blocked
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass
 
-_SOON_NS = 1_000_000
+_MAX_RELEASE_GAP_NS = 1_000_000
 """A thread that waits for the same lock again within this time did not hold it in between."""
 _GIL_BYTES = 256
 """Size of struct _gil_runtime_state, which contains its condition variables and mutexes."""
@@ -45,7 +45,7 @@ class LockWaits:
         self._gils = gils
         self._joined: dict[int, _Joined] = {}
 
-    def mark(self, pid: int, address: int) -> Mark:
+    def make_marker(self, pid: int, address: int) -> Mark:
         """Return a marker for the lock at an address."""
         if not address:
             return Mark(MarkKind.LOCK, name="a lock that is not known")
@@ -53,7 +53,7 @@ class LockWaits:
             return Mark(MarkKind.LOCK, name="GIL")
         return Mark(MarkKind.LOCK, name=f"lock {address:#x}")
 
-    def join(self, times: WaitTimes, ended: Ended, last: bool) -> None:
+    def merge_continued_waits(self, times: WaitTimes, ended: WaitEnds, last: bool) -> None:
         """Account the time of waits that no thread ended with the thread's next wait. `last` means that there is no
         next one.
         """
@@ -69,16 +69,16 @@ class LockWaits:
             else:
                 joined.lane = None
 
-    def _take(self, times: WaitTimes, ended: Ended, n: int, lane: int | None) -> None:
+    def _take(self, times: WaitTimes, ended: WaitEnds, n: int, lane: int | None) -> None:
         tid, off_ns = int(ended.tid[n]), int(ended.off_ns[n])
-        lock = self.mark(int(ended.pid[n]), int(ended.object[n]))  # a condition variable has two futexes
+        lock = self.make_marker(int(ended.pid[n]), int(ended.object[n]))  # a condition variable has two futexes
         before = self._joined.get(tid)
-        if before is not None and (before.lock != lock or off_ns - before.end_ns > _SOON_NS):
+        if before is not None and (before.lock != lock or off_ns - before.end_ns > _MAX_RELEASE_GAP_NS):
             self._flush(times, tid)
             before = None
         ns, since_ns = (before.ns, before.since_ns) if before is not None else (0, off_ns)
         self._joined.pop(tid, None)
-        if named(ended, n):
+        if has_named_waker(ended, n):
             _add(times, n, lane, tid, since_ns, ns)
         else:
             ns += _taken(times, n, lane)
@@ -90,17 +90,17 @@ class LockWaits:
         if joined is not None and joined.lane is not None:
             times.blocked_ns[joined.lane] += joined.ns
         elif joined is not None and joined.ns:
-            times.again.append(ContinuedWait(tid, joined.since_ns, joined.ns))
+            times.continued.append(ContinuedWait(tid, joined.since_ns, joined.ns))
 
 
-def of_lock(each: StacklessWait) -> bool:
+def is_lock_wait(each: StacklessWait) -> bool:
     """Return True if a thread waited for a lock in that time. The kernel reports only waits for futexes in this
     mode.
     """
     return each.end >= 0 or each.call == NOT_ONE_BY_ONE or each.call in FUTEX_WAITS
 
 
-def addresses(batch: SampleBatch) -> dict[int, int]:
+def find_lock_addresses(batch: SampleBatch) -> dict[int, int]:
     """Return the addresses of the futexes for which threads of a batch sleep, by tid."""
     found = {}
     inside = [] if batch.kernel_stack is None else batch.kernel_stack.tolist()
@@ -128,15 +128,17 @@ def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, 
     if lane is not None:
         times.blocked_ns[lane] += ns
     else:
-        times.again.append(ContinuedWait(tid, since_ns, ns, end))
+        times.continued.append(ContinuedWait(tid, since_ns, ns, end))
 
 
 def _taken(times: WaitTimes, end: int, lane: int | None) -> int:
     """Remove the time of a wait from those to account now and return it. Its stack remains."""
-    found = sum(each.ns for each in times.again if each.end == end) + sum(b.ns for b in times.bare if b.end == end)
-    times.again = [each for each in times.again if each.end != end]
-    times.bare = [each for each in times.bare if each.end != end]
+    found = sum(each.ns for each in times.continued if each.end == end) + sum(
+        b.ns for b in times.stackless if b.end == end
+    )
+    times.continued = [each for each in times.continued if each.end != end]
+    times.stackless = [each for each in times.stackless if each.end != end]
     if lane is not None:
         found += int(times.blocked_ns[lane])
-        times.blocked_ns[lane], times.goes_on[lane] = 0, True
+        times.blocked_ns[lane], times.continues[lane] = 0, True
     return found

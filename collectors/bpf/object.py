@@ -150,8 +150,8 @@ class BpfObject:
             if self.constants:
                 fd = bpf.create_map(bpf.ARRAY, 4, len(self.constants), 1, bpf.RDONLY_PROG, "rodata")
                 self.maps[".rodata"] = _taken(fd, "the map of constants")
-                bpf.update(fd, bytes(4), bytes(self.constants))
-                bpf.freeze(fd)
+                bpf.update_element(fd, bytes(4), bytes(self.constants))
+                bpf.freeze_map(fd)
             self._btf, log = bpf.load_btf(self._filled_btf())
             _taken(self._btf, "type information", log)
             return {section: self._load(section, kind, log_level) for section, kind in kinds.items()}

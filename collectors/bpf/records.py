@@ -80,7 +80,7 @@ class Records:
     def __len__(self) -> int:
         return len(self.time_ns)
 
-    def take(self, lanes: I64) -> Records:
+    def select_rows(self, lanes: I64) -> Records:
         """Return the records of these ascending indices."""
         if len(lanes) == len(self):
             return self
@@ -94,7 +94,7 @@ class Records:
             inside=inside, kernel=kernel,
         )  # fmt: skip
 
-    def texts_of(self, pid: int) -> U64:
+    def read_texts(self, pid: int) -> U64:
         """Return the texts of all samples of a process."""
         _, texts = _part(self.text, self.texts, np.flatnonzero(self.pid == pid))
         return texts
@@ -153,7 +153,7 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WaitEnds:
     """Columns of n ended waits and ended threads in order of time; see struct ended."""
 
     time_ns: I64
@@ -176,14 +176,14 @@ class Ended:
         return len(self.time_ns)
 
 
-def read_ended(words: U64, places: Sequence[int]) -> Ended:
+def read_wait_ends(words: U64, places: Sequence[int]) -> WaitEnds:
     """Read ends of waits; `places` are the words of the ring at which they begin."""
     at = np.array(places, np.int64)
     rows = words[at[:, None] + np.arange(ENDED_WORDS)]
     rows = np.ascontiguousarray(rows[np.argsort(rows[:, 0], kind="stable")])
     halves = rows.view(np.uint32).reshape(len(at), 2 * ENDED_WORDS)
     time_ns, off_ns, waking_ns, blocked_ns, runnable_ns = (rows[:, n].view(np.int64) for n in (0, 3, 4, 6, 7))
-    return Ended(
+    return WaitEnds(
         time_ns=time_ns,
         pid=halves[:, 2].view(np.int32),
         tid=halves[:, 3].view(np.int32),
@@ -202,7 +202,7 @@ def read_ended(words: U64, places: Sequence[int]) -> Ended:
     )
 
 
-def kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
+def read_kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
     """Return the index of each record's kernel stack, and the stacks; the first one is ()."""
     known: dict[KernelStack, int] = {(): 0}
     starts, words = records.inside.tolist(), records.kernel[:, 0].tolist()
@@ -212,7 +212,7 @@ def kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[Kernel
     return np.array(found, np.int32), tuple(known)
 
 
-def apart(words: U64, places: Sequence[int]) -> tuple[list[int], list[int]]:
+def split_positions(words: U64, places: Sequence[int]) -> tuple[list[int], list[int]]:
     """Split the positions of records into (those of samples, those of ends)."""
     at = np.array(places, np.int64)
     ends = (words[at + 2] >> np.uint64(32)) & np.uint64(Flag.ENDED | Flag.GONE) != 0
@@ -235,5 +235,5 @@ def _part(starts: I64, rows: U64, lanes: I64) -> tuple[I64, U64]:
     return some, rows[np.arange(some[-1]) + np.repeat(starts[:-1][lanes] - some[:-1], counts)]
 
 
-NOTHING = read_records(np.zeros(0, np.uint64), ())
-NO_ENDS = read_ended(np.zeros(0, np.uint64), ())
+NO_RECORDS = read_records(np.zeros(0, np.uint64), ())
+NO_ENDS = read_wait_ends(np.zeros(0, np.uint64), ())

@@ -1,7 +1,7 @@
 """The ring buffer that the programs fill (Documentation/bpf/ringbuf.rst), read without a copy.
 
-The data pages are mapped twice in a row, so a record that wraps is contiguous. give_back() releases a record's room;
-until then arrays may refer to it.
+The data pages are mapped twice in a row, so a record that wraps is contiguous. release_records() releases a record's
+room; until then arrays may refer to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.linux.perf_arch import settle
+from pyprof.collectors.linux.perf_arch import order_reads
 
 _PAGE = mmap.PAGESIZE
 _BUSY, _DISCARD = 1 << 31, 1 << 30
@@ -44,7 +44,7 @@ class RecordRing:
         self._heads = everything[_PAGE // 8 :].view(np.uint32)
         self._at = struct.unpack_from("=Q", self._consumer)[0]
 
-    def take(self, until_ns: int = FOREVER_NS, most: int = 1 << 20) -> tuple[list[int], int]:
+    def take_records(self, until_ns: int = FOREVER_NS, most: int = 1 << 20) -> tuple[list[int], int]:
         """Return the next records.
 
         Args:
@@ -52,18 +52,18 @@ class RecordRing:
             most: Maximum number of records.
 
         Returns:
-            (words at which the records begin, position to pass to give_back()).
+            (words at which the records begin, position to pass to release_records()).
         """
         found, self._at = self._scan(until_ns, most)
         return found, self._at
 
-    def later(self, most: int = 1 << 20) -> list[int]:
-        """Return where the records begin that take() has left, in words. They stay in the ring."""
+    def find_later_records(self, most: int = 1 << 20) -> list[int]:
+        """Return where the records begin that take_records() has left, in words. They stay in the ring."""
         return self._scan(FOREVER_NS, most)[0]
 
     def _scan(self, until_ns: int, most: int) -> tuple[list[int], int]:
         at, end, mask, heads = self._at, int(self._producer[0]), self._mask, self._heads
-        settle()
+        order_reads()
         found: list[int] = []
         while at < end and len(found) < most:
             place = at & mask
@@ -77,12 +77,12 @@ class RecordRing:
                     break
                 found.append(word)
             at += (size + _HEAD + 7) & ~7
-        settle()
+        order_reads()
         return found, at
 
-    def give_back(self, until: int) -> None:
+    def release_records(self, until: int) -> None:
         """Release everything before a position, so that the kernel may overwrite it."""
-        settle()
+        order_reads()
         struct.pack_into("=Q", self._consumer, 0, until)
 
     @property

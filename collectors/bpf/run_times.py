@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from pyprof.collectors.bpf.records import I64
-from pyprof.collectors.bpf.sampler import Waiting
+from pyprof.collectors.bpf.sampler import WaitingThread
 
-NOT_KNOWN = -1
+UNKNOWN_NS = -1
 
 
 class RunTimes:
@@ -22,14 +22,14 @@ class RunTimes:
     def __init__(self) -> None:
         self._accounted: dict[int, int] = {}
 
-    def begin(self, at_ns: int, threads: Iterable[Waiting]) -> None:
+    def start_accounting(self, at_ns: int, threads: Iterable[WaitingThread]) -> None:
         """Start now: earlier run time is not accounted."""
         self._accounted = {each.tid: _ran(each, at_ns) for each in threads}
 
-    def share(
-        self, tids: I64, threads: Iterable[Waiting], now_ns: int, room_ns: Mapping[int, int], most_ns: int
+    def distribute_run_time(
+        self, tids: I64, threads: Iterable[WaitingThread], now_ns: int, room_ns: Mapping[int, int], most_ns: int
     ) -> I64:
-        """Return the nanoseconds that each sample stands for, NOT_KNOWN if its thread was unknown at the last call.
+        """Return the nanoseconds that each sample stands for, UNKNOWN_NS if its thread was unknown at the last call.
 
         A thread may have run longer than the limits below, because the table is of a later time. The rest counts in the
         next call.
@@ -41,7 +41,7 @@ class RunTimes:
             room_ns: Maximum time that each thread can have run since the last call, by tid.
             most_ns: The same for all other threads.
         """
-        length = np.full(len(tids), NOT_KNOWN, np.int64)
+        length = np.full(len(tids), UNKNOWN_NS, np.int64)
         lanes: dict[int, list[int]] = {}
         for lane, tid in enumerate(tids.tolist()):
             lanes.setdefault(tid, []).append(lane)
@@ -60,5 +60,5 @@ class RunTimes:
         return length
 
 
-def _ran(thread: Waiting, now_ns: int) -> int:
+def _ran(thread: WaitingThread, now_ns: int) -> int:
     return thread.run_ns + (max(now_ns - thread.on_ns, 0) if thread.on_ns else 0)

@@ -16,14 +16,14 @@ from importlib import resources
 import numpy as np
 
 from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.kernel_types import kernel_types, member_offset
+from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_types
 from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.ring import RecordRing
 from pyprof.collectors.linux import bpf, libc
 from pyprof.collectors.linux.perf_arch import HERE, MACHINE
 from pyprof.collectors.perf.attr import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.errors import FormatError
 from pyprof.model.interpreter import AwaitOffsets, FrameOffsets, ThreadPlace
 from pyprof.records import dataclass
@@ -33,7 +33,7 @@ _SOFTWARE, _CPU_CLOCK = 1, 0
 _DISABLED, _EXCLUDE_HV, _EXCLUDE_IDLE = 1 << 0, 1 << 6, 1 << 7
 _ATTR = struct.Struct("=IIQQQQQ72x")
 _NONE = 0xFFFFFFFF
-_MOST_LAYOUTS = 64
+_MAX_LAYOUTS = 64
 _FULL = 2
 """The kernel wakes the reader when one part in this many of the ring is full."""
 KINDS = {
@@ -63,24 +63,24 @@ samples, or a fraction of it.
 """
 
 
-_LEAST_RING, _LEAST_RING_OF_WAITS, _MOST_RING = 16 << 20, 64 << 20, 256 << 20
+_MIN_RING, _MIN_RING_OF_WAITS, _MAX_RING = 16 << 20, 64 << 20, 256 << 20
 _RECORD, _LATE_S = 72 << 10, 0.25
 """Size of a record with the first copy of a stack, and the delay that its reader may have while all processors are
 busy.
 """
 
 
-def ring_size(watched: KernelTargets, processors: int) -> int:
+def choose_ring_size(watched: KernelTargets, processors: int) -> int:
     """Return the size of the ring in bytes, a power of two.
 
     The ring is memory of the kernel. With waits it is at least large enough for a storm of them.
     """
-    least = _LEAST_RING_OF_WAITS if watched.waits else _LEAST_RING
+    least = _MIN_RING_OF_WAITS if watched.waits else _MIN_RING
     wanted = round(watched.rate_hz * processors * _RECORD * _LATE_S)
-    return min(max(1 << max(wanted - 1, 0).bit_length(), least), _MOST_RING)
+    return min(max(1 << max(wanted - 1, 0).bit_length(), least), _MAX_RING)
 
 
-def program(machine: str = MACHINE) -> bytes:
+def read_program(machine: str = MACHINE) -> bytes:
     """Return the compiled object of a machine, one of perf_arch.PERF_ARCHES."""
     return resources.files("pyprof.collectors.bpf").joinpath(f"sampler.{machine}.o").read_bytes()
 
@@ -115,7 +115,7 @@ class KernelTargets:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingThread:
     """Waits of one thread.
 
     Attributes:
@@ -147,7 +147,7 @@ class Waiting:
     run_ns: int
 
 
-class Sampler:
+class BpfSampler:
     """The program in the kernel.
 
     Attributes:
@@ -161,18 +161,18 @@ class Sampler:
 
     def __init__(self, watched: KernelTargets, ring_size: int, cpus: list[int]) -> None:
         """Load the program; `ring_size` is in bytes and a power of two."""
-        self._object = BpfObject(program(), "sampler.o")
+        self._object = BpfObject(read_program(), "sampler.o")
         self.cpus = cpus
         self.seeks = watched.seeks
         self._descriptors: list[int] = []
         self._events: ProcessorEvents | None = None
         self._layouts: dict[FrameOffsets, int] = {}
         self._processors = _possible_processors()
-        self.overflow_hz = overflow_rate(watched.rate_hz)
+        self.overflow_hz = choose_overflow_rate(watched.rate_hz)
         fill, overflows = ring_size // _FULL, self.overflow_hz / (watched.rate_hz or 1)
         chosen = {"fill": fill, "overflows_per_sample": round(_OVERFLOW * overflows)}
         try:
-            constants = _wanted(watched) | _places(kernel_types()) | chosen
+            constants = _wanted(watched) | _places(read_kernel_types()) | chosen
         except (OSError, FormatError) as error:
             raise ProgramRefused(
                 f"This kernel has no type information: {error}.", "--collector perf needs none."
@@ -210,11 +210,11 @@ class Sampler:
             raise ProgramRefused(f"The kernel refuses programs at events: {error.strerror}.", "") from None
         return fd
 
-    def revive(self) -> Silent:
+    def reopen_events(self) -> Silent:
         """Open events on processors that were offline or are new."""
-        return self._events.revive(online_cpus) if self._events is not None else {}
+        return self._events.reopen_events(list_online_cpus) if self._events is not None else {}
 
-    def add(self, pid: int, runtime: int = 0, offsets: FrameOffsets | None = None) -> None:
+    def add_process(self, pid: int, runtime: int = 0, offsets: FrameOffsets | None = None) -> None:
         """Record a process.
 
         Args:
@@ -222,27 +222,27 @@ class Sampler:
             runtime: Address of its interpreter's runtime, which may become known later.
             offsets: Offsets in its interpreter's structures.
         """
-        place = self._layout(offsets) if offsets is not None else _MOST_LAYOUTS
-        if place == _MOST_LAYOUTS:
+        place = self._layout(offsets) if offsets is not None else _MAX_LAYOUTS
+        if place == _MAX_LAYOUTS:
             runtime = place = 0
         device = inode = 0
         if runtime:
             device, inode = _namespace(pid)
         value = abi.PROCESS.pack(runtime, place, 0, device, inode)
-        bpf.update(self._object.maps["processes"], _U32.pack(pid), value)
+        bpf.update_element(self._object.maps["processes"], _U32.pack(pid), value)
 
     def _layout(self, offsets: FrameOffsets) -> int:
-        place = self._layouts.setdefault(offsets, min(len(self._layouts), _MOST_LAYOUTS))
-        if place < _MOST_LAYOUTS:
-            bpf.update(self._object.maps["layouts"], _U32.pack(place), packed(offsets))
+        place = self._layouts.setdefault(offsets, min(len(self._layouts), _MAX_LAYOUTS))
+        if place < _MAX_LAYOUTS:
+            bpf.update_element(self._object.maps["layouts"], _U32.pack(place), pack_offsets(offsets))
         return place
 
-    def place(self, thread: ThreadPlace) -> None:
+    def set_interpreter_addresses(self, thread: ThreadPlace) -> None:
         """Set the addresses of a thread's interpreter data. The known end of its stack is kept."""
         end, *_ = self._thread(thread.tid)
         self._set_thread(thread.tid, end, thread.address, thread.gil, thread.collecting)
 
-    def place_stack(self, tid: int, end: int) -> None:
+    def set_stack_end(self, tid: int, end: int) -> None:
         """Set the end of a thread's stack.
 
         By default the program uses the end of the mapping in which it first sees the thread. That is another stack if
@@ -252,17 +252,17 @@ class Sampler:
         self._set_thread(tid, end, *rest)
 
     def _thread(self, tid: int) -> tuple[int, ...]:
-        value = bpf.lookup(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.size)
+        value = bpf.lookup_element(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.size)
         return abi.THREAD.unpack(value) if value is not None else (0,) * 4
 
     def _set_thread(self, tid: int, *words: int) -> None:
-        bpf.update(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.pack(*words))
+        bpf.update_element(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.pack(*words))
 
-    def knows(self, pid: int) -> bool:
+    def is_recorded(self, pid: int) -> bool:
         """Return True if a process is recorded, even if only since its parent forked it."""
-        return bpf.lookup(self._object.maps["processes"], _U32.pack(pid), abi.PROCESS.size) is not None
+        return bpf.lookup_element(self._object.maps["processes"], _U32.pack(pid), abi.PROCESS.size) is not None
 
-    def limit(self, stack: int, least_ns: int, share: int) -> None:
+    def set_limits(self, stack: int, least_ns: int, share: int) -> None:
         """Set limits from now on.
 
         Args:
@@ -270,29 +270,31 @@ class Sampler:
             least_ns: Shorter waits get no separate record.
             share: At most 1/share of a thread's time is spent on copies at its waits.
         """
-        bpf.update(self._object.maps["limits"], bytes(4), abi.LIMITS.pack(stack, least_ns, share))
+        bpf.update_element(self._object.maps["limits"], bytes(4), abi.LIMITS.pack(stack, least_ns, share))
 
-    def waiting(self) -> list[Waiting]:
+    def read_waiting_threads(self) -> list[WaitingThread]:
         """Return the waits of all known threads."""
         found = []
-        for value in bpf.values(self._object.maps["waits"], 8, abi.WAIT.size):
+        for value in bpf.read_values(self._object.maps["waits"], 8, abi.WAIT.size):
             off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = abi.WAIT.unpack(value)
-            found.append(Waiting(pid, tid, off, waking, why, call, bool(copied), blocked, runnable, count, on, run))
+            found.append(
+                WaitingThread(pid, tid, off, waking, why, call, bool(copied), blocked, runnable, count, on, run)
+            )
         return found
 
-    def forget(self, pid: int) -> None:
+    def forget_process(self, pid: int) -> None:
         """Remove a process that has ended."""
-        bpf.delete(self._object.maps["processes"], _U32.pack(pid))
+        bpf.delete_element(self._object.maps["processes"], _U32.pack(pid))
 
     def forget_thread(self, tid: int) -> None:
         """Remove a thread that has ended."""
-        bpf.delete(self._object.maps["threads"], _U32.pack(tid))
+        bpf.delete_element(self._object.maps["threads"], _U32.pack(tid))
 
-    def counts(self) -> tuple[dict[abi.LossReason, int], list[int]]:
+    def read_counts(self) -> tuple[dict[abi.LossReason, int], list[int]]:
         """Return the program's counters, and the histogram of its run times: how many took 2^n to 2^(n+1) ns."""
         words = len(abi.LossReason) + abi.BUCKETS
         raw = (
-            bpf.lookup(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
+            bpf.lookup_element(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
             if self._object.maps
             else None
         )
@@ -306,7 +308,7 @@ class Sampler:
         """True if the ring is so full that the kernel wakes its reader."""
         return self.ring.used >= self.ring.size // _FULL
 
-    def silence(self) -> None:
+    def stop_program(self) -> None:
         """Stop the program. Records in the ring can still be read."""
         for fd in self._descriptors:
             os.close(fd)
@@ -316,11 +318,11 @@ class Sampler:
             self._events = None
 
     def close(self) -> None:
-        self.silence()
+        self.stop_program()
         self._object.close()
 
 
-def overflow_rate(rate_hz: float) -> float:
+def choose_overflow_rate(rate_hz: float) -> float:
     """Return a random rate in Hz, within narrow limits, at which a processor's event overflows for rate_hz samples.
 
     The kernel throttles events that overflow more often than kernel.perf_event_max_sample_rate.
@@ -345,9 +347,9 @@ def _wanted(watched: KernelTargets) -> dict[str, int]:
 
 def _places(types: bytes) -> dict[str, int]:
     """Return the constants of _OFFSETS, and the offset of the thread pointer."""
-    found = {name: member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
-    inside = member_offset(types, "thread_struct", HERE.thread_pointer)
-    return found | {"pointer_of_task": member_offset(types, "task_struct", "thread") + inside}
+    found = {name: find_member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
+    inside = find_member_offset(types, "thread_struct", HERE.thread_pointer)
+    return found | {"pointer_of_task": find_member_offset(types, "task_struct", "thread") + inside}
 
 
 def _taken(fd: int, what: str) -> int:
@@ -356,7 +358,7 @@ def _taken(fd: int, what: str) -> int:
     return fd
 
 
-def packed(offsets: FrameOffsets) -> bytes:
+def pack_offsets(offsets: FrameOffsets) -> bytes:
     """Return struct layout as bytes."""
     o = offsets
     fields = (

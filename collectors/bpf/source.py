@@ -17,17 +17,17 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, STACK_SLACK, Flag, LossReason
 from pyprof.collectors.bpf.records import (
     NO_ENDS,
-    NOTHING,
+    NO_RECORDS,
     U64,
-    Ended,
     Records,
-    apart,
-    kernel_stacks,
-    read_ended,
+    WaitEnds,
+    read_kernel_stacks,
     read_records,
+    read_wait_ends,
+    split_positions,
 )
 from pyprof.collectors.bpf.ring import FOREVER_NS
-from pyprof.collectors.bpf.sampler import Sampler, Waiting
+from pyprof.collectors.bpf.sampler import BpfSampler, WaitingThread
 from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.absent_pages import AbsentPages
@@ -41,7 +41,7 @@ from pyprof.model.reasons import said
 from pyprof.model.sample import Piece, SampleBatch, StackSlab
 from pyprof.records import replace
 
-_FIRST_COPY, _LEAST_COPY = 128 << 10, 64 << 10
+_FIRST_COPY, _MIN_COPY = 128 << 10, 64 << 10
 """Number of stack bytes that are copied before the first walks, and the minimum after them."""
 
 
@@ -61,7 +61,7 @@ class BpfSource:
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: BpfSampler,
         diagnostics: Diagnostics,
         next_id: Callable[[], int],
         reader: Callable[[int], KernelReader] | None,
@@ -87,7 +87,7 @@ class BpfSource:
         self._ended: set[int] = set()
         self._placed: dict[int, tuple[int, int, int]] = {}
         self._counted: dict[LossReason, int] = {}
-        self.records, self.ended, self._until = NOTHING, NO_ENDS, 0
+        self.records, self.ended, self._until = NO_RECORDS, NO_ENDS, 0
         self.rates = WaitRates(least_ns)
         self._absent = AbsentPages(MOST_STACK)
         self._used = 0.0
@@ -95,32 +95,32 @@ class BpfSource:
         self._limit()
 
     def _limit(self) -> None:
-        self._sampler.limit(self._copy, self.rates.least_ns, self.rates.share)
+        self._sampler.set_limits(self._copy, self.rates.least_ns, self.rates.share)
 
-    def waiting(self) -> list[Waiting]:
+    def read_waiting_threads(self) -> list[WaitingThread]:
         """Return the threads that wait now, and the sums of waits without records."""
-        return self._sampler.waiting()
+        return self._sampler.read_waiting_threads()
 
-    def begin(self, pids: list[int]) -> None:
+    def add_processes(self, pids: list[int]) -> None:
         """Sample existing processes. Their interpreters are read before their first sample."""
         for pid in pids:
-            if not self._sampler.knows(pid):
+            if not self._sampler.is_recorded(pid):
                 self._place_stack(pid)
-                self.look(pid)
-                if not self._sampler.knows(pid):
-                    self._sampler.add(pid)
+                self.find_interpreter(pid)
+                if not self._sampler.is_recorded(pid):
+                    self._sampler.add_process(pid)
 
-    def follow(self, pids: list[int]) -> None:
+    def add_before_exec(self, pids: list[int]) -> None:
         """Sample processes that will call exec, and only the new program."""
         for pid in pids:
-            self._sampler.add(pid)
+            self._sampler.add_process(pid)
 
     @property
     def full(self) -> bool:
         """True if the ring must be read now."""
         return self._sampler.full
 
-    def look(self, pid: int) -> str | None:
+    def find_interpreter(self, pid: int) -> str | None:
         """Find the interpreter of a process.
 
         Returns:
@@ -131,14 +131,14 @@ class BpfSource:
             return ""
         reader = self._reader(pid)
         try:
-            space = procfs.address_space(pid, self._next_id(), generation=0)
-            needs = reader.look(space, procfs.tasks(pid), self._parent(pid))
+            space = procfs.read_address_space(pid, self._next_id(), generation=0)
+            needs = reader.look(space, procfs.list_tasks(pid), self._parent(pid))
         except (OSError, FormatError):
             return ""
         found = reader.offsets()
         if found is not None:
             self._place(reader)
-            self._sampler.add(pid, *found)
+            self._sampler.add_process(pid, *found)
             if needs == "" and found[1].seeks and not self._sampler.seeks:
                 return said("waits_of_greenlets")
         return needs
@@ -153,12 +153,12 @@ class BpfSource:
     def _parent(self, pid: int) -> KernelReader | None:
         return self._readers.get(self.parent_of(pid))
 
-    def gils(self, pid: int) -> set[int]:
+    def find_gil_addresses(self, pid: int) -> set[int]:
         """Return the known addresses of the locks of a process's interpreters."""
         reader = self._readers.get(pid)
         return {place.gil for place in reader.places() if place.gil} if reader is not None else set()
 
-    def keep(self, pids: Container[int]) -> None:
+    def keep_only(self, pids: Container[int]) -> None:
         """Forget all other processes, because they have ended.
 
         They are forgotten only at the second call, after their last records in the ring were read.
@@ -166,7 +166,7 @@ class BpfSource:
         ended = {pid for pid in self._readers if pid not in pids}
         for pid in ended & self._ended:
             del self._readers[pid]
-            self._sampler.forget(pid)
+            self._sampler.forget_process(pid)
         self._ended = ended - self._ended
 
     def retire(self) -> None:
@@ -184,24 +184,24 @@ class BpfSource:
             finally:
                 directory.close()
             if first:
-                self._sampler.place_stack(pid, (first + STACK_SLACK) & ~7)
+                self._sampler.set_stack_end(pid, (first + STACK_SLACK) & ~7)
 
     def _place(self, reader: KernelReader) -> None:
         for thread in reader.places():
             known = (thread.address, thread.gil, thread.collecting)
             if self._placed.get(thread.tid) != known:
                 self._placed[thread.tid] = known
-                self._sampler.place(thread)
+                self._sampler.set_interpreter_addresses(thread)
 
-    def take(self, until_ns: int = FOREVER_NS) -> SampleRecords:
-        """Return the samples in the ring up to a time, in order of time; done() releases their room."""
+    def take_samples(self, until_ns: int = FOREVER_NS) -> SampleRecords:
+        """Return the samples in the ring up to a time, in order of time; release_samples() releases their room."""
         ring = self._sampler.ring
         self._used = ring.used / ring.size
-        places, self._until = ring.take(until_ns)
-        samples, ends = apart(self.words, places)
+        places, self._until = ring.take_records(until_ns)
+        samples, ends = split_positions(self.words, places)
         self.records = records = read_records(self.words, samples)
-        self.ended = read_ended(self.words, ends)
-        inside, stacks = kernel_stacks(records) if len(records.kernel) else (None, ((),))
+        self.ended = read_wait_ends(self.words, ends)
+        inside, stacks = read_kernel_stacks(records) if len(records.kernel) else (None, ((),))
         return SampleRecords(
             time_ns=records.time_ns,
             pid=records.pid,
@@ -216,18 +216,18 @@ class BpfSource:
             narrow=(records.flags & Flag.NARROW) != 0,
         )
 
-    def later_ends(self) -> Ended:
+    def read_later_ends(self) -> WaitEnds:
         """Return the ends of waits that are still in the ring after take(). They stay there."""
-        return read_ended(self.words, apart(self.words, self._sampler.ring.later())[1])
+        return read_wait_ends(self.words, split_positions(self.words, self._sampler.ring.find_later_records())[1])
 
-    def dressed(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
+    def with_frames(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
         """Return a batch with the interpreter frames and additional memory of its samples.
 
         Args:
             batch: The batch.
             lanes: Indices of its samples among those of the last take().
         """
-        records = self.records.take(lanes)
+        records = self.records.select_rows(lanes)
         self._bring_holes(records)
         return replace(batch, stack=_with_pieces(batch.stack, records), chains=self._chains(batch, records))
 
@@ -241,18 +241,18 @@ class BpfSource:
             page = base & -PAGE
             for n in range(min(-(-(base + size - page) // PAGE), 64)):
                 if holes >> n & 1:
-                    self._absent.bring(pid, page + n * PAGE, page + n * PAGE)
+                    self._absent.read_pages(pid, page + n * PAGE, page + n * PAGE)
 
-    def done(self) -> None:
+    def release_samples(self) -> None:
         """Release the memory after everything of take() was unwound."""
-        self._sampler.ring.give_back(self._until)
+        self._sampler.ring.release_records(self._until)
         for reader in self._readers.values():
             reader.done()
         copies = int(np.count_nonzero(self.records.flags & Flag.WAITS))
-        if self.rates.changed(copies, len(self.ended), self._used):
+        if self.rates.adjust_limits(copies, len(self.ended), self._used):
             self._limit()
-        self.records, self.ended = NOTHING, NO_ENDS
-        counts, _ = self._sampler.counts()
+        self.records, self.ended = NO_RECORDS, NO_ENDS
+        counts, _ = self._sampler.read_counts()
         self.lost = counts[LossReason.RING_FULL]
         self._count_lost({reason: n - self._counted.get(reason, 0) for reason, n in counts.items()})
         self._counted = counts
@@ -274,18 +274,18 @@ class BpfSource:
         needed = int((top[top > base] - base[top > base]).max(initial=0))
         if (missing > base).any():
             needed = MOST_STACK
-        wanted = min(max(4 * needed, _LEAST_COPY), MOST_STACK)
+        wanted = min(max(4 * needed, _MIN_COPY), MOST_STACK)
         if wanted > self._copy or self._copy == _FIRST_COPY:
             self._copy = wanted
             self._limit()
 
-    def revive(self) -> Silent:
+    def reopen_events(self) -> Silent:
         """Open events on processors that were offline or are new."""
-        return self._sampler.revive()
+        return self._sampler.reopen_events()
 
-    def silence(self) -> None:
+    def stop_sampling(self) -> None:
         """Stop sampling. Samples in the ring can still be taken."""
-        self._sampler.silence()
+        self._sampler.stop_program()
 
     def close(self) -> None:
         self._sampler.close()
@@ -300,19 +300,21 @@ class BpfSource:
             space: AddressSpace = batch.spaces[int(batch.space[np.flatnonzero(mine)[-1]])]
             tids = set(batch.tid[mine].tolist())
             with contextlib.suppress(OSError):
-                tids.update(procfs.tasks(pid))
+                tids.update(procfs.list_tasks(pid))
             reader.look(space, tids, self._parent(pid))
             if reader.offsets() is None:
                 continue
             self._place(reader)
             lanes = np.flatnonzero(mine & has)
             if len(lanes):
-                chains = reader.chains(frame_rows(records.take(lanes), self.records.texts_of(pid), self.words))
+                chains = reader.chains(
+                    build_frame_rows(records.select_rows(lanes), self.records.read_texts(pid), self.words)
+                )
                 found |= {lane: chain for lane, chain in zip(lanes.tolist(), chains, strict=True) if chain is not None}
         return found
 
 
-def frame_rows(records: Records, texts: U64, words: U64) -> FrameRows:
+def build_frame_rows(records: Records, texts: U64, words: U64) -> FrameRows:
     """Return the interpreter frames of records; `words` is the memory that the records were read from."""
     halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)
     return FrameRows(

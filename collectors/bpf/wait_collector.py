@@ -14,18 +14,26 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
-from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.collector import BpfCollector
-from pyprof.collectors.bpf.locks import LockWaits, addresses, of_lock
+from pyprof.collectors.bpf.locks import LockWaits, find_lock_addresses, is_lock_wait
 from pyprof.collectors.bpf.records import I64, Records
 from pyprof.collectors.bpf.run_times import RunTimes
 from pyprof.collectors.bpf.source import BpfSource
-from pyprof.collectors.bpf.wait_context import WaitSurroundings
-from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, SwitchOut, Waits, WaitTimes, letter, table_at
+from pyprof.collectors.bpf.wait_context import WaitContext
+from pyprof.collectors.bpf.waits import (
+    FOR_PROCESSOR,
+    LATENCY_NS,
+    SwitchOut,
+    Waits,
+    WaitTimes,
+    rebuild_table,
+    state_letter,
+)
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
-from pyprof.collectors.perf.batches import RingBatches, by_width
+from pyprof.collectors.perf.batches import RingBatches, split_by_width
 from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
@@ -66,7 +74,7 @@ class BpfWaitCollector(BpfCollector):
     ) -> None:
         self._waits = Waits(options.wakers)
         self._run_times = RunTimes()
-        self._surroundings = WaitSurroundings(options, LockWaits(source.gils))
+        self._surroundings = WaitContext(options, LockWaits(source.find_gil_addresses))
         self._from_outside = from_outside
         self._outside: SampleSource | None = None
         self._out_of_band: Iterator[SampleBatch] = iter(())
@@ -78,10 +86,10 @@ class BpfWaitCollector(BpfCollector):
             self._meet(self.members.alive)
 
     def batches(self) -> Iterator[SampleBatch]:
-        if not self._waits.begun:
-            at_ns, waiting = self.handover.begun_ns or time.monotonic_ns(), self.source.waiting()
-            self._waits.begin(at_ns, waiting)
-            self._run_times.begin(at_ns, waiting)
+        if not self._waits.has_begun:
+            at_ns, waiting = self.handover.begun_ns or time.monotonic_ns(), self.source.read_waiting_threads()
+            self._waits.start_at(at_ns, waiting)
+            self._run_times.start_accounting(at_ns, waiting)
         return super().batches()
 
     def _longest_wait_ns(self) -> int:
@@ -89,11 +97,11 @@ class BpfWaitCollector(BpfCollector):
         return min(super()._longest_wait_ns(), _HELD_NS)
 
     def stop(self) -> None:
-        self._waits.end(self.handover.end())
+        self._waits.stop_at(self.handover.end())
         super().stop()
 
     def _join(self, pids: list[int]) -> None:
-        self.source.begin(pids)
+        self.source.add_processes(pids)
         self._meet(pids)
 
     def _meet(self, pids: list[int]) -> None:
@@ -101,11 +109,11 @@ class BpfWaitCollector(BpfCollector):
         now = time.monotonic_ns()
         for pid in pids:
             try:
-                self._waits.met(procfs.tasks(pid), now)
+                self._waits.note_threads(procfs.list_tasks(pid), now)
             except OSError:
                 continue
         self._close_outside()
-        if self._waits.unheard:
+        if self._waits.has_unreported_threads:
             self._outside = self._from_outside(pids)
             self._out_of_band, self._left_out_of_band = self._outside.batches(), _OUT_OF_BAND_READS
 
@@ -122,43 +130,43 @@ class BpfWaitCollector(BpfCollector):
         asleep = self._asleep(last)
         self._revive()
         if last:
-            source.silence()
+            source.stop_sampling()
         now_ns = (self.handover.ended_ns or time.monotonic_ns()) if last else until_ns
-        waiting, least_ns = source.waiting(), source.rates.least_ns
-        samples = source.take(until_ns)
-        waiting = table_at(waiting, source.later_ends(), now_ns)
-        taken = self.take(until_ns, samples, source.words)
+        waiting, least_ns = source.read_waiting_threads(), source.rates.least_ns
+        samples = source.take_samples(until_ns)
+        waiting = rebuild_table(waiting, source.read_later_ends(), now_ns)
+        taken = self.take_samples(until_ns, samples, source.words)
         records = source.records
         waits = np.flatnonzero(records.flags & Flag.WAITS)
         left = SwitchOut(
             records.tid[waits].astype(np.int64), records.time_ns[waits], records.why[waits], taken.wanted[waits]
         )
         before_ns = self._waits.upto_ns
-        times = self._waits.account(left, source.ended, waiting, asleep.tid.tolist(), now_ns, least_ns)
+        times = self._waits.account_until(left, source.ended, waiting, asleep.tid.tolist(), now_ns, least_ns)
         if self._options.locks:
-            self._surroundings.locks.join(times, source.ended, last)
-            times.bare = [each for each in times.bare if of_lock(each)]
+            self._surroundings.locks.merge_continued_waits(times, source.ended, last)
+            times.stackless = [each for each in times.stackless if is_lock_wait(each)]
         yield from self._wakers(taken, samples.narrow)
         yield from self._without_samples(times, asleep)
         running = np.flatnonzero(taken.wanted & (records.flags & (Flag.WAITS | Flag.WAKER) == 0))
         self._taken += len(running)
         first, second = _lengths(records, waits, times)
-        first[running] = self._run_times.share(
+        first[running] = self._run_times.distribute_run_time(
             records.tid[running].astype(np.int64), waiting, now_ns, times.room_ns, now_ns - before_ns
         )
         for length_ns, state in ((first, None), (second, FOR_PROCESSOR)):
             again = np.zeros(len(records), np.bool_)
-            again[waits] = times.goes_on & (state is None)
+            again[waits] = times.continues & (state is None)
             lanes = np.flatnonzero(taken.wanted & ((length_ns != 0) | again))
             if not len(lanes):
                 continue
-            batch = source.dressed(taken.switched.take(lanes), lanes)
+            batch = source.with_frames(taken.switched.take(lanes), lanes)
             batch = replace(batch, followed=state is None, length_ns=length_ns[lanes])
             batch = _labelled(batch, records, lanes, state)
             ends = {} if state else times.ends
-            batch = replace(batch, around=self._surroundings.of_records(batch, source, ends, waits, lanes))
-            for part in by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
-                self.saw(part)
+            batch = replace(batch, around=self._surroundings.describe_records(batch, source, ends, waits, lanes))
+            for part in split_by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
+                self.account_batch(part)
                 yield part
         self._unwound(taken)
 
@@ -168,8 +176,8 @@ class BpfWaitCollector(BpfCollector):
         lanes = np.flatnonzero(those)
         if not len(lanes):
             return
-        batch = self.source.dressed(taken.switched.take(lanes), lanes)
-        for part in by_width(batch, np.ones(len(lanes), np.bool_), narrow[lanes]):
+        batch = self.source.with_frames(taken.switched.take(lanes), lanes)
+        for part in split_by_width(batch, np.ones(len(lanes), np.bool_), narrow[lanes]):
             if len(part):
                 yield replace(part, referred=True)
 
@@ -183,31 +191,31 @@ class BpfWaitCollector(BpfCollector):
             return _NOBODY_ASLEEP
         those = batch.kind == SampleKind.BLOCKED
         if self._options.locks:
-            self._surroundings.addresses |= (found := addresses(batch))
+            self._surroundings.addresses |= (found := find_lock_addresses(batch))
             those &= np.isin(batch.tid, list(found))
         return batch.take(np.flatnonzero(those))
 
     def _without_samples(self, times: WaitTimes, asleep: SampleBatch) -> Iterator[SampleBatch]:
         """Yield time of waits whose stack was accounted before, and of those without a stack."""
-        if times.again:
-            tid, since, length, _, woken = (np.array(column, np.int64) for column in zip(*times.again, strict=True))
+        if times.continued:
+            tid, since, length, _, woken = (np.array(column, np.int64) for column in zip(*times.continued, strict=True))
             batch = replace(
                 self._rows(SampleKind.UNCHANGED, tid, since, length),
                 kernel_stack=woken.astype(np.int32),
                 kernel_stacks=((), (Blocked(WIDE.name, FOR_PROCESSOR),)),
             )
-            batch = replace(batch, around=self._surroundings.of_times(batch, times.again, self.source.ended))
+            batch = replace(batch, around=self._surroundings.describe_times(batch, times.continued, self.source.ended))
             yield batch.take(self._wanted(batch))
-        if times.bare:
-            rows = [(each.tid, each.since_ns, each.ns) for each in times.bare]
+        if times.stackless:
+            rows = [(each.tid, each.since_ns, each.ns) for each in times.stackless]
             tid, since, length = (np.array(column, np.int64) for column in zip(*rows, strict=True))
             batch = self._rows(SampleKind.UNSEEN, tid, since, length)
             kernel_stacks: dict[KernelStack, int] = {(): 0}
-            inside = [_number(kernel_stacks, WIDE.name, each.state, each.call) for each in times.bare]
+            inside = [_number(kernel_stacks, WIDE.name, each.state, each.call) for each in times.stackless]
             batch = replace(
                 batch, kernel_stack=np.array(inside, np.int32), kernel_stacks=tuple(kernel_stacks), followed=False
             )
-            batch = replace(batch, around=self._surroundings.of_times(batch, times.bare, self.source.ended))
+            batch = replace(batch, around=self._surroundings.describe_times(batch, times.stackless, self.source.ended))
             yield batch.take(self._wanted(batch))
         if len(asleep):
             yield self._of_those_asleep(asleep, times)
@@ -217,17 +225,17 @@ class BpfWaitCollector(BpfCollector):
         kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in times.asleep_ns]
         length = np.array([times.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
         some = batch.take(np.array(kept, np.int64))
-        around = self._surroundings.of_sleepers(some)
+        around = self._surroundings.describe_sleepers(some)
         return replace(some, length_ns=length, stopped=False, source_id=self.source_id, around=around)
 
     def _rows(self, kind: SampleKind, tid: I64, since_ns: I64, length_ns: I64) -> SampleBatch:
         tracked = self.members.tracked
-        pid, started = tracked.names.pids(tid, since_ns), tracked.lives.started(tid, since_ns)
-        batch = bare_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), since_ns, pid, tid)
+        pid, started = tracked.names.find_pids(tid, since_ns), tracked.lives.started(tid, since_ns)
+        batch = build_stackless_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), since_ns, pid, tid)
         return replace(batch, stopped=False, length_ns=length_ns, started=started)
 
     def _wanted(self, batch: SampleBatch) -> LaneNumbers:
-        wanted = self.maker.shown(batch.tid, batch.time_ns) & self.maker.known(batch.pid)
+        wanted = self.maker.mask_shown(batch.tid, batch.time_ns) & self.maker.mask_recorded(batch.pid)
         if self.maker.elsewhere is not None:
             wanted &= ~self.maker.elsewhere(batch.pid, batch.tid, batch.time_ns)
         return np.flatnonzero(wanted)
@@ -281,7 +289,7 @@ def _labelled(batch: SampleBatch, records: Records, lanes: LaneNumbers, state: s
     stacks = {frames: place for place, frames in enumerate(batch.kernel_stacks)}
     inside = np.zeros(len(lanes), np.int32) if batch.kernel_stack is None else batch.kernel_stack.copy()
     for n in np.flatnonzero(flags & Flag.WAITS).tolist():
-        own = state or letter(int(why[n]))
+        own = state or state_letter(int(why[n]))
         arch = NARROW if flags[n] & Flag.NARROW else WIDE
         frames = batch.kernel_stacks[int(inside[n])]
         inside[n] = _number(stacks, arch.name, own, -1 if own == FOR_PROCESSOR else int(call[n]), frames)
@@ -294,7 +302,7 @@ def _number(stacks: dict[KernelStack, int], arch: str, state: str, call: int, fr
 
 def _nobody(tids: Iterable[int]) -> SampleBatch:
     none = np.array([*tids], np.int64)
-    return bare_batch(WIDE, NOBODY, np.zeros(len(none), np.uint8), none, none, none)
+    return build_stackless_batch(WIDE, NOBODY, np.zeros(len(none), np.uint8), none, none, none)
 
 
 _NOBODY_ASLEEP = _nobody(())

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.locks import LockWaits
-from pyprof.collectors.bpf.records import Ended
+from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.bpf.waits import ContinuedWait, StacklessWait
-from pyprof.collectors.bpf.wakers import woken
+from pyprof.collectors.bpf.wakers import describe_waker
 from pyprof.collectors.linux.perf_arch import HERE
 from pyprof.model.markers import Mark
 from pyprof.model.sample import SampleBatch, Surroundings
@@ -24,7 +24,7 @@ LaneNumbers = npt.NDArray[np.intp]
 Around = dict[int, Surroundings]
 
 
-class WaitSurroundings:
+class WaitContext:
     """The context of waits in a recording; `addresses` maps a tid to the futex for which it last waited."""
 
     def __init__(self, options: CollectOptions, locks: LockWaits) -> None:
@@ -32,7 +32,7 @@ class WaitSurroundings:
         self.addresses: dict[int, int] = {}
         self._options = options
 
-    def of_records(
+    def describe_records(
         self, batch: SampleBatch, source: BpfSource, ends: Mapping[int, int], waits: LaneNumbers, lanes: LaneNumbers
     ) -> Around:
         """Return the context of waits that have a stack.
@@ -56,25 +56,27 @@ class WaitSurroundings:
                 found[n] = self._of(int(batch.pid[n]), tid, ended.get(lane, _NOT_ENDED), source.ended)
         return found
 
-    def of_times(self, batch: SampleBatch, times: Sequence[ContinuedWait | StacklessWait], ended: Ended) -> Around:
+    def describe_times(
+        self, batch: SampleBatch, times: Sequence[ContinuedWait | StacklessWait], ended: WaitEnds
+    ) -> Around:
         """Return the context of waiting time without a stack, by the row of the batch."""
         if not self._options.wakers:
             return {}
         return {n: self._of(int(batch.pid[n]), each.tid, each.end, ended) for n, each in enumerate(times)}
 
-    def of_sleepers(self, batch: SampleBatch) -> Around:
+    def describe_sleepers(self, batch: SampleBatch) -> Around:
         """Return the context of threads that have slept since before the recording."""
         if not self._options.locks:
             return {}
         ids = zip(batch.pid.tolist(), batch.tid.tolist(), strict=True)
         return {n: Surroundings(outer=self._lock(pid, tid)) for n, (pid, tid) in enumerate(ids)}
 
-    def _of(self, pid: int, tid: int, end: int, ended: Ended) -> Surroundings:
-        around = woken(ended, end) if end >= 0 and ended.why[end] else Surroundings()
+    def _of(self, pid: int, tid: int, end: int, ended: WaitEnds) -> Surroundings:
+        around = describe_waker(ended, end) if end >= 0 and ended.why[end] else Surroundings()
         if not self._options.locks:
             return around
-        lock = self.locks.mark(pid, int(ended.object[end])) if end >= 0 else self._lock(pid, tid)
+        lock = self.locks.make_marker(pid, int(ended.object[end])) if end >= 0 else self._lock(pid, tid)
         return around._replace(outer=lock)
 
     def _lock(self, pid: int, tid: int) -> Mark:
-        return self.locks.mark(pid, self.addresses.get(tid, 0))
+        return self.locks.make_marker(pid, self.addresses.get(tid, 0))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 _FEW_HZ, _MANY_HZ = 300.0, 2000.0
 """Records per second. Unwinding one takes some 20 us."""
-_SHARE, _FIRST_SHARE, _MOST_SHARE = 32, 256, 1 << 14
+_SHARE, _FIRST_SHARE, _MAX_SHARE = 32, 256, 1 << 14
 _MUCH_USED = 0.1
 """Share of the ring that is used before it is read, above which fewer stacks are copied."""
 _LOWEST_NS = 20_000
@@ -33,7 +33,7 @@ class WaitRates:
         self._clock = clock
         self._since_ns = clock()
 
-    def changed(self, copies: int, ends: int, used: float) -> bool:
+    def adjust_limits(self, copies: int, ends: int, used: float) -> bool:
         """Adjust the limits and return True if one has changed.
 
         Args:
@@ -42,7 +42,7 @@ class WaitRates:
             used: Share of the ring that they used.
         """
         if used > _MUCH_USED:
-            self.share = min(4 * self.share, _MOST_SHARE)
+            self.share = min(4 * self.share, _MAX_SHARE)
             return True
         self._copies += copies
         self._ends += ends
@@ -52,7 +52,7 @@ class WaitRates:
         before = self.least_ns, self.share
         copies_hz, ends_hz = 1e9 * self._copies / passed_ns, 1e9 * self._ends / passed_ns
         if copies_hz > _MANY_HZ:
-            self.share = min(2 * self.share, _MOST_SHARE)
+            self.share = min(2 * self.share, _MAX_SHARE)
         elif copies_hz < _FEW_HZ:
             self.share = max(self.share // 2, _SHARE)
         if ends_hz > _MANY_HZ:

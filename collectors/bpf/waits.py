@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.bpf.abi import Flag
-from pyprof.collectors.bpf.records import I64, U32, Ended
-from pyprof.collectors.bpf.sampler import Waiting
+from pyprof.collectors.bpf.records import I64, U32, WaitEnds
+from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.model.blocked_frame import NOT_ONE_BY_ONE
 from pyprof.records import dataclass, field, replace
 
@@ -30,7 +30,7 @@ wait.
 """
 
 
-def letter(why: int) -> str:
+def state_letter(why: int) -> str:
     """Return the state of a task in the kernel (include/linux/sched.h) as the letter in /proc/PID/stat."""
     if not why:
         return FOR_PROCESSOR
@@ -95,37 +95,37 @@ class WaitTimes:
     Attributes:
         blocked_ns: Blocked time of each stack in Left.
         runnable_ns: Time that each of them waited for a processor.
-        goes_on: True for stacks whose wait may continue.
+        continues: True for stacks whose wait may continue.
         asleep_ns: Time of threads that were read from outside, by tid.
-        again: Further time of waits whose stack was accounted before.
-        bare: Time without a stack.
+        continued: Further time of waits whose stack was accounted before.
+        stackless: Time without a stack.
         ends: Index of the ended wait of each stack. In Again and Bare -1 means that the wait has not ended.
         room_ns: Rest of the elapsed time of threads that waited, by tid.
     """
 
     blocked_ns: I64
     runnable_ns: I64
-    goes_on: Mask
+    continues: Mask
     asleep_ns: dict[int, int] = field(default_factory=dict)
-    again: list[ContinuedWait] = field(default_factory=list)
-    bare: list[StacklessWait] = field(default_factory=list)
+    continued: list[ContinuedWait] = field(default_factory=list)
+    stackless: list[StacklessWait] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     room_ns: dict[int, int] = field(default_factory=dict)
 
-    def leave_room(self, tids: I64, passed_ns: int) -> None:
+    def set_room(self, tids: I64, passed_ns: int) -> None:
         """Set the rest of the elapsed time; `tids` are the threads of the stacks."""
         room_ns: Counter[int] = Counter()
         for tid, ns in zip(tids.tolist(), (self.blocked_ns + self.runnable_ns).tolist(), strict=True):
             room_ns[tid] -= ns
-        for again in self.again:
+        for again in self.continued:
             room_ns[again.tid] -= again.ns
-        for bare in self.bare:
+        for bare in self.stackless:
             room_ns[bare.tid] -= bare.ns
         room_ns.subtract(self.asleep_ns)
         self.room_ns = {tid: max(passed_ns + ns, 0) for tid, ns in room_ns.items()}
 
 
-def table_at(waiting: list[Waiting], later: Ended, at_ns: int) -> list[Waiting]:
+def rebuild_table(waiting: list[WaitingThread], later: WaitEnds, at_ns: int) -> list[WaitingThread]:
     """Return the table of waits as it was at a time, from its current state and the waits that have ended since then.
 
     Only the sums of waits without records stay those of now.
@@ -171,7 +171,7 @@ class _Open:
 
 
 class Waits:
-    """The waits of one recording. Threads that exist at its beginning are passed to met().
+    """The waits of one recording. Threads that exist at its beginning are passed to note_threads().
 
     Args:
         whole: True if a wait is accounted only after its end.
@@ -191,16 +191,16 @@ class Waits:
         self.upto_ns = 0
         self.clipped_ns = 0
 
-    def begin(self, at_ns: int, waiting: list[Waiting]) -> None:
+    def start_at(self, at_ns: int, waiting: list[WaitingThread]) -> None:
         """Start at a time: earlier time is not accounted, even if records report it."""
         self._began_ns = self.upto_ns = at_ns
         self._sums = {each.tid: (each.blocked_ns, each.runnable_ns) for each in waiting}
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         return self._began_ns > 0
 
-    def end(self, at_ns: int) -> None:
+    def stop_at(self, at_ns: int) -> None:
         """Set the end: later time is not accounted."""
         self._end_ns = at_ns
 
@@ -213,17 +213,23 @@ class Waits:
         """Return the part of a time that is accounted."""
         return max(min(until_ns, self._end_ns) - max(since_ns, self._began_ns), 0)
 
-    def met(self, tids: Iterable[int], now_ns: int) -> None:
+    def note_threads(self, tids: Iterable[int], now_ns: int) -> None:
         """Note threads that existed before they were first seen. They may have slept since then."""
         self._unheard.update(dict.fromkeys(tids, now_ns))
 
     @property
-    def unheard(self) -> bool:
+    def has_unreported_threads(self) -> bool:
         """True if there are threads of which no record has come."""
         return bool(self._unheard)
 
-    def account(
-        self, left: SwitchOut, ended: Ended, waiting: list[Waiting], asleep: Iterable[int], now_ns: int, least_ns: int
+    def account_until(
+        self,
+        left: SwitchOut,
+        ended: WaitEnds,
+        waiting: list[WaitingThread],
+        asleep: Iterable[int],
+        now_ns: int,
+        least_ns: int,
     ) -> WaitTimes:
         """Account everything until now_ns.
 
@@ -254,10 +260,10 @@ class Waits:
         for tid in set(asleep) & self._unheard.keys():
             known = self._open.setdefault(tid, _Open(0, self._unheard[tid], True, 1, -1))
             times.asleep_ns[tid] = self._ns(known.accounted_ns, now_ns)
-            times.again = [each for each in times.again if each.tid != tid]
+            times.continued = [each for each in times.continued if each.tid != tid]
             known.accounted_ns = now_ns
         passed_ns = max(min(now_ns, self._end_ns) - self.upto_ns, 0)
-        times.leave_room(left.tid, passed_ns)
+        times.set_room(left.tid, passed_ns)
         for tid, blocked_ns, runnable_ns, at_ns in gone:
             self._sum(times, tid, blocked_ns, runnable_ns, at_ns, passed_ns)
             before = self._sums.pop(tid)
@@ -284,14 +290,14 @@ class Waits:
         room_ns = times.room_ns.get(tid, passed_ns)
         for ns, state in ((blocked, BLOCKED), (runnable, FOR_PROCESSOR)):
             if (some := min(ns, room_ns)) > 0:
-                times.bare.append(StacklessWait(tid, now_ns - some, some, state, NOT_ONE_BY_ONE))
+                times.stackless.append(StacklessWait(tid, now_ns - some, some, state, NOT_ONE_BY_ONE))
                 room_ns -= some
                 before = (before[0] + some * (state == BLOCKED), before[1] + some * (state == FOR_PROCESSOR))
         times.room_ns[tid] = room_ns
         self._sums[tid] = before
 
     def _end(
-        self, times: WaitTimes, ended: Ended, lanes: dict[tuple[int, int], int]
+        self, times: WaitTimes, ended: WaitEnds, lanes: dict[tuple[int, int], int]
     ) -> list[tuple[int, int, int, int]]:
         """Account the waits that have ended.
 
@@ -337,7 +343,7 @@ class Waits:
         if opened is not None:
             self._further(times, tid, opened, time_ns)
         elif since is not None:
-            times.bare.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
+            times.stackless.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
         """Account a part of a wait that follows the accounted part."""
@@ -346,21 +352,21 @@ class Waits:
         if not ns:
             return
         if opened.seen:
-            times.again.append(ContinuedWait(tid, since, ns, end))
+            times.continued.append(ContinuedWait(tid, since, ns, end))
         else:
-            times.bare.append(StacklessWait(tid, since, ns, letter(opened.why), opened.call, end))
+            times.stackless.append(StacklessWait(tid, since, ns, state_letter(opened.why), opened.call, end))
 
     def _ran_late(self, times: WaitTimes, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
         """Account the time between a wakeup and a turn on a processor."""
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
-            times.again.append(ContinuedWait(tid, waking_ns, ns, end))
+            times.continued.append(ContinuedWait(tid, waking_ns, ns, end))
         elif seen and ns > 0:
-            times.again.append(ContinuedWait(tid, waking_ns, ns, woken=True))
+            times.continued.append(ContinuedWait(tid, waking_ns, ns, woken=True))
         elif ns > 0:
-            times.bare.append(StacklessWait(tid, waking_ns, ns, FOR_PROCESSOR, -1))
+            times.stackless.append(StacklessWait(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
-    def _go_on(self, times: WaitTimes, table: dict[int, Waiting], now_ns: int) -> None:
+    def _go_on(self, times: WaitTimes, table: dict[int, WaitingThread], now_ns: int) -> None:
         """Account waits that were open before and have not ended yet."""
         for tid, opened in list(self._open.items()):
             if opened.off_ns > now_ns:
@@ -377,7 +383,7 @@ class Waits:
             elif not self._held:
                 self._part(times, tid, opened, entry, now_ns)
 
-    def _part(self, times: WaitTimes, tid: int, opened: _Open, entry: Waiting | None, now_ns: int) -> None:
+    def _part(self, times: WaitTimes, tid: int, opened: _Open, entry: WaitingThread | None, now_ns: int) -> None:
         """Account a wait that continues up to now, including the time that its thread has waited for a processor
         since.
         """
@@ -387,7 +393,14 @@ class Waits:
         opened.accounted_ns = max(opened.accounted_ns, now_ns)
 
     def _begin(
-        self, times: WaitTimes, left: SwitchOut, lane: int, entry: Waiting | None, tid: int, off_ns: int, now_ns: int
+        self,
+        times: WaitTimes,
+        left: SwitchOut,
+        lane: int,
+        entry: WaitingThread | None,
+        tid: int,
+        off_ns: int,
+        now_ns: int,
     ) -> None:
         """Account a wait that has a stack but no end."""
         lasts = entry is not None and entry.off_ns == off_ns
@@ -397,10 +410,10 @@ class Waits:
         if lasts and why and not self._held:
             times.runnable_ns[lane] = self._ns(until, now_ns)
             until = now_ns
-        times.goes_on[lane] = True
+        times.continues[lane] = True
         self._open[tid] = _Open(off_ns, max(until, off_ns), bool(left.kept[lane]), why, -1)
 
 
-def _until(entry: Waiting, now_ns: int) -> int:
+def _until(entry: WaitingThread, now_ns: int) -> int:
     """Return the time until which the thread surely waited for the same thing."""
     return min(entry.waking_ns, now_ns) if entry.waking_ns and entry.why else now_ns

@@ -6,7 +6,7 @@ If a timer interrupts a thread in another system call, that thread is not the wa
 
 from __future__ import annotations
 
-from pyprof.collectors.bpf.records import Ended
+from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.sample import Surroundings
@@ -14,7 +14,7 @@ from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class WakingCalls:
     """Numbers of a machine's system calls.
 
     Attributes:
@@ -31,13 +31,13 @@ class Calls:
 
 
 CALLS = {
-    "x86_64": Calls(
+    "x86_64": WakingCalls(
         futexes=frozenset((202, 449, 455)),
         naps=frozenset((35, 230)),
         signals=frozenset((62, 129, 200, 234, 297)),
         wakes=frozenset((202, 454, 456, 60, 231)),
     ),
-    "aarch64": Calls(
+    "aarch64": WakingCalls(
         futexes=frozenset((98, 449, 455)),
         naps=frozenset((101, 115)),
         signals=frozenset((129, 138, 130, 131, 240)),
@@ -49,7 +49,7 @@ FUTEX_WAITS = _HERE.futexes
 NOBODY = Mark(MarkKind.WOKEN)
 
 
-def named(ended: Ended, n: int) -> bool:
+def has_named_waker(ended: WaitEnds, n: int) -> bool:
     """Return True if a thread ended the wait."""
     call, by = int(ended.call[n]), int(ended.waker_call[n])
     if not ended.waker_pid[n]:
@@ -59,9 +59,9 @@ def named(ended: Ended, n: int) -> bool:
     return call not in _HERE.naps or by in _HERE.signals
 
 
-def woken(ended: Ended, n: int) -> Surroundings:
+def describe_waker(ended: WaitEnds, n: int) -> Surroundings:
     """Return the waker of an ended wait, for a thread that was not preempted."""
-    if not named(ended, n):
+    if not has_named_waker(ended, n):
         return Surroundings(inner=NOBODY)
     name = ended.waker_name[n].split(b"\0", 1)[0].decode("utf-8", "replace")
     text = "".join(letter if letter.isprintable() else "?" for letter in name)

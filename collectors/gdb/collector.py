@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
-from pyprof.collectors.batch_flush import cut_at_flushes
-from pyprof.collectors.gdb.connect import connect
+from pyprof.collectors.batch_flush import split_at_flushes
+from pyprof.collectors.gdb.connect import connect_target
 from pyprof.collectors.gdb.control import Control, Stepping
 from pyprof.collectors.gdb.spaces import RemoteSpaces
 from pyprof.collectors.gdb.stub import ThreadId
@@ -31,7 +31,7 @@ from pyprof.options import CollectOptions, RemoteOptions
 _SIGN_OF_LIFE_NS = 200_000_000
 _OTHER_SIZE = 16 << 10
 _SOURCE = 1
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _FIRST, _FIRST_OF_PROCESS = 4 << 10, 32 << 10
 """Bytes of the first copy of a stack. That of a microcontroller is small, and its link slow."""
 
@@ -56,11 +56,11 @@ class GdbRemoteCollector:
         self._due_ns: int | None = None
         self._infos: dict[int, ThreadInfo] = {}
         self._clock = SamplingClock(options.rate_hz, options.max_overhead, time.monotonic_ns(), random.random)
-        self._target = target = connect(remote, not options.flush_s, diagnostics)
+        self._target = target = connect_target(remote, not options.flush_s, diagnostics)
         self._spaces = RemoteSpaces(target.modules, target.memory, target.files, remote.sysroot)
         first = _FIRST_OF_PROCESS if target.modules.is_process else _FIRST
         self._threads = RemoteThreads(target.stub, target.pid, options.stack_size, first)
-        self._batch = BatchBuilder([target.arch], BytesMemory(_MOST_BYTES), _SOURCE, target.registers.unknown)
+        self._batch = BatchBuilder([target.arch], BytesMemory(_MAX_BYTES), _SOURCE, target.registers.unknown)
         self._notes = {"control": target.control.note} if target.control.note else {}
 
     @property
@@ -87,8 +87,8 @@ class GdbRemoteCollector:
         flush_ns, handover = round(self._options.flush_s * 1e9), self._options.handover
         try:
             self._tick(control)
-            control.go()
-            yield from self._batch.take()
+            control.start_target()
+            yield from self._batch.take_batches()
             flushed = time.monotonic_ns()
             while not self._stopping and not control.ended:
                 alive_ns = flushed + max(flush_ns, _SIGN_OF_LIFE_NS)
@@ -97,7 +97,7 @@ class GdbRemoteCollector:
                 now = time.monotonic_ns()
                 if now - flushed >= flush_ns or self._batch.full or now >= handover.next_ns:
                     flushed = now
-                    yield from cut_at_flushes(handover, self._batch.take(), now)
+                    yield from split_at_flushes(handover, self._batch.take_batches(), now)
         except (ConnectionLost, RemoteError) as error:
             if not self._ticks:
                 raise
@@ -105,16 +105,16 @@ class GdbRemoteCollector:
             self._notes["lost"] = said("stub_lost_early", why=f"{error.message} {error.hint}".strip())
             self._diagnostics.count("connection to the stub ended early")
         if len(self._batch):
-            yield from self._batch.take()
+            yield from self._batch.take_batches()
 
     def _wait(self, control: Control, alive_ns: int) -> bool:
         """Wait until the next sampling time. Return False if an empty batch is due first, or sampling stops."""
         if not control.paced:
-            control.rest(0, self._is_stopping)
+            control.run_until(0, self._is_stopping)
             return not (self._stopping or control.ended)
         due = self._clock.next_due(time.monotonic_ns()) if self._due_ns is None else self._due_ns
         self._due_ns = due
-        control.rest(min(due, alive_ns), self._is_stopping)
+        control.run_until(min(due, alive_ns), self._is_stopping)
         if self._stopping or control.ended or time.monotonic_ns() < due:
             return False
         self._due_ns = None
@@ -133,16 +133,16 @@ class GdbRemoteCollector:
                     break
         self._ticks += 1
         self._ticking_ns = time.monotonic_ns() - self._clock.start_ns
-        self._clock.stopped(control.pauses.snapshot().total_ns - before)
+        self._clock.note_pause(control.pauses.snapshot().total_ns - before)
 
     def _list(self) -> list[ThreadId]:
         """Return the threads to stop."""
         self._threads.refresh()
-        self._spaces.look()
+        self._spaces.refresh_space()
         threads = list(self._threads.all.values())
         if self._target.one_stops:
             return [thread.id for thread in self._standing(threads)]
-        if self._threads.states():
+        if self._threads.describe_states():
             if not self._options.idle:
                 threads = [t for t in threads if t.is_busy or not t.state]
         elif self._timed and not self._options.idle and not self._ticks:
@@ -165,30 +165,30 @@ class GdbRemoteCollector:
     def _sample(self, thread_id: ThreadId) -> None:
         target = self._target
         thread = self._threads.all.get(thread_id.text)
-        packet = target.stub.registers(thread_id) if thread is not None else None
+        packet = target.stub.read_registers(thread_id) if thread is not None else None
         if thread is None or packet is None:
-            self._threads.gone(thread_id)
+            self._threads.note_ended(thread_id)
             self._diagnostics.count("thread ended while it was looked at")
             return
         at_ns = time.monotonic_ns()
-        values = target.registers.values(packet, target.stub.register)
+        values = target.registers.read_values(packet, target.stub.read_register)
         known = self._spaces.current
         around = known.mapping_at(values[target.arch.sp]) if known is not None else None
-        base, size = thread.reach.span(values[target.arch.sp], around.end if around is not None else 0)
-        stack = target.memory.fresh(base, size)
-        thread.reach.came(base, len(stack), size)
+        base, size = thread.reach.choose_span(values[target.arch.sp], around.end if around is not None else 0)
+        stack = target.memory.read_current(base, size)
+        thread.reach.note_readable(base, len(stack), size)
         pieces = []
         if thread.other[1]:
-            pieces.append(Piece(thread.other[0], target.memory.fresh(*thread.other)))
-        space = self._spaces.at(values[target.arch.pc])
-        self._batch.memory.put(stack)
+            pieces.append(Piece(thread.other[0], target.memory.read_current(*thread.other)))
+        space = self._spaces.find_space(values[target.arch.pc])
+        self._batch.memory.append_copy(stack)
         made = Lane(target.arch, SampleKind.STOPPED, at_ns, target.pid, thread_id.tid, space, self._clock.weight)
-        lane = self._batch.add(made, base, len(stack))
+        lane = self._batch.add_sample(made, base, len(stack))
         self._batch.set_registers(lane, values)
         if pieces:
             self._batch.add_pieces(lane, pieces)
-        if not thread.known or thread.name != self._infos[thread_id.tid].name:
-            thread.known = True
+        if not thread.has_stored_name or thread.name != self._infos[thread_id.tid].name:
+            thread.has_stored_name = True
             self._infos[thread_id.tid] = ThreadInfo(self.pid, thread_id.tid, thread.name or self.name, self.name)
 
     def learn(self, feedback: Feedback) -> None:
@@ -244,4 +244,4 @@ class GdbRemoteCollector:
     def close(self) -> None:
         """Let the target run on and close the connection. This never raises."""
         self._stopping = True
-        self._target.leave()
+        self._target.release_target()

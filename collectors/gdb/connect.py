@@ -8,20 +8,20 @@ from __future__ import annotations
 import contextlib
 from typing import Literal
 
-from pyprof.collectors.gdb.control import AllStop, Control, Stepping, first_stop, no_interrupt
+from pyprof.collectors.gdb.control import AllStop, Control, Stepping, await_first_stop, is_interrupt_ignored
 from pyprof.collectors.gdb.files import RemoteFiles
 from pyprof.collectors.gdb.link import PacketLink
 from pyprof.collectors.gdb.memory import RemoteMemory
-from pyprof.collectors.gdb.modules import RemoteModules, StubImage, program_of
+from pyprof.collectors.gdb.modules import RemoteModules, StubImage, find_program
 from pyprof.collectors.gdb.non_stop import NonStop
 from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
 from pyprof.collectors.gdb.target import (
     Register,
     RegisterMap,
+    add_pac_mask,
+    build_register_map,
     choose_arch,
     parse_description,
-    register_map,
-    with_pac_mask,
 )
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
@@ -57,18 +57,18 @@ class RemoteTarget:
     def name(self) -> str:
         return self.path.rsplit("/", 1)[-1]
 
-    def leave(self) -> None:
+    def release_target(self) -> None:
         """Let the target run on and close the connection. This never raises, and may be called twice."""
         if self.memory.closed:
             return
         with contextlib.suppress(ConnectionLost, RemoteError):
-            self.control.leave()
+            self.control.release_target()
         self.memory.closed = True
         self.files.close()
         self.stub.link.close()
 
 
-def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> RemoteTarget:
+def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> RemoteTarget:
     """Connect to a stub.
 
     Args:
@@ -89,15 +89,15 @@ def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> Rem
         stub = Stub(link)
         held = _Held(link)
         undo.callback(held.leave)
-        stub.begin()
-        non_stop = not hold and not options.step and {"t", "c"} <= stub.actions and stub.has("QNonStop")
-        if stub.has("QNonStop"):  # gdbserver keeps the mode of its last debugger
-            non_stop = link.ask(b"QNonStop:%d" % non_stop) == b"OK" and non_stop
-        stop = first_stop(stub)
+        stub.negotiate_features()
+        non_stop = not hold and not options.step and {"t", "c"} <= stub.actions and stub.has_feature("QNonStop")
+        if stub.has_feature("QNonStop"):  # gdbserver keeps the mode of its last debugger
+            non_stop = link.request(b"QNonStop:%d" % non_stop) == b"OK" and non_stop
+        stop = await_first_stop(stub)
         thread = stop.thread if stop is not None else None
-        thread = thread or stub.current_thread() or next(iter(stub.thread_ids()), None)
+        thread = thread or stub.read_current_thread() or next(iter(stub.list_threads()), None)
         pid = thread.pid if thread is not None else 0
-        one_stops = no_interrupt(stub)
+        one_stops = is_interrupt_ignored(stub)
         control = _control(options, stub, pid, stop if non_stop else None, non_stop, hold)
         held.control = control
         if one_stops and isinstance(control, AllStop) and not hold:
@@ -105,13 +105,13 @@ def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> Rem
                 f"the stub at {options.address} is qemu-user's: it cannot be interrupted while its program runs",
                 "--step N takes samples by single-stepping instead, one each N instructions",
             )
-        program = program_of(stub, pid, options.exe or None)
+        program = find_program(stub, pid, options.exe or None)
         arch, registers = _registers(stub, thread, program)
         memory = RemoteMemory(stub, arch.mask)
-        memory.reachable = control.reachable
+        memory.reachable = control.make_memory_readable
         modules = RemoteModules(stub, arch, pid, memory, program)
         if not program.path:
-            program = modules.program = StubImage(modules.executed() or "/[program]", program.elf)
+            program = modules.program = StubImage(modules.note_exec() or "/[program]", program.elf)
         files = RemoteFiles(stub, program.path, options.exe, options.sysroot, diagnostics)
         undo.pop_all()
         return RemoteTarget(
@@ -120,7 +120,7 @@ def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> Rem
 
 
 class _Held:
-    """A target that the profiler has stopped; leave() releases it."""
+    """A target that the profiler has stopped; release_target() releases it."""
 
     def __init__(self, link: PacketLink) -> None:
         self._link = link
@@ -129,9 +129,9 @@ class _Held:
     def leave(self) -> None:
         with contextlib.suppress(ConnectionLost, RemoteError):
             if self.control is not None:
-                self.control.leave()
+                self.control.release_target()
             else:
-                self._link.ask(b"D")
+                self._link.request(b"D")
 
 
 def _control(
@@ -147,18 +147,18 @@ def _control(
 def _registers(stub: Stub, thread: ThreadId | None, program: StubImage) -> tuple[Arch, RegisterMap]:
     """Return the architecture, and the positions of its registers in the stub's packets."""
     if thread is not None:
-        stub.select(thread)  # gdbserver describes the selected thread, and aborts if there is none
+        stub.select_thread(thread)  # gdbserver describes the selected thread, and aborts if there is none
 
     def file(name: str) -> bytes | None:
-        return stub.object("features", name) if stub.has("qXfer:features:read") else None
+        return stub.read_object("features", name) if stub.has_feature("qXfer:features:read") else None
 
     description = parse_description(file)
     elf = program.elf
     arch = find_arch(elf.machine, elf.elf_class, elf.byteorder) if elf is not None else None
     arch = choose_arch(description, arch or _arch_of_target_file(stub, program.path))
-    registers = register_map(description, arch)
+    registers = build_register_map(description, arch)
     if thread is not None and description is not None:
-        arch = with_pac_mask(arch, _pac_mask(stub, thread, description.registers()))
+        arch = add_pac_mask(arch, _pac_mask(stub, thread, description.registers()))
     return arch, registers
 
 
@@ -181,9 +181,9 @@ def _arch_of_target_file(stub: Stub, path: str) -> Arch | None:
 
 def _pac_mask(stub: Stub, thread: ThreadId, registers: dict[str, Register]) -> int:
     place = registers.get("pauth_cmask")
-    if place is None or not stub.select(thread):
+    if place is None or not stub.select_thread(thread):
         return 0
     try:
-        return int.from_bytes(bytes.fromhex(stub.register(place.number).decode("ascii")), "little")
+        return int.from_bytes(bytes.fromhex(stub.read_register(place.number).decode("ascii")), "little")
     except ValueError:
         return 0

@@ -19,9 +19,9 @@ from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
 from pyprof.model.pauses import PauseLog
 from pyprof.model.reasons import said
 
-HALT_S = 3.0
-SLICE_S = 0.02
-_MOST_STOPS = 1000
+HALT_TIMEOUT_S = 3.0
+POLL_INTERVAL_S = 0.02
+_MAX_STOPS = 1000
 SIGNAL_0, SIGINT, SIGTRAP, SIGSTOP = 0, 2, 5, 17
 """GDB's numbers of signals, which differ from the kernel's."""
 
@@ -41,13 +41,13 @@ class Control(Protocol):
     pauses: PauseLog
     note: str
     paced: bool
-    """True if rest() follows the clock."""
+    """True if run_until() follows the clock."""
 
-    def go(self) -> None:
+    def start_target(self) -> None:
         """Let the target run for the first time."""
         ...
 
-    def rest(self, until_ns: int, stopping: Callable[[], bool]) -> None:
+    def run_until(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         """Let the target run until a monotonic time, until stopping() returns True, or until its end. Stepping makes
         its steps instead.
         """
@@ -57,38 +57,38 @@ class Control(Protocol):
         """Yield threads, each of which is stopped until the next one is requested."""
         ...
 
-    def reachable(self) -> AbstractContextManager[None]:
+    def make_memory_readable(self) -> AbstractContextManager[None]:
         """Return a context in which memory may be read."""
         ...
 
-    def leave(self) -> None:
+    def release_target(self) -> None:
         """Release the target, so that it runs on."""
         ...
 
 
-def first_stop(stub: Stub) -> StopReply | None:
+def await_first_stop(stub: Stub) -> StopReply | None:
     """Return the target's initial stop, or None if it runs.
 
     Raises:
         NotTraceable: The stub has no target.
     """
-    packet = stub.link.ask(b"?")
+    packet = stub.link.request(b"?")
     if packet in (b"OK", b""):
         return None
     reply = StopReply.parse(packet)
-    if reply.ended:
+    if reply.is_end:
         raise NotTraceable(
             f"the stub at {stub.link.address} holds no program", "gdbserver :PORT PROGRAM, or gdbserver --attach"
         )
     return reply
 
 
-def no_interrupt(stub: Stub) -> bool:
+def is_interrupt_ignored(stub: Stub) -> bool:
     """Return True if the stub is known to ignore Ctrl-C while its program runs (qemu-user)."""
-    return bool(stub.link.ask(b"qqemu.sstepbits")) and stub.has("qXfer:auxv:read")
+    return bool(stub.link.request(b"qqemu.sstepbits")) and stub.has_feature("qXfer:auxv:read")
 
 
-def resume_packet(stub: Stub, action: str, signal: int = 0, thread: ThreadId | None = None) -> bytes:
+def build_resume_packet(stub: Stub, action: str, signal: int = 0, thread: ThreadId | None = None) -> bytes:
     """Return a packet that resumes the target.
 
     Args:
@@ -119,16 +119,16 @@ def await_stop(stub: Stub, within_s: float) -> StopReply | None:
             return StopReply.parse(packet)
 
 
-def detach(stub: Stub, pid: int) -> None:
+def detach_from_target(stub: Stub, pid: int) -> None:
     """Detach from a stopped target.
 
     Stubs without processes (probes) do not promise that D resumes the target, so it is continued instead.
     """
     if not stub.multiprocess:
-        stub.link.send(resume_packet(stub, "c"))
+        stub.link.send(build_resume_packet(stub, "c"))
         return
-    if stub.link.ask(f"D;{pid:x}".encode()) != b"OK":
-        stub.link.send(resume_packet(stub, "c"))
+    if stub.link.request(f"D;{pid:x}".encode()) != b"OK":
+        stub.link.send(build_resume_packet(stub, "c"))
 
 
 class AllStop:
@@ -149,21 +149,21 @@ class AllStop:
         self._began_ns = time.monotonic_ns()
         stub.pass_signals(frozenset({SIGINT, SIGTRAP, SIGSTOP}))
 
-    def go(self) -> None:
+    def start_target(self) -> None:
         if not self._hold:
             self._resume()
             self.pauses.add(time.monotonic_ns() - self._began_ns)
 
-    def rest(self, until_ns: int, stopping: Callable[[], bool]) -> None:
+    def run_until(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         stops = 0
         while self._running and not stopping() and not self.ended:
             left = (until_ns - time.monotonic_ns()) / 1e9
             if left <= 0:
                 return
-            stop = await_stop(self._stub, min(left, SLICE_S))
+            stop = await_stop(self._stub, min(left, POLL_INTERVAL_S))
             if stop is not None and self._took(stop):
                 stops += 1
-                if stops > _MOST_STOPS:
+                if stops > _MAX_STOPS:
                     raise RemoteError(f"the target stops by itself all the time (signal {stop.signal})")
                 self._resume()
 
@@ -171,7 +171,7 @@ class AllStop:
         """Note a stop. Return False if the target ended."""
         self._running = False
         self._pending = (0, None)
-        if stop.ended:
+        if stop.is_end:
             self.ended = True
             return False
         if stop.signal not in (SIGNAL_0, SIGTRAP):
@@ -182,7 +182,7 @@ class AllStop:
         if not self._running:
             return
         self._stub.link.send_interrupt()
-        stop = await_stop(self._stub, HALT_S)
+        stop = await_stop(self._stub, HALT_TIMEOUT_S)
         if stop is None:
             self._deaf = True
             raise RemoteError(
@@ -198,7 +198,7 @@ class AllStop:
             return
         signal, thread = self._pending
         self._pending = (0, None)
-        self._stub.link.send(resume_packet(self._stub, "c", signal, thread))
+        self._stub.link.send(build_resume_packet(self._stub, "c", signal, thread))
         self._running = True
 
     def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
@@ -214,7 +214,7 @@ class AllStop:
                 self.pauses.add(time.monotonic_ns() - began)
 
     @contextmanager
-    def reachable(self) -> Iterator[None]:
+    def make_memory_readable(self) -> Iterator[None]:
         if not self._running:
             yield
             return
@@ -226,17 +226,17 @@ class AllStop:
             self._resume()
             self.pauses.add(time.monotonic_ns() - began)
 
-    def leave(self) -> None:
+    def release_target(self) -> None:
         if self.ended or self._deaf:
             return
         self._halt()
         if not self.ended:
             signal, thread = self._pending
             if signal:  # a D packet cannot carry it
-                self._stub.link.send(resume_packet(self._stub, "c", signal, thread))
+                self._stub.link.send(build_resume_packet(self._stub, "c", signal, thread))
                 self._running = True
                 self._halt()
-            detach(self._stub, self._pid)
+            detach_from_target(self._stub, self._pid)
 
 
 class Stepping:
@@ -263,10 +263,10 @@ class Stepping:
         self._steps = steps
         self._pending: tuple[int, ThreadId | None] = (0, None)
 
-    def go(self) -> None:
-        """Ignore the call: the target runs only in rest()."""
+    def start_target(self) -> None:
+        """Ignore the call: the target runs only in run_until()."""
 
-    def rest(self, until_ns: int, stopping: Callable[[], bool]) -> None:
+    def run_until(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         for _ in range(self._steps):
             if stopping() or self.ended:
                 return
@@ -274,11 +274,11 @@ class Stepping:
 
     def _step(self) -> None:
         signal, thread = self._pending
-        self._stub.link.send(resume_packet(self._stub, "s", signal, thread))
-        stop = await_stop(self._stub, HALT_S)
+        self._stub.link.send(build_resume_packet(self._stub, "s", signal, thread))
+        stop = await_stop(self._stub, HALT_TIMEOUT_S)
         if stop is None:
             raise ConnectionLost(f"the stub at {self._stub.link.address} does not come back from a single step")
-        self.ended = stop.ended
+        self.ended = stop.is_end
         self.stepped = stop.thread
         signal = stop.signal if stop.signal not in (SIGNAL_0, SIGTRAP) else 0
         self._pending = (signal, stop.thread)
@@ -286,9 +286,9 @@ class Stepping:
     def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
         yield from threads()
 
-    def reachable(self) -> AbstractContextManager[None]:
+    def make_memory_readable(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def leave(self) -> None:
+    def release_target(self) -> None:
         if not self.ended:
-            detach(self._stub, self._pid)
+            detach_from_target(self._stub, self._pid)

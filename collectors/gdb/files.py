@@ -16,7 +16,7 @@ from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_NOTE
 from pyprof.objfile.source import BytesSource
 
-MOST_FETCHED = 128 << 20
+MAX_FETCHED = 128 << 20
 """Maximum size in bytes of a file that is fetched through a stub."""
 
 
@@ -77,7 +77,7 @@ class RemoteFiles:
         return False
 
     def _fetch(self, path: str) -> None:
-        data = self._stub.whole_file(path, MOST_FETCHED)
+        data = self._stub.read_whole_file(path, MAX_FETCHED)
         if not data:
             return
         if not self._folder:

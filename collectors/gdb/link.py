@@ -10,12 +10,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from pyprof.collectors.gdb.packets import INTERRUPT, Incoming, PacketKind, PacketReader, frame
+from pyprof.collectors.gdb.packets import INTERRUPT, Incoming, PacketKind, PacketReader, build_packet
 from pyprof.errors import ConnectionLost, RemoteError, UsageError
 from pyprof.options import DEFAULT_ANSWER_S
 
-_MOST_TRIES = 4
-_MOST_NOTIFICATIONS = 1 << 16
+_MAX_TRIES = 4
+_MAX_NOTIFICATIONS = 1 << 16
 _CHUNK = 1 << 16
 
 
@@ -78,16 +78,16 @@ class PacketLink:
             ) from None
         return cls(stream, address, answer_s)
 
-    def ask(self, payload: bytes) -> bytes:
+    def request(self, payload: bytes) -> bytes:
         """Send a request and return its reply."""
         self.send(payload)
         return self.receive()
 
-    def ask_all(self, payloads: Sequence[bytes]) -> list[bytes]:
+    def request_all(self, payloads: Sequence[bytes]) -> list[bytes]:
         """Send several requests and return their replies, in one round trip if no acknowledgements are used."""
         if self.acks:
-            return [self.ask(payload) for payload in payloads]
-        self._write(b"".join(frame(payload) for payload in payloads))
+            return [self.request(payload) for payload in payloads]
+        self._write(b"".join(build_packet(payload) for payload in payloads))
         return [self.receive() for _ in payloads]
 
     def send(self, payload: bytes) -> None:
@@ -96,11 +96,11 @@ class PacketLink:
         A packet that arrives before the acknowledgement is not a reply and is dropped: qemu-system reports the stop
         caused by a connection before any request.
         """
-        self._last = frame(payload)
+        self._last = build_packet(payload)
         self._write(self._last)
         until = time.monotonic() + self._answer_s
         while self.acks:
-            found = self._reader.next()
+            found = self._reader.next_item()
             if found is not None and found.kind is PacketKind.ACK:
                 return
             left = until - time.monotonic()
@@ -155,7 +155,7 @@ class PacketLink:
         return self.notifications.popleft() if self.notifications else None
 
     def _from_buffer(self) -> bytes | None:
-        while (found := self._reader.next()) is not None:
+        while (found := self._reader.next_item()) is not None:
             if found.kind is PacketKind.PACKET:
                 self._broken = 0
                 if self.acks:
@@ -169,13 +169,13 @@ class PacketLink:
         kind = found.kind
         if kind is PacketKind.NOTIFICATION:
             self.notifications.append(found.payload)
-            if len(self.notifications) > _MOST_NOTIFICATIONS:
+            if len(self.notifications) > _MAX_NOTIFICATIONS:
                 raise RemoteError(f"the stub at {self.address} sends notifications without end")
             return
         if kind is PacketKind.ACK:
             return
         self._broken += 1
-        if not self.acks or self._broken > _MOST_TRIES:
+        if not self.acks or self._broken > _MAX_TRIES:
             raise RemoteError(f"the connection to {self.address} is no good: {kind.value}")
         self._write(b"-" if kind is PacketKind.BROKEN else self._last)
 
@@ -191,7 +191,7 @@ class PacketLink:
             raise self._lost(error.strerror or str(error)) from None
         if not data:
             raise self._lost("closed by the other side")
-        self._reader.feed(data)
+        self._reader.feed_bytes(data)
         return True
 
     def _write(self, data: bytes) -> None:

@@ -10,7 +10,7 @@ from pyprof.collectors.gdb.stub import Stub
 from pyprof.errors import ConnectionLost
 
 PAGE = 4096
-_MOST_PAGES = 1 << 14
+_MAX_PAGES = 1 << 14
 _RUN = 1 << 16
 
 
@@ -41,7 +41,7 @@ class PageCache:
         while stop < min(end, start + _RUN) and stop not in self._pages:
             stop += PAGE
         data = self._read(start, stop - start)
-        if len(self._pages) > _MOST_PAGES:
+        if len(self._pages) > _MAX_PAGES:
             self._pages.clear()
         for offset in range(0, max(len(data), 1), PAGE):
             self._pages[start + offset] = data[offset : offset + PAGE]
@@ -68,15 +68,15 @@ class RemoteMemory:
             return b""
         return self._lasting.read(avma, min(size, self._mask + 1 - avma))
 
-    def fresh(self, avma: int, size: int) -> bytes:
+    def read_current(self, avma: int, size: int) -> bytes:
         """Read the current memory. The caller must ensure that it is readable."""
-        return self._stub.memory(avma, min(size, self._mask + 1 - avma)) if 0 <= avma <= self._mask else b""
+        return self._stub.read_memory(avma, min(size, self._mask + 1 - avma)) if 0 <= avma <= self._mask else b""
 
-    def one_look(self) -> PageCache:
+    def make_page_cache(self) -> PageCache:
         """Return a cache for following pointers while the memory is readable."""
-        return PageCache(self.fresh)
+        return PageCache(self.read_current)
 
-    def forget(self) -> None:
+    def forget_pages(self) -> None:
         """Drop the kept pages because the mappings have changed."""
         self._lasting.clear()
 
@@ -86,9 +86,9 @@ class RemoteMemory:
             return b""
         try:
             if self.reachable is None:
-                return self._stub.memory(avma, size)
+                return self._stub.read_memory(avma, size)
             with self.reachable():
-                return self._stub.memory(avma, size)
+                return self._stub.read_memory(avma, size)
         except ConnectionLost:
             self.closed = True
             return b""

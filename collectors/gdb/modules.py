@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pyprof.collectors.gdb.memory import PageCache, RemoteMemory
 from pyprof.collectors.gdb.stub import Stub
 from pyprof.collectors.gdb.xml import parse_xml
-from pyprof.collectors.linux.link_map import LinkedObject, debug_address, linked_objects, read_string
+from pyprof.collectors.linux.link_map import LinkedObject, find_debug_address, read_linked_objects, read_string
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import FormatError, RemoteError
 from pyprof.model.arch import Arch
@@ -28,8 +28,8 @@ from pyprof.records import dataclass
 AT_PHDR, AT_BASE, AT_EXECFN, AT_SYSINFO_EHDR = 3, 7, 31, 33
 PT_INTERP = 3
 DEVICE = "gdb"
-MOST_MAPS = 16 << 20
-MOST_LIBRARIES = 1 << 14
+MAX_MAPS = 16 << 20
+MAX_LIBRARIES = 1 << 14
 _VDSO_SIZE = 2 * PAGE
 
 
@@ -66,13 +66,13 @@ class RemoteModules:
         """True if the last reading found all mappings. Loaders do not list pages of emulators and kernels."""
         return self.how == "/proc/PID/maps" or not self.is_process
 
-    def executed(self) -> str:
+    def note_exec(self) -> str:
         """Return the path by which the program was executed (AT_EXECFN), or "" if it is unknown or not absolute."""
         at = self._auxiliary.get(AT_EXECFN, 0)
-        path = read_string(self._memory.one_look().read, at) if at else ""
+        path = read_string(self._memory.make_page_cache().read, at) if at else ""
         return path if path.startswith("/") and "\n" not in path else ""
 
-    def look(self) -> tuple[Mapping, ...]:
+    def read_mappings(self) -> tuple[Mapping, ...]:
         """Return the current mappings, ascending. The target's memory must be readable.
 
         Raises:
@@ -93,7 +93,7 @@ class RemoteModules:
     def _by_maps(self) -> tuple[Mapping, ...]:
         if self._no_maps or not self._pid:
             return ()
-        text = self._stub.whole_file(f"/proc/{self._pid}/maps", MOST_MAPS)
+        text = self._stub.read_whole_file(f"/proc/{self._pid}/maps", MAX_MAPS)
         if not text:
             self._no_maps = True
             return ()
@@ -107,7 +107,7 @@ class RemoteModules:
 
     def _read_auxv(self) -> dict[int, int]:
         """Return {AT_*: value}, empty if the target is not a process."""
-        data = self._stub.object("auxv", limit=1 << 16) if self._stub.has("qXfer:auxv:read") else None
+        data = self._stub.read_object("auxv", limit=1 << 16) if self._stub.has_feature("qXfer:auxv:read") else None
         pair = struct.Struct(self._order + ("QQ" if self._arch.word == 8 else "II"))
         found: dict[int, int] = {}
         for kind, value in pair.iter_unpack((data or b"")[: len(data or b"") // pair.size * pair.size]):
@@ -121,7 +121,7 @@ class RemoteModules:
         return ">" if self._arch.byteorder == "big" else "<"
 
     def _by_loader(self, auxv: dict[int, int]) -> tuple[Mapping, ...]:
-        cache = self._memory.one_look()
+        cache = self._memory.make_page_cache()
         header = auxv[AT_PHDR] & -PAGE
         program = headers_in_memory(cache.read(header, PAGE)) or self.program.elf
         found: list[Mapping] = []
@@ -142,8 +142,8 @@ class RemoteModules:
         return _without_overlaps(found)
 
     def _libraries(self, cache: PageCache, program: ElfFile, bias: int) -> list[LinkedObject]:
-        if self._stub.has("qXfer:libraries-svr4:read"):
-            text = self._stub.object("libraries-svr4")
+        if self._stub.has_feature("qXfer:libraries-svr4:read"):
+            text = self._stub.read_object("libraries-svr4")
             if text is not None:
                 self.how = "libraries-svr4"
                 return list(parse_libraries(text))
@@ -151,9 +151,9 @@ class RemoteModules:
         bits = 8 * self._arch.word
         for segment in program.segments:
             if segment.type == PT_DYNAMIC:
-                at = debug_address(cache.read, bias + segment.vaddr, segment.memsz, bits, self._order)
+                at = find_debug_address(cache.read, bias + segment.vaddr, segment.memsz, bits, self._order)
                 if at:
-                    return [o for o in linked_objects(cache.read, at, bits, self._order) if o.name]
+                    return [o for o in read_linked_objects(cache.read, at, bits, self._order) if o.name]
         return []
 
     def _of_library(self, linked: LinkedObject, cache: PageCache) -> Iterator[Mapping]:
@@ -211,7 +211,7 @@ def parse_libraries(text: bytes) -> Iterator[LinkedObject]:
     def start(tag: str, attributes: dict[str, str]) -> None:
         if tag != "library":
             return
-        if len(found) >= MOST_LIBRARIES:
+        if len(found) >= MAX_LIBRARIES:
             raise RemoteError("the stub's list of libraries has no end")
         name = attributes.get("name", "")
         found.append(LinkedObject(_address(attributes["l_addr"]), name, _address(attributes.get("l_ld", "0"))))
@@ -238,7 +238,7 @@ def _perms(flags: int) -> str:
     return "".join(c if flags & bit else "-" for c, bit in (("r", 4), ("w", 2), ("x", 1))) + "p"
 
 
-def program_of(stub: Stub, pid: int, exe: str | None) -> StubImage:
+def find_program(stub: Stub, pid: int, exe: str | None) -> StubImage:
     """Return the program's name and file; `exe` is the user's file.
 
     Raises:
@@ -253,8 +253,8 @@ def program_of(stub: Stub, pid: int, exe: str | None) -> StubImage:
         except FormatError as error:
             raise RemoteError(f"{exe} is no ELF file: {error.message}") from None
     path = None
-    if stub.has("qXfer:exec-file:read"):
-        data = stub.object("exec-file", f"{pid:x}" if stub.multiprocess else "", limit=1 << 14)
+    if stub.has_feature("qXfer:exec-file:read"):
+        data = stub.read_object("exec-file", f"{pid:x}" if stub.multiprocess else "", limit=1 << 14)
         path = os.fsdecode(data) if data else None
     if not path or not path.startswith("/"):
         path = os.path.abspath(exe) if exe is not None else ""

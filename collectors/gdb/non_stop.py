@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 
-from pyprof.collectors.gdb.control import HALT_S, SIGNAL_0, SIGSTOP, SIGTRAP, SLICE_S, ListThreads
+from pyprof.collectors.gdb.control import HALT_TIMEOUT_S, POLL_INTERVAL_S, SIGNAL_0, SIGSTOP, SIGTRAP, ListThreads
 from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
 from pyprof.errors import RemoteError
 from pyprof.model.pauses import PauseLog
 
-MOST_QUEUED = 1 << 16
+MAX_QUEUED = 1 << 16
 
 
 class NonStop:
@@ -45,15 +45,15 @@ class NonStop:
             self._queued = True
             self._empty_queue()
 
-    def go(self) -> None:
+    def start_target(self) -> None:
         """Ignore the call: the target already runs."""
 
-    def rest(self, until_ns: int, stopping: Callable[[], bool]) -> None:
+    def run_until(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         while not stopping() and not self.ended:
             left = (until_ns - time.monotonic_ns()) / 1e9
             if left <= 0:
                 return
-            self._hear(min(left, SLICE_S))
+            self._hear(min(left, POLL_INTERVAL_S))
 
     def _hear(self, within_s: float) -> None:
         """Process one notification and the entries after it in the stub's queue."""
@@ -70,15 +70,15 @@ class NonStop:
     def _empty_queue(self) -> None:
         if self._queued:
             self._queued = False
-            self._drain(self._stub.link.ask(b"vStopped"))
+            self._drain(self._stub.link.request(b"vStopped"))
 
     def _drain(self, packet: bytes) -> None:
         """Process the stub's queue from its first answer on, then resume threads whose stop was not requested."""
-        for _ in range(MOST_QUEUED):
+        for _ in range(MAX_QUEUED):
             if packet in (b"OK", b"") or packet[:1] == b"E":
                 break
             self._sort(StopReply.parse(packet))
-            packet = self._stub.link.ask(b"vStopped")
+            packet = self._stub.link.request(b"vStopped")
         else:
             raise RemoteError("the stub reports stops without end")
         unwanted, self._unwanted = self._unwanted, []
@@ -102,9 +102,9 @@ class NonStop:
         resume = f"vCont;{action}:{stop.thread.text}".encode()
         if self._queued:  # a thread whose stop is not acknowledged does not resume
             self._queued = False
-            self._drain(self._stub.link.ask_all([b"vStopped", resume])[0])
+            self._drain(self._stub.link.request_all([b"vStopped", resume])[0])
         else:
-            self._stub.link.ask(resume)
+            self._stub.link.request(resume)
 
     def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
         for thread in threads():
@@ -124,14 +124,14 @@ class NonStop:
         """Stop a thread. Return None if it has ended."""
         self._wanted[thread.text] = None
         try:
-            if self._stub.link.ask(f"vCont;t:{thread.text}".encode()) != b"OK":
+            if self._stub.link.request(f"vCont;t:{thread.text}".encode()) != b"OK":
                 return None
-            until = time.monotonic() + HALT_S
+            until = time.monotonic() + HALT_TIMEOUT_S
             while thread.text not in self._arrived:
-                self._hear(SLICE_S)
+                self._hear(POLL_INTERVAL_S)
                 if thread.text in self._arrived:
                     break
-                if self.ended or not self._stub.alive(thread):
+                if self.ended or not self._stub.is_alive(thread):
                     return None
                 if time.monotonic() > until:
                     raise RemoteError(f"the stub does not stop thread {thread.text}")
@@ -139,9 +139,9 @@ class NonStop:
         finally:
             del self._wanted[thread.text]
 
-    def reachable(self) -> AbstractContextManager[None]:
+    def make_memory_readable(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def leave(self) -> None:
+    def release_target(self) -> None:
         if not self.ended:
-            self._stub.link.ask(f"D;{self._pid:x}".encode())
+            self._stub.link.request(f"D;{self._pid:x}".encode())

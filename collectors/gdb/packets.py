@@ -37,20 +37,20 @@ class Incoming:
     payload: bytes = b""
 
 
-def frame(payload: bytes) -> bytes:
+def build_packet(payload: bytes) -> bytes:
     """Return the packet of a payload."""
-    body = escape(payload)
+    body = escape_payload(payload)
     return b"$%b#%02x" % (body, sum(body) & 0xFF)
 
 
-def escape(payload: bytes) -> bytes:
+def escape_payload(payload: bytes) -> bytes:
     """Return binary data as it is written in a packet."""
     if not _SPECIAL.intersection(payload):
         return payload
     return b"".join(bytes((0x7D, byte ^ 0x20)) if byte in _SPECIAL else bytes((byte,)) for byte in payload)
 
 
-def unescape(body: bytes) -> bytes:
+def unescape_payload(body: bytes) -> bytes:
     """Return the payload of a packet's body, with escapes and run lengths expanded.
 
     Raises:
@@ -89,10 +89,10 @@ class PacketReader:
         self._noise = 0
         self._searched = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed_bytes(self, data: bytes) -> None:
         self._data += data
 
-    def next(self) -> Incoming | None:
+    def next_item(self) -> Incoming | None:
         """Return the next complete item, or None if more bytes are needed.
 
         Raises:
@@ -122,4 +122,4 @@ class PacketReader:
         self._noise = self._searched = 0
         if digits.lower() != b"%02x" % (sum(body) & 0xFF):
             return Incoming(PacketKind.BROKEN)
-        return Incoming(kind, unescape(body))
+        return Incoming(kind, unescape_payload(body))

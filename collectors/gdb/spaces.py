@@ -11,7 +11,7 @@ from pyprof.errors import FormatError, RemoteError
 from pyprof.model.modules import AddressSpace, Mapping
 
 _LOOK_SHARE = 10
-_LEAST_LOOK_NS, _MOST_LOOK_NS = 20_000_000, 2_000_000_000
+_MIN_LOOK_NS, _MAX_LOOK_NS = 20_000_000, 2_000_000_000
 
 
 class RemoteSpaces:
@@ -25,7 +25,7 @@ class RemoteSpaces:
         self._sysroot = sysroot
         self._looked_ns = self._look_ns = 0
 
-    def look(self) -> AddressSpace:
+    def refresh_space(self) -> AddressSpace:
         """Return the current address space, after a reading if one is due. The target must be stopped.
 
         Raises:
@@ -35,21 +35,21 @@ class RemoteSpaces:
             return self.current
         return self._look()
 
-    def at(self, pc: int) -> AddressSpace:
+    def find_space(self, pc: int) -> AddressSpace:
         """Return the address space of a sample. It is read again if nothing is known at its pc."""
         space = self.current or self._look()
-        if space.mapping_at(pc) is None and time.monotonic_ns() - self._looked_ns > _LEAST_LOOK_NS:
+        if space.mapping_at(pc) is None and time.monotonic_ns() - self._looked_ns > _MIN_LOOK_NS:
             space = self._look()
         return space
 
     def _look(self) -> AddressSpace:
         now = time.monotonic_ns()
         try:
-            mappings = self._modules.look()
+            mappings = self._modules.read_mappings()
         except FormatError as error:
             raise RemoteError(f"what the stub says of the target's mappings is broken: {error.message}") from None
         self._looked_ns = time.monotonic_ns()
-        pause = min(max(_LOOK_SHARE * (self._looked_ns - now), _LEAST_LOOK_NS), _MOST_LOOK_NS)
+        pause = min(max(_LOOK_SHARE * (self._looked_ns - now), _MIN_LOOK_NS), _MAX_LOOK_NS)
         self._look_ns = self._looked_ns + pause
         if self.current is None or mappings != self.current.mappings:
             self.current = self._new(mappings)
@@ -57,7 +57,7 @@ class RemoteSpaces:
 
     def _new(self, mappings: tuple[Mapping, ...]) -> AddressSpace:
         number = self.current.id + 1 if self.current is not None else 1
-        self._memory.forget()
+        self._memory.forget_pages()
         # pid 0: no process of this machine
         space = AddressSpace(
             number,

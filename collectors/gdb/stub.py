@@ -10,15 +10,15 @@ from __future__ import annotations
 from itertools import accumulate
 
 from pyprof.collectors.gdb.link import PacketLink
-from pyprof.collectors.gdb.packets import escape
+from pyprof.collectors.gdb.packets import escape_payload
 from pyprof.errors import RemoteError
 from pyprof.records import dataclass, field
 
-MOST_OBJECT = 4 << 20
-MOST_THREADS = 1 << 16
-_MOST_PACKET = 1 << 16
+MAX_OBJECT = 4 << 20
+MAX_THREADS = 1 << 16
+_MAX_PACKET = 1 << 16
 _AT_ONCE = 8
-_MOST_CHUNKS, _MOST_FILE_CHUNKS = 1 << 14, 1 << 16
+_MAX_CHUNKS, _MAX_FILE_CHUNKS = 1 << 14, 1 << 16
 _OURS = b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+;no-resumed+"
 
 
@@ -56,7 +56,7 @@ class StopReply:
     thread: ThreadId | None
 
     @property
-    def ended(self) -> bool:
+    def is_end(self) -> bool:
         return self.kind in "WXN"
 
     @classmethod
@@ -101,30 +101,30 @@ class Stub:
     packet_size: int = 400
     _general: str = ""
 
-    def begin(self) -> None:
+    def negotiate_features(self) -> None:
         """Perform the handshake: exchange features, and disable acknowledgements if the stub agrees."""
         link = self.link
         link.acknowledge()
-        self.supported = _features(link.ask(_OURS))
+        self.supported = _features(link.request(_OURS))
         size = self.supported.get("PacketSize", "")
         try:
-            self.packet_size = min(max(int(size, 16), 64), _MOST_PACKET)
+            self.packet_size = min(max(int(size, 16), 64), _MAX_PACKET)
         except ValueError:
             self.packet_size = 400
-        if self.has("QStartNoAckMode") and link.ask(b"QStartNoAckMode") == b"OK":
+        if self.has_feature("QStartNoAckMode") and link.request(b"QStartNoAckMode") == b"OK":
             link.acks = False
-        answer = link.ask(b"vCont?").decode("latin-1")
+        answer = link.request(b"vCont?").decode("latin-1")
         if answer.startswith("vCont"):
             self.actions = frozenset(answer.split(";")[1:])
 
-    def has(self, feature: str) -> bool:
+    def has_feature(self, feature: str) -> bool:
         return self.supported.get(feature) == "+"
 
     @property
     def multiprocess(self) -> bool:
-        return self.has("multiprocess")
+        return self.has_feature("multiprocess")
 
-    def object(self, name: str, annex: str = "", limit: int = MOST_OBJECT) -> bytes | None:
+    def read_object(self, name: str, annex: str = "", limit: int = MAX_OBJECT) -> bytes | None:
         """Return a whole object by qXfer:NAME:read, or None if the stub has no such object.
 
         Raises:
@@ -132,8 +132,8 @@ class Stub:
         """
         data = bytearray()
         chunk = self.packet_size - 16
-        for _ in range(_MOST_CHUNKS):
-            reply = self.link.ask(f"qXfer:{name}:read:{annex}:{len(data):x},{chunk:x}".encode())
+        for _ in range(_MAX_CHUNKS):
+            reply = self.link.request(f"qXfer:{name}:read:{annex}:{len(data):x},{chunk:x}".encode())
             if reply[:1] not in (b"m", b"l"):
                 return None
             data += reply[1:]
@@ -143,7 +143,7 @@ class Stub:
                 break
         raise RemoteError(f"the stub's {name} has no end: more than {min(limit, len(data)) >> 10} KiB")
 
-    def memory(self, avma: int, size: int) -> bytes:
+    def read_memory(self, avma: int, size: int) -> bytes:
         """Return the readable part of `size` bytes from avma on, in as few requests as the packet size allows."""
         data = bytearray()
         most = block = min(max((self.packet_size - 8) // 2 & ~7, 16), 16 << 10)
@@ -152,7 +152,7 @@ class Stub:
             left = min(size - len(data), count * block)
             wants = [min(block, left - at) for at in range(0, left, block)]
             starts = accumulate(wants, initial=avma + len(data))
-            replies = self.link.ask_all([b"m%x,%x" % pair for pair in zip(starts, wants, strict=False)])
+            replies = self.link.request_all([b"m%x,%x" % pair for pair in zip(starts, wants, strict=False)])
             for reply, want in zip(replies, wants, strict=True):
                 got = _hex(reply)
                 if len(got) > want:
@@ -166,12 +166,12 @@ class Stub:
                     break
         return bytes(data)
 
-    def select(self, thread: ThreadId) -> bool:
+    def select_thread(self, thread: ThreadId) -> bool:
         """Select the thread whose registers are read. Return False if it has ended."""
         if self._general == thread.text:
             return True
         self._general = ""
-        reply = self.link.ask(f"Hg{thread.text}".encode())
+        reply = self.link.request(f"Hg{thread.text}".encode())
         if reply[:1] == b"E":
             return False
         if reply in (b"OK", b""):
@@ -182,60 +182,60 @@ class Stub:
         """Forget the selected thread, because a stop selects another one."""
         self._general = ""
 
-    def registers(self, thread: ThreadId) -> bytes | None:
+    def read_registers(self, thread: ThreadId) -> bytes | None:
         """Return the reply to `g` as it is (hex, x for unavailable), or None if the thread has ended."""
         if self._general == thread.text:
-            reply = self.link.ask(b"g")
+            reply = self.link.request(b"g")
         else:
             self._general = ""
-            chosen, reply = self.link.ask_all([f"Hg{thread.text}".encode(), b"g"])
+            chosen, reply = self.link.request_all([f"Hg{thread.text}".encode(), b"g"])
             if chosen[:1] == b"E":
                 return None
             self._general = thread.text
         return None if reply[:1] in (b"E", b"") and len(reply) <= 3 else reply
 
-    def register(self, number: int) -> bytes:
+    def read_register(self, number: int) -> bytes:
         """Return one register of the selected thread as hex, empty if it is not available."""
-        reply = self.link.ask(b"p%x" % number)
+        reply = self.link.request(b"p%x" % number)
         return b"" if reply[:1] == b"E" else reply
 
-    def alive(self, thread: ThreadId) -> bool:
-        return self.link.ask(f"T{thread.text}".encode()) == b"OK"
+    def is_alive(self, thread: ThreadId) -> bool:
+        return self.link.request(f"T{thread.text}".encode()) == b"OK"
 
-    def thread_ids(self) -> list[ThreadId]:
+    def list_threads(self) -> list[ThreadId]:
         """Return all threads by qfThreadInfo.
 
         Raises:
             RemoteError: The list does not end.
         """
         found: dict[str, ThreadId] = {}
-        reply = self.link.ask(b"qfThreadInfo")
-        for _ in range(MOST_THREADS):
+        reply = self.link.request(b"qfThreadInfo")
+        for _ in range(MAX_THREADS):
             if reply[:1] != b"m":
                 return list(found.values())
             before = len(found)
             for text in reply[1:].decode("latin-1").split(","):
                 if text:
                     found[text] = ThreadId.parse(text)
-            if len(found) == before or len(found) > MOST_THREADS:
+            if len(found) == before or len(found) > MAX_THREADS:
                 break
-            reply = self.link.ask(b"qsThreadInfo")
+            reply = self.link.request(b"qsThreadInfo")
         raise RemoteError("the stub's list of threads has no end")
 
-    def current_thread(self) -> ThreadId | None:
-        reply = self.link.ask(b"qC").decode("latin-1")
+    def read_current_thread(self) -> ThreadId | None:
+        reply = self.link.request(b"qC").decode("latin-1")
         return ThreadId.parse(reply[2:]) if reply.startswith("QC") and reply[2:] not in ("0", "-1") else None
 
     def open_file(self, path: str) -> int | None:
         """Open a file in the stub for reading. Return its descriptor, or None if it cannot be opened."""
         name = path.encode("utf-8", "surrogateescape").hex()
-        result = _file_result(self.link.ask(f"vFile:open:{name},0,0".encode()))
+        result = _file_result(self.link.request(f"vFile:open:{name},0,0".encode()))
         return result[0] if result is not None and result[0] >= 0 else None
 
     def read_file(self, fd: int, offset: int, size: int) -> bytes:
         """Return at most `size` bytes, limited by the packet size; empty at the end and on an error."""
         size = min(size, max(self.packet_size - 64, 64) // 2)
-        result = _file_result(self.link.ask(b"vFile:pread:%x,%x,%x" % (fd, size, offset)))
+        result = _file_result(self.link.request(b"vFile:pread:%x,%x,%x" % (fd, size, offset)))
         if result is None or result[0] <= 0:
             return b""
         if len(result[1]) > size:
@@ -243,16 +243,16 @@ class Stub:
         return result[1]
 
     def close_file(self, fd: int) -> None:
-        self.link.ask(b"vFile:close:%x" % fd)
+        self.link.request(b"vFile:close:%x" % fd)
 
-    def whole_file(self, path: str, limit: int) -> bytes | None:
+    def read_whole_file(self, path: str, limit: int) -> bytes | None:
         """Return the contents of a file, or None if it cannot be opened or is larger than `limit`."""
         fd = self.open_file(path)
         if fd is None:
             return None
         data = bytearray()
         try:
-            for _ in range(_MOST_FILE_CHUNKS):
+            for _ in range(_MAX_FILE_CHUNKS):
                 chunk = self.read_file(fd, len(data), 1 << 20)
                 if not chunk:
                     return bytes(data)
@@ -265,9 +265,9 @@ class Stub:
 
     def pass_signals(self, held: frozenset[int]) -> None:
         """Request that the stub delivers signals without a stop: GDB's numbers 1 to 151, except for `held`."""
-        if self.has("QPassSignals"):
+        if self.has_feature("QPassSignals"):
             numbers = ";".join(f"{n:x}" for n in range(1, 0x98) if n not in held)
-            self.link.ask(b"QPassSignals:" + escape(numbers.encode()))
+            self.link.request(b"QPassSignals:" + escape_payload(numbers.encode()))
 
 
 def _features(reply: bytes) -> dict[str, str]:

@@ -13,9 +13,9 @@ from pyprof.errors import RemoteError, UnsupportedArchitecture
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.records import dataclass, field, replace
 
-MOST_REGISTERS = 4096
-_MOST_FILES = 64
-_MOST_BITS = 1 << 16
+MAX_REGISTERS = 4096
+_MAX_FILES = 64
+_MAX_BITS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def parse_description(fetch: Callable[[str], bytes | None]) -> Description | Non
             words.clear()
             if tag == "include":
                 href = attributes.get("href", "")
-                if href in seen or len(seen) >= _MOST_FILES:
+                if href in seen or len(seen) >= _MAX_FILES:
                     raise RemoteError("the stub's target description includes itself")
                 more = fetch(href)
                 if more is not None:
@@ -81,7 +81,7 @@ def parse_description(fetch: Callable[[str], bytes | None]) -> Description | Non
             elif tag == "reg":
                 number = int(attributes.get("regnum", next_number))
                 bits = int(attributes["bitsize"])
-                if not (0 <= number < 1 << 20 and 0 < bits <= _MOST_BITS) or len(found.bits) >= MOST_REGISTERS:
+                if not (0 <= number < 1 << 20 and 0 < bits <= _MAX_BITS) or len(found.bits) >= MAX_REGISTERS:
                     raise RemoteError("the stub's target description has an impossible register")
                 found.bits[number] = (attributes["name"], bits)
                 next_number = number + 1
@@ -177,7 +177,7 @@ class RegisterMap:
         """Columns that the stub does not have."""
         return frozenset(column for column, place in enumerate(self.places) if place is None)
 
-    def values(self, packet: bytes, single: Callable[[int], bytes]) -> list[int]:
+    def read_values(self, packet: bytes, single: Callable[[int], bytes]) -> list[int]:
         """Return the values of all columns from a `g` reply, 0 for unavailable registers.
 
         Args:
@@ -207,7 +207,7 @@ class RegisterMap:
         return values
 
 
-def register_map(description: Description | None, arch: Arch) -> RegisterMap:
+def build_register_map(description: Description | None, arch: Arch) -> RegisterMap:
     """Return the register map of a description, or of GDB's default layout.
 
     Raises:
@@ -231,6 +231,6 @@ def register_map(description: Description | None, arch: Arch) -> RegisterMap:
     return RegisterMap(arch, tuple(places))
 
 
-def with_pac_mask(arch: Arch, mask: int) -> Arch:
+def add_pac_mask(arch: Arch, mask: int) -> Arch:
     """Return the architecture with the signature bits that the target's kernel reports (pauth_cmask)."""
     return replace(arch, pac_mask=mask) if arch.pac_mask and mask else arch

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from pyprof.collectors.gdb.stub import MOST_THREADS, Stub, ThreadId
+from pyprof.collectors.gdb.stub import MAX_THREADS, Stub, ThreadId
 from pyprof.collectors.gdb.xml import parse_xml
 from pyprof.collectors.linux.procfs import parse_stat
 from pyprof.errors import FormatError, RemoteError
 from pyprof.records import dataclass
 
 RED_ZONE = 128
-_MOST_AT_FIRST = 64 << 10
+_MAX_AT_FIRST = 64 << 10
 _SLACK = 256
 _GROWTH = 4096
 _LIST_S = 0.2
@@ -33,18 +33,18 @@ class StackReach:
     top: int = 0
     limit: int = 0
 
-    def span(self, sp: int, end: int) -> tuple[int, int]:
+    def choose_span(self, sp: int, end: int) -> tuple[int, int]:
         """Return (avma, size) of the copy; `end` is the end of the memory around sp, 0 if unknown."""
         base = max(sp - RED_ZONE, 0) & ~7
         if base < self.top <= base + self.most:
             size = min(self.top + _SLACK - base, self.most)
         else:
-            size = min(max(self.first, min(end - base, _MOST_AT_FIRST)), self.most)
+            size = min(max(self.first, min(end - base, _MAX_AT_FIRST)), self.most)
         if base < self.limit <= base + self.most:
             size = min(size, self.limit - base)
         return base, size
 
-    def came(self, base: int, size: int, wanted: int) -> None:
+    def note_readable(self, base: int, size: int, wanted: int) -> None:
         """Note that `size` of the `wanted` bytes were readable."""
         if size < wanted:
             self.limit = base + size
@@ -71,7 +71,7 @@ class RemoteThread:
         came_with: Clock ticks of processor time at the first reading.
         other: (avma, size) of other memory that the last walk lacked: the stack that a signal handler on an alternate
             stack interrupted.
-        known: True if its name is stored.
+        has_stored_name: True if its name is stored.
     """
 
     id: ThreadId
@@ -85,7 +85,7 @@ class RemoteThread:
     sleeps again.
     """
     other: tuple[int, int] = (0, 0)
-    known: bool = False
+    has_stored_name: bool = False
 
 
 class RemoteThreads:
@@ -111,11 +111,11 @@ class RemoteThreads:
         if not force and now - self._asked_ns < _LIST_S * 1e9:
             return
         self._asked_ns = now
-        names = self._names() if self._stub.has("qXfer:threads:read") else None
+        names = self._names() if self._stub.has_feature("qXfer:threads:read") else None
         if names is None:
-            names = dict.fromkeys(self._stub.thread_ids(), "")
+            names = dict.fromkeys(self._stub.list_threads(), "")
         if not names:
-            current = self._stub.current_thread() or ThreadId("1", 0, 1)
+            current = self._stub.read_current_thread() or ThreadId("1", 0, 1)
             names = {current: ""}
         kept: dict[str, RemoteThread] = {}
         for thread, name in names.items():
@@ -130,21 +130,21 @@ class RemoteThreads:
         self.all = kept
 
     def _names(self) -> dict[ThreadId, str] | None:
-        text = self._stub.object("threads")
+        text = self._stub.read_object("threads")
         if text is None:
             return None
         found: dict[ThreadId, str] = {}
 
         def start(tag: str, attributes: dict[str, str]) -> None:
             if tag == "thread":
-                if len(found) >= MOST_THREADS:
+                if len(found) >= MAX_THREADS:
                     raise RemoteError("the stub's list of threads has no end")
                 found[ThreadId.parse(attributes["id"])] = attributes.get("name", "")[:100]
 
         parse_xml("list of threads", text, start)
         return found
 
-    def states(self) -> bool:
+    def describe_states(self) -> bool:
         """Read each thread's state from the target's /proc, without a stop. Return False if that is not available."""
         if not self._has_stat or not self._pid:
             return False
@@ -166,5 +166,5 @@ class RemoteThreads:
             thread.state, thread.is_busy = stat.state, stat.state == "R" and stat.worked > thread.came_with
         return self._has_stat
 
-    def gone(self, thread: ThreadId) -> None:
+    def note_ended(self, thread: ThreadId) -> None:
         self.all.pop(thread.text, None)

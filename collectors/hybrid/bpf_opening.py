@@ -13,7 +13,7 @@ from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.flush_protocol import FlushProtocol
@@ -36,8 +36,8 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     if refusal is not None:
         return refusal
     try:
-        if target.pid and procfs.arch(target.pid) not in (WIDE, NARROW):
-            return UnsupportedArchitecture(f"it runs {procfs.arch(target.pid).name} code")
+        if target.pid and procfs.read_arch(target.pid) not in (WIDE, NARROW):
+            return UnsupportedArchitecture(f"it runs {procfs.read_arch(target.pid).name} code")
     except ProcessLookupError:
         return NoSuchProcess(f"there is no process {target.pid}", "list processes with: ps -e")
     return None
@@ -72,7 +72,7 @@ def _is_in(kind: str, inode: int) -> bool:
 
 def _lacks() -> list[str]:
     """Return the missing capabilities."""
-    caps = int(procfs.thread_status(os.getpid())["CapEff"], 16)
+    caps = int(procfs.read_thread_status(os.getpid())["CapEff"], 16)
     return [name for name, bit in _NEEDED.items() if not (caps >> bit | caps >> _CAP_SYS_ADMIN) & 1]
 
 
@@ -114,10 +114,10 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
         why: A sentence with the reason for which the collector samples them.
     """
     from pyprof.collectors.bpf.collector import BpfCollector
-    from pyprof.collectors.bpf.sampler import KernelTargets, Sampler, ring_size
+    from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, choose_ring_size
     from pyprof.collectors.bpf.source import BpfSource
 
-    selection, options = request.of(pids), request.options
+    selection, options = request.with_processes(pids), request.options
     watched = KernelTargets(
         rate_hz=options.rate_hz if options.running else 0.0,
         everything=selection.everything,
@@ -130,8 +130,8 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
         seeks=not options.idle or _seeks(request, pids),
         tasks=request.interpreters is not None and request.interpreters.follow_tasks,
     )
-    processors = online_cpus()
-    sampler = Sampler(watched, ring_size(watched, len(processors)), processors)
+    processors = list_online_cpus()
+    sampler = BpfSampler(watched, choose_ring_size(watched, len(processors)), processors)
     bpf: BpfCollector
     try:
         reader = request.interpreters.kernel_reader if request.interpreters else None
@@ -148,7 +148,7 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
         sampler.close()
         raise
     by_depth = not options.idle and not options.kernel and options.stack_size > NO_STOPS
-    look = partial(_without_stops, source) if options.kernel else source.look
+    look = partial(_without_stops, source) if options.kernel else source.find_interpreter
     return HybridCollector(bpf, partial(stops_of, request), ByImage(look), by_depth, launched)
 
 
@@ -163,7 +163,7 @@ def _seeks(request: Request, pids: tuple[int, ...]) -> bool:
     for pid in pids:
         with contextlib.suppress(OSError, FormatError):
             reader = request.interpreters.kernel_reader(pid)
-            reader.look(procfs.address_space(pid, request.ids.next_id(), generation=0), procfs.tasks(pid))
+            reader.look(procfs.read_address_space(pid, request.ids.next_id(), generation=0), procfs.list_tasks(pid))
             found = reader.offsets()
             if found is not None and found[1].seeks:
                 return True
@@ -172,7 +172,7 @@ def _seeks(request: Request, pids: tuple[int, ...]) -> bool:
 
 def _without_stops(source: BpfSource, pid: int) -> str | None:
     """Return the result of BpfSource.look, without reasons for stops: their samples would lack the kernel's frames."""
-    return None if source.look(pid) is None else ""
+    return None if source.find_interpreter(pid) is None else ""
 
 
 def _from_outside(request: Request, pids: list[int]) -> SampleSource:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.batch_flush import cut_at_flushes
+from pyprof.collectors.batch_flush import split_at_flushes
 from pyprof.collectors.closed_collectors import ClosedCollectors, joined
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.stop_candidates import StopCandidates
@@ -77,13 +77,13 @@ class HybridCollector:
             if not self._candidates:
                 yield from self._of_perf(of_perf)
                 of_perf = self._perf.batches()
-            if self._stopping or not self._candidates or not self._perf.members.goes_on:
+            if self._stopping or not self._candidates or not self._perf.members.has_processes_left:
                 return
             self._candidates.forget_ended()
             if not self._candidates:
                 continue
             if not self._candidates.long and self._instead():
-                yield from self._of_perf(self._perf.drain())
+                yield from self._of_perf(self._perf.yield_until())
                 return
             try:
                 self._stops = self._open_stops(self._candidates)
@@ -96,20 +96,20 @@ class HybridCollector:
                 yield from self._both(self._stops)
             finally:
                 self._close_stops()
-            if self._stopping or not self._perf.members.goes_on:
+            if self._stopping or not self._perf.members.has_processes_left:
                 return
 
     def _watch(self, first: bool = False) -> int | None:
         """Check programs. Return None if threads must be stopped now, else the time until the next check in ns."""
         assert self._by_image is not None
-        self._by_image.changed(self._perf.members.news())
+        self._by_image.changed(self._perf.members.take_new_processes())
         for pid in self._by_image.look(all_of_them=first):
-            if pid in self._by_image.reasons and self._perf.members.follows(pid):
+            if pid in self._by_image.reasons and self._perf.members.follows_children(pid):
                 self._candidates.choose_image(pid, from_start=first and not self._launched)
             else:
                 self._candidates.release_image(pid)
         if self._candidates and self._stops is None:
-            self._perf.leave(self._candidates.elsewhere)
+            self._perf.leave_samples(self._candidates.elsewhere)
         return None if self._candidates else self._by_image.wait_ns()
 
     def _of_perf(self, batches: Iterator[SampleBatch]) -> Iterator[SampleBatch]:
@@ -124,22 +124,22 @@ class HybridCollector:
         flushed_ns = stops.flushed_ns
         for batch in stops.batches():
             self._candidates.begun(batch)
-            self._perf.saw(batch)
+            self._perf.account_batch(batch)
             if stops.flushed_ns == flushed_ns:  # an empty batch, but rings fill meanwhile
                 yield from self._with_perf([batch], self._perf.handover.bound(time.monotonic_ns()))
             else:
                 flushed_ns = stops.flushed_ns
-                yield from cut_at_flushes(self._perf.handover, [batch], flushed_ns, self._with_perf)
+                yield from split_at_flushes(self._perf.handover, [batch], flushed_ns, self._with_perf)
             for tid in stops.refused:
                 self._candidates.refuse(tid)
             self._candidates.forget_ended()
-            if not self._candidates or not self._perf.members.goes_on:
+            if not self._candidates or not self._perf.members.has_processes_left:
                 stops.stop()
-        at_end = self._stopping or not self._perf.members.goes_on
-        yield from self._of_perf(self._perf.drain() if at_end else self._perf.drain(stops.flushed_ns))
+        at_end = self._stopping or not self._perf.members.has_processes_left
+        yield from self._of_perf(self._perf.yield_until() if at_end else self._perf.yield_until(stops.flushed_ns))
 
     def _with_perf(self, batches: list[SampleBatch], until_ns: int) -> Iterator[SampleBatch]:
-        yield from self._of_perf(self._perf.drain(until_ns))
+        yield from self._of_perf(self._perf.yield_until(until_ns))
         yield from batches
 
     @property
@@ -164,7 +164,7 @@ class HybridCollector:
         if self._by_depth:
             self._candidates.learn_copied(feedback)
             if self._candidates and self._stops is None:
-                self._perf.leave(self._candidates.elsewhere)
+                self._perf.leave_samples(self._candidates.elsewhere)
         self._perf.learn(self._candidates.others(feedback))
 
     def _close_stops(self) -> None:

@@ -18,11 +18,11 @@ from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.hybrid.until_program import UntilProgram
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.children import descendants
+from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.collectors.perf.scope import choose_scope
 from pyprof.collectors.ptrace.opening import by_stops
 from pyprof.collectors.targets.request import CollectorTarget, Request
@@ -45,10 +45,10 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     if MACHINE not in PERF_ARCHES:
         return UnsupportedArchitecture(f"samples of perf_events are read on {KNOWN_MACHINES}")
     try:
-        arch = procfs.arch(target.pid) if target.pid else WIDE
+        arch = procfs.read_arch(target.pid) if target.pid else WIDE
         if arch not in (WIDE, NARROW):
             return UnsupportedArchitecture(f"it runs {arch.name} code")
-        scope = choose_scope(target.pid, online_cpus()[0], options, target.everything)
+        scope = choose_scope(target.pid, list_online_cpus()[0], options, target.everything)
     except PerfNotAllowed as error:
         return error
     except ProcessLookupError:
@@ -139,7 +139,7 @@ class _Openings:
         pids = request.selection.pids
         if request.selection.everything or request.launched:  # a command may become any other at any time
             return bpf_opening.open(request)
-        children = descendants(pids) if self._options.subprocesses else ()
+        children = find_descendants(pids) if self._options.subprocesses else ()
         reason = next((why for pid in (*pids, *children) if (why := interpreters.needs_stops(pid)) != ""), "")
         if reason != "":
             return bpf_opening.opened(request, pids, False, reason or "")
@@ -158,7 +158,7 @@ class _Openings:
             self._options,
             request.diagnostics,
             ids=request.ids,
-            selection=request.of(pids),
+            selection=request.with_processes(pids),
             before_exec=launched,
         )
 

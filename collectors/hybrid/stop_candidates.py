@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import MOST_STACK
-from pyprof.collectors.perf.copy_size import beyond_copy, elsewhere
+from pyprof.collectors.perf.copy_size import mask_beyond_copy, mask_other_stacks
 from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass
@@ -132,7 +132,7 @@ class StopCandidates:
     def learn_copied(self, feedback: Feedback) -> None:
         """Learn what walks of the kernel's copies needed."""
         tids, pids = feedback.batch.tid, feedback.batch.pid
-        beyond, away = beyond_copy(feedback, self._most_copy), elsewhere(feedback, self._most_copy)
+        beyond, away = mask_beyond_copy(feedback, self._most_copy), mask_other_stacks(feedback, self._most_copy)
         self._prune()
         for tid, first, count in zip(*np.unique(tids, return_index=True, return_counts=True), strict=True):
             mine = tids == tid
@@ -160,7 +160,7 @@ class StopCandidates:
     def _choose(self, key: int, case: _Case) -> None:
         self._stopped.add(key)
         self._left.add(key)
-        case.started = procfs.started(abs(key))
+        case.started = procfs.read_start_ticks(abs(key))
         case.since_ns, case.until_ns, case.fitting, case.useful = math.inf, math.inf, 0, False
 
     def _choose_process(self, pid: int) -> None:
@@ -239,7 +239,7 @@ class StopCandidates:
         """Forget threads and processes that have ended."""
         for key in list(self._stopped):
             case = self._cases[key]
-            gone = case.started is None or procfs.started(abs(key)) != case.started
+            gone = case.started is None or procfs.read_start_ticks(abs(key)) != case.started
             if gone and key in self._stopped:
                 self._late[case.pid] += key > 0 and case.since_ns == math.inf
                 self._give_back(key)

@@ -43,4 +43,4 @@ def _opened(request: Request) -> Collector:
 def _follower(request: Request, pids: tuple[int, ...]) -> Collector:
     from pyprof.collectors.hybrid import opening
 
-    return opening.open(replace(request, selection=request.of(pids), program=""))
+    return opening.open(replace(request, selection=request.with_processes(pids), program=""))

@@ -21,7 +21,7 @@ _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_L
 _LOOKUP_BATCH = 24
 _BATCH = 1024
 _LOG_SIZE = 1 << 20
-_MOST_LOADS = 3
+_MAX_LOADS = 3
 """Number of attempts to load a program. The verifier fails with EAGAIN if a signal is pending, so the last attempt
 blocks signals.
 """
@@ -43,21 +43,21 @@ def _element(command: int, fd: int, key: bytes, value: bytes | bytearray, flags:
     return libc.bpf(command, attr)
 
 
-def lookup(fd: int, key: bytes, size: int) -> bytes | None:
+def lookup_element(fd: int, key: bytes, size: int) -> bytes | None:
     """Return a value, or None if there is none."""
     value = bytearray(size)
     return bytes(value) if _element(_LOOKUP, fd, key, value) == 0 else None
 
 
-def update(fd: int, key: bytes, value: bytes) -> int:
+def update_element(fd: int, key: bytes, value: bytes) -> int:
     return _element(_UPDATE, fd, key, value)
 
 
-def delete(fd: int, key: bytes) -> int:
+def delete_element(fd: int, key: bytes) -> int:
     return _element(_DELETE, fd, key, b"")
 
 
-def values(fd: int, key_size: int, value_size: int) -> list[bytes]:
+def read_values(fd: int, key_size: int, value_size: int) -> list[bytes]:
     """Return all values of a hash. If the hash changes meanwhile, some may appear twice."""
     found: list[bytes] = []
     cursor, taken = bytearray(max(key_size, 4)), bytearray(max(key_size, 4))
@@ -75,7 +75,7 @@ def values(fd: int, key_size: int, value_size: int) -> list[bytes]:
     return found
 
 
-def freeze(fd: int) -> int:
+def freeze_map(fd: int) -> int:
     """Forbid further changes of a map from user space."""
     return libc.bpf(_FREEZE, bytearray(struct.pack("=I", fd)))
 
@@ -136,7 +136,7 @@ def load_program(program: Program, log_level: int = 0) -> tuple[int, str]:
         )
     )  # fmt: skip
     fd = -errno.EAGAIN
-    for left in reversed(range(_MOST_LOADS)):
+    for left in reversed(range(_MAX_LOADS)):
         if fd == -errno.EAGAIN:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, () if left else signal.valid_signals())
             try:

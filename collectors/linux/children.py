@@ -31,7 +31,7 @@ _FORK, _EXIT = 1, 0x80000000
 _FOUR = struct.Struct("=IIII")
 _TWO = struct.Struct("=II")
 _ACK_S = 0.1
-_MOST_MESSAGES = 20_000
+_MAX_MESSAGES = 20_000
 _BUDGET = 50
 """A search that used t nanoseconds of processor time is followed by a pause of 50 t."""
 
@@ -43,22 +43,22 @@ class ChildFinder(Protocol):
 
     Attributes:
         note: A sentence for the summary, or "".
-        news: Descriptor that becomes readable when there may be new children, or -1.
+        event_fd: Descriptor that becomes readable when there may be new children, or -1.
     """
 
     note: str
 
     @property
-    def news(self) -> int: ...
+    def event_fd(self) -> int: ...
 
-    def find(self, pids: Iterable[int]) -> list[int]:
+    def find_children(self, pids: Iterable[int]) -> list[int]:
         """Return pids that may be new children of these processes. Some may have ended."""
         ...
 
     def close(self) -> None: ...
 
 
-def child_finder(diagnostics: Diagnostics, is_sampled: Callable[[int], bool]) -> ChildFinder:
+def open_child_finder(diagnostics: Diagnostics, is_sampled: Callable[[int], bool]) -> ChildFinder:
     """Return the best finder that the system permits; `is_sampled` returns True if a pid has a sample."""
     try:
         return Connector(diagnostics, is_sampled)
@@ -90,10 +90,10 @@ class Connector:
             raise
 
     @property
-    def news(self) -> int:
+    def event_fd(self) -> int:
         return self._socket.fileno()
 
-    def find(self, pids: Iterable[int]) -> list[int]:
+    def find_children(self, pids: Iterable[int]) -> list[int]:
         self._known.update(pids)
         new: dict[int, None] = {}
         for what, words in self._events():
@@ -110,13 +110,13 @@ class Connector:
                     self._diagnostics.count("child ended before its first sample")
         if self._look_again:  # children that existed before the socket was open, or that an overflow lost
             self._look_again = False
-            for child in descendants(self._known):
+            for child in find_descendants(self._known):
                 self._known.add(child)
                 new[child] = None
         return list(new)
 
     def _events(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        for _ in range(_MOST_MESSAGES):
+        for _ in range(_MAX_MESSAGES):
             try:
                 message = self._socket.recv(4096)
             except BlockingIOError:
@@ -147,11 +147,11 @@ class Poller:
         self._not_before = 0
         self._by_parent = not os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
-    def find(self, pids: Iterable[int]) -> list[int]:
+    def find_children(self, pids: Iterable[int]) -> list[int]:
         if time.monotonic_ns() < self._not_before:
             return []
         before = time.thread_time_ns()
-        found = children_by_parent(set(pids)) if self._by_parent else descendants(pids)
+        found = list_children_by_parent(set(pids)) if self._by_parent else find_descendants(pids)
         self._not_before = time.monotonic_ns() + _BUDGET * (time.thread_time_ns() - before)
         return found
 
@@ -176,7 +176,7 @@ def parse_event(message: bytes) -> tuple[int, tuple[int, ...]] | None:
     return None
 
 
-def descendants(pids: Iterable[int]) -> list[int]:
+def find_descendants(pids: Iterable[int]) -> list[int]:
     """Return the children of living processes, the children of these, and so on, without the processes themselves."""
     seen = set(pids)
     found: list[int] = []
@@ -200,10 +200,10 @@ def descendants(pids: Iterable[int]) -> list[int]:
     return found
 
 
-def children_by_parent(pids: set[int]) -> list[int]:
+def list_children_by_parent(pids: set[int]) -> list[int]:
     """Return all descendants by the parents of all processes, for kernels without /proc/PID/task/TID/children."""
     parents: dict[int, int] = {}
-    for pid in procfs.all_pids():
+    for pid in procfs.list_pids():
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 parents[pid] = procfs.parse_stat(file.read()).ppid

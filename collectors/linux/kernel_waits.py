@@ -20,10 +20,10 @@ _LINES = re.compile(
     rb"^([0-9a-f]+) [tT] (?:%b)(?:\.[\w.]+)?\n([0-9a-f]+) " % b"|".join(name.encode() for name in _FUNCTIONS),
     re.MULTILINE,
 )
-_MOST = 1 << 28
+_MAX_KALLSYMS_BYTES = 1 << 28
 
 
-def uninterruptible(path: str = "/proc/kallsyms") -> Callable[[tuple[int, ...]], str]:
+def make_state_lookup(path: str = "/proc/kallsyms") -> Callable[[tuple[int, ...]], str]:
     """Return a function that maps kernel frames, innermost first, to the state D or S, or to B (blocked) if the kernel
     hides addresses.
     """
@@ -48,7 +48,7 @@ def uninterruptible(path: str = "/proc/kallsyms") -> Callable[[tuple[int, ...]],
 def _read(path: str) -> list[tuple[int, int]]:
     try:
         with open(path, "rb") as file:
-            text = file.read(_MOST)
+            text = file.read(_MAX_KALLSYMS_BYTES)
     except OSError:
         return []
     spans = [(int(start, 16), int(end, 16)) for start, end in _LINES.findall(text)]

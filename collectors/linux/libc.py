@@ -70,7 +70,7 @@ def read_without_gil() -> None:
     _readv = _patient_readv
 
 
-def reads_without_gil() -> bool:
+def can_read_without_gil() -> bool:
     return _readv is _patient_readv
 
 
@@ -105,8 +105,8 @@ class PtraceCalls:
     Attributes:
         regs: The registers that were read last, as 64-bit words.
         narrow_regs: The same as 32-bit words.
-        hurries: True if hurry() has an effect.
-        policy: The scheduling policy without hurry().
+        raises_priority: True if raise_priority() has an effect.
+        policy: The scheduling policy without raise_priority().
     """
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class PtraceCalls:
         self._timeout_at = ctypes.addressof(self._timeout)
         self.policy = os.sched_getscheduler(0)
         self._hurrying = False
-        self.hurries = self.policy not in (os.SCHED_FIFO, os.SCHED_RR)
+        self.raises_priority = self.policy not in (os.SCHED_FIFO, os.SCHED_RR)
         self._first, self._usual = ctypes.c_int(1), ctypes.c_int(0)  # struct sched_param: the priority
         self._first_at, self._usual_at = ctypes.addressof(self._first), ctypes.addressof(self._usual)
         self._all = (ctypes.c_uint64 * 16)(*([2**64 - 1] * 16))
@@ -194,15 +194,17 @@ class PtraceCalls:
         timeout.sec, timeout.nsec = divmod(max(timeout_ns, 0), 1_000_000_000)
         return int(_sigtimedwait(self._chld_at, None, self._timeout_at)) > 0
 
-    def hurry(self) -> None:
-        """Run before all other threads until relax(), if permitted (CAP_SYS_NICE), because a stopped target waits."""
-        if self.hurries and not self._hurrying:
+    def raise_priority(self) -> None:
+        """Run before all other threads until restore_priority(), if permitted (CAP_SYS_NICE), because a stopped target
+        waits.
+        """
+        if self.raises_priority and not self._hurrying:
             if _setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, self._first_at) == 0:
                 self._hurrying = True
             else:
-                self.hurries = False
+                self.raises_priority = False
 
-    def relax(self) -> None:
+    def restore_priority(self) -> None:
         """Restore the scheduling policy with which the profiler was started."""
         if self._hurrying:
             self._hurrying = False
@@ -239,8 +241,8 @@ class Arena:
 class Gatherer:
     """A model.interpreter.Gather that reads many spans of a process into preallocated memory.
 
-    The data stays valid until the next begin(). What is read may lead the reader in circles while a thread is stopped.
-    So after _FREE_CALLS calls and _BUDGET_NS of processor time nothing more is read.
+    The data stays valid until the next start_reads(). What is read may lead the reader in circles while a thread is
+    stopped. So after _FREE_CALLS calls and _BUDGET_NS of processor time nothing more is read.
     """
 
     def __init__(self, size: int) -> None:
@@ -250,7 +252,7 @@ class Gatherer:
         self._local_at = ctypes.addressof(self._local)
         self._pid = self._used = self._calls = self._end_ns = self._end_cpu_ns = 0
 
-    def begin(self, pid: int) -> None:
+    def start_reads(self, pid: int) -> None:
         """Start to read spans of a process or thread."""
         self._pid, self._used, self._calls = pid, 0, 0
 
@@ -308,7 +310,7 @@ def memory_reader(pid: int, alive: Callable[[], bool]) -> Callable[[int, int], b
     def read(avma: int, size: int) -> bytes:
         if size <= 0 or avma < 0 or not alive():
             return b""
-        size = min(size, _MOST)
+        size = min(size, _MAX_READ_BYTES)
         buffer = ctypes.create_string_buffer(size)
         local, remote = _Iovec(ctypes.addressof(buffer), size), _Iovec(avma & (2**64 - 1), size)
         got = _readv(pid, ctypes.addressof(local), 1, ctypes.addressof(remote), 1, 0)
@@ -317,7 +319,7 @@ def memory_reader(pid: int, alive: Callable[[], bool]) -> Callable[[int, int], b
     return read
 
 
-_MOST = 1 << 30
+_MAX_READ_BYTES = 1 << 30
 
 
 def reap(tid: int) -> int | None:
@@ -415,7 +417,7 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def filter_calls(program: bytes) -> int:
+def install_seccomp_filter(program: bytes) -> int:
     """Install a filter of struct sock_filter for all threads of this process, permanently (seccomp(2)). Return 0 or
     -errno.
     """

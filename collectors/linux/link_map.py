@@ -33,7 +33,7 @@ class LinkedObject:
     dynamic: int
 
 
-def debug_address(read: ReadMemory, dynamic: int, size: int, elf_class: int, order: str) -> int:
+def find_debug_address(read: ReadMemory, dynamic: int, size: int, elf_class: int, order: str) -> int:
     """Return DT_DEBUG of the program's dynamic table in memory, the avma of r_debug; 0 if it is not set yet."""
     for tag, value in dynamic_entries(read(dynamic, min(size, MAX_TABLE)), elf_class, order):
         if tag == DT_DEBUG:
@@ -41,7 +41,7 @@ def debug_address(read: ReadMemory, dynamic: int, size: int, elf_class: int, ord
     return 0
 
 
-def linked_objects(read: ReadMemory, r_debug: int, elf_class: int, order: str) -> Iterator[LinkedObject]:
+def read_linked_objects(read: ReadMemory, r_debug: int, elf_class: int, order: str) -> Iterator[LinkedObject]:
     """Yield all objects of all namespaces, in the loader's order, up to the first link that cannot be read."""
     word = elf_class // 8
     fields = struct.Struct(order + ("QQQQ" if word == 8 else "IIII"))

@@ -33,7 +33,7 @@ class Answer(Enum):
     REPLACED = auto()  # the image in question has ended by an exec
 
 
-def executable_vmas(mappings: Iterable[Mapping]) -> tuple[Vma, ...]:
+def pack_executable_vmas(mappings: Iterable[Mapping]) -> tuple[Vma, ...]:
     """Return what the kernel should answer for these mappings. [vsyscall] is not a mapping of the process."""
     found = []
     for m in mappings:
@@ -57,9 +57,9 @@ class MapQuery:
         self._open = open_maps
         self.fd = -1
         self._buffer = bytearray(_STRUCT.size)
-        self.renew()
+        self.reopen_maps()
 
-    def renew(self) -> None:
+    def reopen_maps(self) -> None:
         """Open the maps again, so that queries refer to the process's current image."""
         self.close()
         try:
@@ -72,7 +72,7 @@ class MapQuery:
             os.close(self.fd)
             self.fd = -1
 
-    def near(self, pc: int, expected: Collection[Vma]) -> Answer:
+    def check_mapping_at(self, pc: int, expected: Collection[Vma]) -> Answer:
         """Check whether the mapping at pc is among the expected ones."""
         if self.fd < 0:
             return Answer.UNKNOWN
@@ -81,7 +81,7 @@ class MapQuery:
         except OSError as error:
             return self._refused(error)
 
-    def every(self, expected: Sequence[Vma]) -> Answer:
+    def check_all_mappings(self, expected: Sequence[Vma]) -> Answer:
         """Check whether the executable mappings are exactly the expected ones, which are ascending."""
         if self.fd < 0:
             return Answer.UNKNOWN
@@ -121,7 +121,7 @@ class MapQuery:
         return _query(self.fd, _EXECUTABLE | _COVERING_OR_NEXT, address, self._buffer)
 
 
-def vma_at(fd: int, avma: int) -> Vma:
+def query_vma(fd: int, avma: int) -> Vma:
     """Return the mapping at an address, executable or not.
 
     Args:

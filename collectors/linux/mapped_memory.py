@@ -7,7 +7,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from pyprof.collectors.linux.map_query import vma_at
+from pyprof.collectors.linux.map_query import query_vma
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.errors import FormatError
 from pyprof.model.modules import Mapping, ReadMemory
@@ -15,13 +15,13 @@ from pyprof.model.modules import Mapping, ReadMemory
 _CHUNK = 1 << 16
 
 
-def mapping_at(mappings: Sequence[Mapping], avma: int) -> Mapping | None:
+def find_mapping(mappings: Sequence[Mapping], avma: int) -> Mapping | None:
     """Return the mapping at an address, or None; the mappings are in ascending order."""
     at = bisect_right(mappings, avma, key=lambda m: m.start) - 1
     return mappings[at] if at >= 0 and avma < mappings[at].end else None
 
 
-def guarded(read: ReadMemory, open_maps: Callable[[], int], then: Sequence[Mapping]) -> ReadMemory:
+def make_guarded_reader(read: ReadMemory, open_maps: Callable[[], int], then: Sequence[Mapping]) -> ReadMemory:
     """Return a ReadMemory that reads a file's memory only if the address still maps the same part of the same file.
 
     It checks that before and after the read. Memory that had no file is read without a check. An address that was not
@@ -36,7 +36,7 @@ def guarded(read: ReadMemory, open_maps: Callable[[], int], then: Sequence[Mappi
     files = {mapping.inode for mapping in then} | {0}
 
     def guarded_read(avma: int, size: int) -> bytes:
-        was = mapping_at(then, avma)
+        was = find_mapping(then, avma)
         if was is not None and not was.inode:
             return read(avma, size)
         place = _place(open_maps, avma)
@@ -50,8 +50,8 @@ def guarded(read: ReadMemory, open_maps: Callable[[], int], then: Sequence[Mappi
     return guarded_read
 
 
-def maps_of(pid: int) -> Callable[[], int]:
-    """Return a function for guarded() that opens the maps of a process."""
+def make_maps_reader(pid: int) -> Callable[[], int]:
+    """Return a function for make_guarded_reader() that opens the maps of a process."""
 
     def opened() -> int:
         directory = ProcDir(pid)
@@ -70,7 +70,7 @@ def _place(open_maps: Callable[[], int], avma: int) -> tuple[int, int] | None:
     except OSError:
         return None
     try:
-        start, _, offset, inode, _, _ = vma_at(fd, avma)
+        start, _, offset, inode, _, _ = query_vma(fd, avma)
         return inode, start - offset
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESRCH):
@@ -85,7 +85,7 @@ def _place_in_text(fd: int, avma: int) -> tuple[int, int] | None:
         text = bytearray()
         while chunk := os.pread(fd, _CHUNK, len(text)):
             text += chunk
-        now = mapping_at(parse_maps(bytes(text)), avma)
+        now = find_mapping(parse_maps(bytes(text)), avma)
     except (OSError, FormatError):
         return None
     return (now.inode, now.start - now.offset) if now else None

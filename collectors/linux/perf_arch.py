@@ -98,7 +98,7 @@ HERE = PERF_ARCHES.get(MACHINE, PERF_ARCHES["x86_64"])
 WIDE, NARROW = HERE.wide, HERE.narrow
 
 
-def settle() -> None:
+def order_reads() -> None:
     """Make earlier writes of another processor visible to later reads, after a word of it was read.
 
     A processor that has read the word and then returns from a system call has no older values of others (ARM ARM, B2.3:

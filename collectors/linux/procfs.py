@@ -19,7 +19,7 @@ from pyprof.model.modules import MAX_MAPPINGS, AddressSpace, Mapping, ReadMemory
 from pyprof.objfile import io_deadline
 from pyprof.records import dataclass
 
-_MOST = (1 << 64) - 1
+_MAX_INODE = (1 << 64) - 1
 _MAPS_LINE = re.compile(
     rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-][x-][sp]) ([0-9a-f]{1,16}) "
     rb"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) *(.*)",
@@ -29,13 +29,13 @@ _PROC = "/proc"
 _CENSUS = re.compile(rb"\S+ \S+ \S+ \d+/(\d+) ([1-9]\d*)\s*")
 """Number of threads, and the last pid that the kernel assigned."""
 _CHUNK = 1 << 20
-_LEAST_LINE = 40
+_MIN_LINE = 40
 """Number of bytes of the shortest line of /proc/PID/maps."""
 _LINE_WITH_PERMISSIONS = re.compile(rb"^(\S+ ([r-][w-][x-][sp]) .*)$", re.MULTILINE)
 _NEIGHBOURS = 8
 """Number of lines before and after an executable mapping that may belong to its module."""
 _SCHED_SIZE = 4096
-_MOST_ARGUMENTS = 1 << 16
+_MAX_ARGUMENTS = 1 << 16
 """Maximum number of bytes of a command line that are read. Those of compilers name hundreds of folders."""
 
 
@@ -47,7 +47,7 @@ def bound_maps(text: bytes) -> bytes:
     executable mapping nor writable, as stacks are. If there are still too many, it loses those in the middle. The
     program is at the beginning of the address space, its first libraries and its stack at the end.
     """
-    if len(text) <= MAX_MAPPINGS * _LEAST_LINE:
+    if len(text) <= MAX_MAPPINGS * _MIN_LINE:
         return text
     lines = _LINE_WITH_PERMISSIONS.findall(text)
     if len(lines) <= MAX_MAPPINGS:
@@ -83,7 +83,7 @@ def parse_maps(text: bytes) -> tuple[Mapping, ...]:
                 raise FormatError("maps", at, "not a line of /proc/PID/maps")
             start, end = int(match[1], 16), int(match[2], 16)
             inode = int(match[6])
-            if end < start or inode > _MOST:
+            if end < start or inode > _MAX_INODE:
                 raise FormatError("maps", at, "a mapping that ends before it starts, or of no file that can be")
             if start >= last_end:
                 path = os.fsdecode(match[7].replace(b"\\012", b"\n"))
@@ -150,7 +150,7 @@ def parse_stat(text: bytes) -> Stat:
         raise FormatError("stat", closing, "a field is not a number") from None
 
 
-def letter_of(stat: bytes) -> str:
+def parse_state(stat: bytes) -> str:
     """Return the state in a line of /proc/PID/stat. Parsing only that takes a fifth of the time."""
     at = stat.rfind(b") ") + 2
     return stat[at : at + 1].decode("ascii", "replace")
@@ -199,7 +199,7 @@ class ProcDir:
 
     def state(self) -> str:
         """Return the letter of the state in stat."""
-        return letter_of(self.read("stat"))
+        return parse_state(self.read("stat"))
 
     def status(self) -> dict[str, str]:
         """Return /proc/PID/status as {key: text after the colon}."""
@@ -236,7 +236,7 @@ class ProcDir:
         return found
 
 
-def elf_arch(head: bytes) -> tuple[int, int, str] | None:
+def parse_elf_arch(head: bytes) -> tuple[int, int, str] | None:
     """Return (e_machine, class 32 or 64, byte order) from an ELF file's first bytes, or None for other files."""
     if len(head) < 20 or head[:4] != b"\x7fELF" or head[4] not in (1, 2) or head[5] not in (1, 2):
         return None
@@ -244,7 +244,7 @@ def elf_arch(head: bytes) -> tuple[int, int, str] | None:
     return int.from_bytes(head[18:20], order), 32 * head[4], order
 
 
-def program_head(directory: ProcDir) -> bytes:
+def read_program_head(directory: ProcDir) -> bytes:
     """Return the first bytes of a process's program file.
 
     Raises:
@@ -266,11 +266,11 @@ def _program_head(directory: ProcDir) -> bytes:
         os.close(found)
 
 
-def program_arch(directory: ProcDir) -> Arch:
+def parse_program_arch(directory: ProcDir) -> Arch:
     """Return the architecture of a process's program file, or that of this machine if the file cannot be read."""
     native = native_arches(os.uname().machine)
     try:
-        found = elf_arch(program_head(directory))
+        found = parse_elf_arch(read_program_head(directory))
     except OSError:
         return native[0]
     known = find_arch(*found) if found else None
@@ -282,7 +282,7 @@ def parse_status(text: bytes) -> dict[str, str]:
     return {key: value.strip() for key, colon, value in pairs if colon}
 
 
-def sched(tid: int) -> bytes:
+def read_sched(tid: int) -> bytes:
     """Return the contents of /proc/TID/sched.
 
     Raises:
@@ -292,7 +292,7 @@ def sched(tid: int) -> bytes:
         return file.read(_SCHED_SIZE)
 
 
-def thread_status(tid: int) -> dict[str, str]:
+def read_thread_status(tid: int) -> dict[str, str]:
     """Return /proc/TID/status of a thread.
 
     Raises:
@@ -305,7 +305,7 @@ def thread_status(tid: int) -> dict[str, str]:
         raise ProcessLookupError(tid) from None
 
 
-def tasks(pid: int) -> list[int]:
+def list_tasks(pid: int) -> list[int]:
     """Return the tids of a process, ascending.
 
     Raises:
@@ -329,7 +329,7 @@ _STATES = {
 }
 
 
-def state(pid: int, tid: int) -> str:
+def read_state(pid: int, tid: int) -> str:
     """Return the state of a thread in words, as in /proc/TID/status; "gone" if it has ended."""
     try:
         with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
@@ -339,7 +339,7 @@ def state(pid: int, tid: int) -> str:
     return _STATES.get(letter, letter)
 
 
-def waited_s(pid: int, tid: int) -> float:
+def read_waited_s(pid: int, tid: int) -> float:
     """Return how long a thread was runnable without a processor, in seconds; 0 if it has ended or the kernel has no
     such data.
     """
@@ -350,15 +350,15 @@ def waited_s(pid: int, tid: int) -> float:
         return 0.0
 
 
-def waits(pid: int) -> dict[int, float]:
+def read_waits(pid: int) -> dict[int, float]:
     """Return for each thread of a process how long it was runnable without a processor, in seconds."""
     try:
-        return {tid: waited_s(pid, tid) for tid in tasks(pid)}
+        return {tid: read_waited_s(pid, tid) for tid in list_tasks(pid)}
     except OSError:
         return {}
 
 
-def name(pid: int) -> str:
+def read_name(pid: int) -> str:
     """Return the name of a process (comm), or "?" if it has ended."""
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:
@@ -367,7 +367,7 @@ def name(pid: int) -> str:
         return "?"
 
 
-def exe(pid: int) -> str:
+def read_exe(pid: int) -> str:
     """Return the path of the program, as the process sees it; "?" if it has ended or may not be read."""
     try:
         return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
@@ -375,23 +375,23 @@ def exe(pid: int) -> str:
         return "?"
 
 
-def arguments(pid: int) -> list[str]:
-    """Return the arguments of a process within _MOST_ARGUMENTS bytes; empty if it has ended or has none."""
+def read_arguments(pid: int) -> list[str]:
+    """Return the arguments of a process within _MAX_ARGUMENTS bytes; empty if it has ended or has none."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            text = file.read(_MOST_ARGUMENTS)
+            text = file.read(_MAX_ARGUMENTS)
     except OSError:
         return []
     found = os.fsdecode(text.removesuffix(b"\0")).split("\0") if text else []
-    return found[:-1] if len(text) == _MOST_ARGUMENTS else found
+    return found[:-1] if len(text) == _MAX_ARGUMENTS else found
 
 
-def command_line(pid: int) -> str:
+def read_command_line(pid: int) -> str:
     """Return the arguments of a process, separated by blanks; "" if it has ended or has none."""
-    return " ".join(arguments(pid))
+    return " ".join(read_arguments(pid))
 
 
-def arch(pid: int) -> Arch:
+def read_arch(pid: int) -> Arch:
     """Return the architecture of a process's program.
 
     Raises:
@@ -399,17 +399,17 @@ def arch(pid: int) -> Arch:
     """
     directory = ProcDir(pid)
     try:
-        return program_arch(directory)
+        return parse_program_arch(directory)
     finally:
         directory.close()
 
 
-def read_memory(pid: int) -> ReadMemory:
+def make_memory_reader(pid: int) -> ReadMemory:
     """Return a function that reads the memory of the process's current image, or b"" once it has ended."""
     return memory_reader(pid, lambda: True)
 
 
-def address_space(pid: int, space_id: int, generation: int) -> AddressSpace:
+def read_address_space(pid: int, space_id: int, generation: int) -> AddressSpace:
     """Return the current modules of a process.
 
     Raises:
@@ -421,21 +421,21 @@ def address_space(pid: int, space_id: int, generation: int) -> AddressSpace:
         mappings = parse_maps(directory.maps())
     finally:
         directory.close()
-    return AddressSpace(space_id, pid, generation, mappings, read_memory(pid), f"/proc/{pid}/root")
+    return AddressSpace(space_id, pid, generation, mappings, make_memory_reader(pid), f"/proc/{pid}/root")
 
 
-def all_pids() -> list[int]:
+def list_pids() -> list[int]:
     """Return every process that this pid namespace shows."""
     return sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
 
 
-def pids_by_entry() -> dict[int, int]:
+def list_pids_with_inodes() -> dict[int, int]:
     """Return every process with the inode of its directory. A later process with the same pid has another inode."""
     with os.scandir("/proc") as entries:
         return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
 
 
-def census() -> bytes:
+def read_census() -> bytes:
     """Return bytes that change when a process or thread has started or ended.
 
     They do not change if a new task gets the pid of the last one (as by CRIU). The result is b"" if the file is not the
@@ -455,7 +455,7 @@ def parse_census(load: bytes) -> bytes:
     return b" ".join(found.groups()) if found else b""
 
 
-def started(tid: int) -> int | None:
+def read_start_ticks(tid: int) -> int | None:
     """Return the start of a thread or process in clock ticks since boot, or None if it has ended.
 
     It reads the thread's file. For the process's file the kernel adds up the times of all threads at each read.
@@ -468,7 +468,7 @@ def started(tid: int) -> int | None:
     return None if stat.is_zombie else stat.start
 
 
-def began_ns(text: bytes) -> int:
+def compute_start_ns(text: bytes) -> int:
     """Return the start of a process in nanoseconds of the wall clock as it is set now, or 0 if it has ended.
 
     Args:

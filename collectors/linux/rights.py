@@ -82,7 +82,7 @@ def _change_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def hide() -> None:
+def hide_process() -> None:
     """Prevent processes of the same user from tracing this process and reading its memory."""
     with contextlib.suppress(OSError):
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
@@ -96,7 +96,7 @@ def raise_file_limit(most: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def memory_file(name: str, sealing: bool = False) -> int:
+def create_memory_file(name: str, sealing: bool = False) -> int:
     """Return the descriptor of a new memory file, closed on exec.
 
     Args:

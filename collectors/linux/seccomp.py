@@ -86,7 +86,7 @@ def _by_argument(pid: int) -> dict[str, list[bytes]]:
     }
 
 
-def program(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
+def build_filter(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
     """Return the filter as struct sock_filter.
 
     Args:
@@ -114,12 +114,12 @@ def program(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
     return b"".join([*code, _op(_RETURN, _REFUSE | errno.EPERM)])
 
 
-def confine(code: bytes) -> None:
+def confine_process(code: bytes) -> None:
     """Install a filter for all threads of this process, permanently.
 
     Raises:
         OSError: The kernel refuses.
     """
-    for failed in (libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1), libc.filter_calls(code)):
+    for failed in (libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1), libc.install_seccomp_filter(code)):
         if failed:
             raise OSError(-failed, os.strerror(-failed))

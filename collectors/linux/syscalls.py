@@ -77,7 +77,7 @@ def parse_syscall(line: bytes) -> BlockedCall | None:
         raise FormatError("syscall", 0, "not a line of /proc/PID/task/TID/syscall") from None
 
 
-def survives_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
+def can_survive_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
     """Return True if a blocked call surely continues after a ptrace stop as if nothing had happened."""
     if call.number < 0:
         return True
@@ -96,7 +96,7 @@ def survives_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
     return False
 
 
-def restartable(arch: Arch, number: int, args: Sequence[int]) -> bool:
+def can_restart(arch: Arch, number: int, args: Sequence[int]) -> bool:
     """Return True if a call that failed with EINTR because of a stop may be run again.
 
     Args:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 
-from pyprof.collectors.linux.procfs import letter_of, thread_status
+from pyprof.collectors.linux.procfs import parse_state, read_thread_status
 
-ENDED = "ZX"
+ENDED_STATES = "ZX"
 _SIZE = 1024
 
 
-def state(tid: int) -> str:
+def read_stop_state(tid: int) -> str:
     """Return the letter of the state in /proc/TID/stat, or X if there is no such thread."""
     try:
         fd = os.open(f"/proc/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return letter_of(os.read(fd, _SIZE))
+            return parse_state(os.read(fd, _SIZE))
         finally:
             os.close(fd)
     except OSError:
@@ -24,23 +24,23 @@ def state(tid: int) -> str:
 
 def is_own_child(tid: int) -> bool:
     try:
-        status = thread_status(tid)
+        status = read_thread_status(tid)
     except OSError:
         return False
     return status.get("PPid") == str(os.getpid()) and status.get("Tgid") == str(tid)
 
 
-def signal_due(tid: int) -> bool:
+def has_pending_signal(tid: int) -> bool:
     """Return True if a signal is pending that the thread does not block, or if that is unknown."""
     try:
-        status = thread_status(tid)
+        status = read_thread_status(tid)
         pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
         return bool(pending & ~int(status["SigBlk"], 16))
     except (OSError, KeyError, ValueError):
         return True
 
 
-def handled_signal_due(tid: int, signum: int) -> bool:
+def has_pending_handler(tid: int, signum: int) -> bool:
     """Return True if a handler of the thread is about to run, False if that is unknown.
 
     Args:
@@ -48,7 +48,7 @@ def handled_signal_due(tid: int, signum: int) -> bool:
         signum: Signal with which it has stopped, 0 for none.
     """
     try:
-        status = thread_status(tid)
+        status = read_thread_status(tid)
         pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
         due = pending & ~int(status["SigBlk"], 16) | (1 << signum >> 1)
         return bool(due & int(status["SigCgt"], 16))

@@ -28,7 +28,7 @@ _ASKED = {
 _VECTORS = frozenset({"writev", "readv"})
 _MESSAGES = frozenset({"sendmsg", "recvmsg"})
 _MANY_MESSAGES = frozenset({"sendmmsg", "recvmmsg", "recvmmsg_time64"})
-_MOST_BYTES, _MOST_PIECES = 0x7FFF_F000, 1024
+_MAX_BYTES, _MAX_PIECES = 0x7FFF_F000, 1024
 """MAX_RW_COUNT and UIO_MAXIOV: a call transfers no more at once, whatever is requested."""
 
 _FLAGS = {"send": 3, "sendto": 3, "sendmsg": 2, "sendmmsg": 3, "recv": 3, "recvfrom": 3, "recvmsg": 2, "recvmmsg": 3,
@@ -71,7 +71,9 @@ class ShortCall:
     at: int = -1
 
 
-def short_call(arch: Arch, tid: int, number: int, args: tuple[int, ...], result: int, read: Read) -> ShortCall | None:
+def parse_short_call(
+    arch: Arch, tid: int, number: int, args: tuple[int, ...], result: int, read: Read
+) -> ShortCall | None:
     """Return the short system call at whose end a thread is, or None if it is complete or cannot be cut short.
 
     It raises no exception.
@@ -89,20 +91,20 @@ def short_call(arch: Arch, tid: int, number: int, args: tuple[int, ...], result:
         name, count = _SOCKETCALLS[args[0]]
         args = (*_words(arch, read(args[1], count * arch.word)), 0, 0, 0, 0, 0, 0)[:6]
     if name in _ASKED:
-        short = result < min(args[_ASKED[name]], _MOST_BYTES)
+        short = result < min(args[_ASKED[name]], _MAX_BYTES)
     elif name in _VECTORS:
         short = result < _total(arch, args[1], args[2], read)
     elif name in _MESSAGES:
         short = result < _message(arch, args[1], read)
     elif name in _MANY_MESSAGES:
-        fewer = result < min(args[2] & _INT, _MOST_PIECES)
+        fewer = result < min(args[2] & _INT, _MAX_PIECES)
         short = fewer or (name == "sendmmsg" and _last_is_short(arch, args[1], result, read))
     else:
         return None
     return ShortCall(name, args, _place(arch, tid, name, args, read)) if short else None
 
 
-def by_itself(call: ShortCall, tid: int) -> bool:
+def can_end_by_itself(call: ShortCall, tid: int) -> bool:
     """Return True if the call was short for another reason than a stop, False if that is unknown. The thread runs
     again.
     """
@@ -147,8 +149,8 @@ def _words(arch: Arch, data: bytes) -> Sequence[int]:
 
 def _total(arch: Arch, avma: int, count: int, read: Read) -> int:
     """Return the number of bytes that an array of struct iovec requests, or more than any if it cannot be read."""
-    lengths = _words(arch, read(avma, min(count, _MOST_PIECES) * 2 * arch.elf_class // 8))[1::2]
-    return min(sum(lengths), _MOST_BYTES) if len(lengths) == count else 1 << 64
+    lengths = _words(arch, read(avma, min(count, _MAX_PIECES) * 2 * arch.elf_class // 8))[1::2]
+    return min(sum(lengths), _MAX_BYTES) if len(lengths) == count else 1 << 64
 
 
 def _message(arch: Arch, avma: int, read: Read) -> int:

@@ -15,7 +15,7 @@ _PATIENCE_NS = 1_000_000_000
 _BUCKETS = 64
 
 
-def set_aside(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None:
+def defer_time(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None:
     """Add time for which a stack must be found later."""
     key = (tid, blocked, max(ns, 1).bit_length() - 1)
     before, since = pool.get(key, (0, now_ns))
@@ -43,7 +43,7 @@ class AttributedIntervals:
     pooled: Mask
 
 
-def shares(
+def distribute_time(
     rows: AttributedIntervals, pool: Pool, now_ns: int, ended: set[int] | None
 ) -> tuple[I64, list[tuple[int, bool, int]]]:
     """Distribute the time of intervals without a stack.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pyprof.collectors.offcpu.matching import Intervals, Open
+from pyprof.collectors.offcpu.matching import Intervals, OpenInterval
 from pyprof.collectors.switch_events import I64, Gap, Mask
 from pyprof.records import dataclass, field
 
@@ -17,7 +17,7 @@ LaneIndices = Sequence[int] | I64
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class DrainState:
     """Information for attributing intervals, in addition to their samples.
 
     Attributes:
@@ -38,7 +38,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class IntervalClasses:
     """Masks of shape (n,) for n intervals.
 
     Attributes:
@@ -60,12 +60,14 @@ class Classes:
     unsure: Mask
 
     @property
-    def known(self) -> Mask:
+    def own_stack(self) -> Mask:
         """Mask of intervals that have their own stack."""
         return self.before | self.by_sample | self.by_out_of_band
 
 
-def classify(found: Intervals, opened: Mapping[int, Open], drain: Drain, preempted: bool, looked_at_ns: int) -> Classes:
+def classify_intervals(
+    found: Intervals, opened: Mapping[int, OpenInterval], drain: DrainState, preempted: bool, looked_at_ns: int
+) -> IntervalClasses:
     """Decide the source of each interval's stack.
 
     Args:
@@ -94,4 +96,4 @@ def classify(found: Intervals, opened: Mapping[int, Open], drain: Drain, preempt
     better = np.isin(found.tid, found.tid[by_out_of_band]) | (found.open & (not drain.ends_window))
     by_sample = ~before & ~by_out_of_band & sampled & ~(poor & better)
     pooled = ~before & ~by_sample & ~by_out_of_band & wanted & ~unsure & (~found.open | drain.ends_window)
-    return Classes(before, by_sample, by_out_of_band, pooled, blocked, wanted, unsure)
+    return IntervalClasses(before, by_sample, by_out_of_band, pooled, blocked, wanted, unsure)

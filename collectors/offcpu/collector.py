@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
-from pyprof.collectors.batch_builder import bare_batch
-from pyprof.collectors.batch_flush import cut_at_flushes
+from pyprof.collectors.batch_builder import build_stackless_batch
+from pyprof.collectors.batch_flush import split_at_flushes
 from pyprof.collectors.linux.perf_arch import WIDE
-from pyprof.collectors.offcpu.classification import Drain
+from pyprof.collectors.offcpu.classification import DrainState
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, Attributed, OffCpuIntervals
 from pyprof.collectors.offcpu.paused import PausedThreads
-from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, woken_before
-from pyprof.collectors.switch_events import I64, Happened, Mask, Points, SwitchSource
+from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, find_wakeups_before
+from pyprof.collectors.switch_events import I64, Mask, SwitchBatch, SwitchSource, ThreadEvents
 from pyprof.model.blocked_frame import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
@@ -60,9 +60,9 @@ class WallClockCollector:
 
     def batches(self) -> Iterator[SampleBatch]:
         self._began_ns = max(self._handover.given_ns, self._opened_ns)
-        self._intervals.begin(self._began_ns)
+        self._intervals.start_at(self._began_ns)
         for out_of_band in self._out_of_band.batches():
-            yield from cut_at_flushes(self._handover, [out_of_band], self._reached_ns(), self._drain_parts)
+            yield from split_at_flushes(self._handover, [out_of_band], self._reached_ns(), self._drain_parts)
         yield from self._drain(None, self._reached_ns())
 
     def _reached_ns(self) -> int:
@@ -82,37 +82,37 @@ class WallClockCollector:
             out_of_band: Samples from outside in that time, or None at the end of the recording.
             now: End of the time.
         """
-        self._forget_gone(self._intervals.owed)
-        happened = self._source.take(now)
+        self._forget_gone(self._intervals.paused_threads)
+        happened = self._source.take_switches(now)
         attributed = self._attribute(happened, out_of_band, now)
         yield from self._emit(happened, attributed, out_of_band, now)
-        self._intervals.resume(*self._source.done())
-        self._paused.watch(self._source.paused - happened.paused, self._options.running)
-        self._forget_gone(self._intervals.silent(now))
-        self._paused.keep({*self._intervals.owed, *self._source.paused})
+        self._intervals.resume_threads(*self._source.release_switches())
+        self._paused.watch_threads(self._source.paused - happened.paused, self._options.running)
+        self._forget_gone(self._intervals.find_silent(now))
+        self._paused.keep_only({*self._intervals.paused_threads, *self._source.paused})
 
     def _forget_gone(self, tids: list[int]) -> None:
         """Forget threads that have ended without a record, because records were lost or paused."""
-        for tid in self._paused.ended(tids):
-            self._intervals.forget(tid)
+        for tid in self._paused.find_ended(tids):
+            self._intervals.forget_thread(tid)
 
-    def _attribute(self, happened: Happened, out_of_band: SampleBatch | None, now_ns: int) -> Attributed:
+    def _attribute(self, happened: SwitchBatch, out_of_band: SampleBatch | None, now_ns: int) -> Attributed:
         """Return the time that each sample stands for."""
-        self._intervals.meet(happened.since_ns)
+        self._intervals.add_threads(happened.since_ns)
         self._note_interpreters(out_of_band)
         left = happened.left
         return self._intervals.attribute(
             happened.switches,
-            Points.of(left.tid, left.time_ns),
-            Points.of(out_of_band.tid, out_of_band.time_ns) if out_of_band is not None else _NOTHING,
+            ThreadEvents.make_points(left.tid, left.time_ns),
+            ThreadEvents.make_points(out_of_band.tid, out_of_band.time_ns) if out_of_band is not None else _NOTHING,
             now_ns,
-            Drain(
+            DrainState(
                 gaps=happened.gaps,
                 paused=happened.paused,
                 ran_ns=self._ran(happened.running),
                 # only out-of-band samples have an interpreter's frames
                 weak=np.flatnonzero(np.isin(left.pid, list(self._interpreted))),
-                late=[] if out_of_band is None else woken_before(out_of_band),
+                late=[] if out_of_band is None else find_wakeups_before(out_of_band),
                 ends_window=out_of_band is None or self._handover.ends_window(now_ns),
             ),
         )
@@ -121,10 +121,10 @@ class WallClockCollector:
         """Note processes that run an interpreter whose frames are read out of band."""
         if out_of_band is not None and out_of_band.chains:
             interpreted = np.array([*self._interpreted, *out_of_band.pid[list(out_of_band.chains)].tolist()], np.int64)
-            self._interpreted = set(interpreted[self._source.known(interpreted)].tolist())
+            self._interpreted = set(interpreted[self._source.mask_recorded(interpreted)].tolist())
 
     def _emit(
-        self, happened: Happened, attributed: Attributed, out_of_band: SampleBatch | None, now: int
+        self, happened: SwitchBatch, attributed: Attributed, out_of_band: SampleBatch | None, now: int
     ) -> Iterator[SampleBatch]:
         """Yield the batches. Their order matters: a part of an interval refers to the last batch with its thread's
         stack.
@@ -133,7 +133,7 @@ class WallClockCollector:
             yield from (batch.take(np.flatnonzero(batch.time_ns >= self._began_ns)) for batch in happened.running)
         yield from self._parts(attributed, now)
         if out_of_band is not None:
-            out_of_band = self._labels.relabelled(out_of_band)
+            out_of_band = self._labels.relabel_samples(out_of_band)
             yield self._of_out_of_band(out_of_band, attributed, ~attributed.out_of_band_open)
         self._learn_waits(happened.left, attributed, out_of_band)
         yield from self._of_samples(happened, attributed)
@@ -148,7 +148,7 @@ class WallClockCollector:
             tid = np.concatenate([batch.tid for batch in running])
             tids, counts = np.unique(tid, return_counts=True)
             return dict(zip(tids.tolist(), (counts * round(1e9 / self._options.rate_hz)).tolist(), strict=True))
-        return self._paused.ran_ns()
+        return self._paused.read_run_ns()
 
     def _learn_waits(self, samples: SampleBatch, attributed: Attributed, out_of_band: SampleBatch | None) -> None:
         if out_of_band is None or out_of_band.kernel_stack is None:
@@ -161,14 +161,14 @@ class WallClockCollector:
             samples, [(sample, frames[0]) for sample, frames in pairs if frames and isinstance(frames[0], Blocked)]
         )
 
-    def _of_samples(self, happened: Happened, attributed: Attributed) -> list[SampleBatch]:
+    def _of_samples(self, happened: SwitchBatch, attributed: Attributed) -> list[SampleBatch]:
         """Return switch-out samples, each with the time of its interval and of those that it stands for."""
         kept = np.flatnonzero(attributed.sample_ns > LEFT_OUT)
         left = happened.left.take(kept)
         time_ns = np.maximum(left.time_ns, self._began_ns)
         some = replace(left, followed=True, time_ns=time_ns, length_ns=attributed.sample_ns[kept])
-        some = self._labels.labelled(some, attributed.sample_blocked[kept])
-        return self._source.by_width(some, happened.narrow[kept])
+        some = self._labels.label_samples(some, attributed.sample_blocked[kept])
+        return self._source.split_by_width(some, happened.narrow[kept])
 
     def _of_out_of_band(self, out_of_band: SampleBatch, attributed: Attributed, those: Mask) -> SampleBatch:
         """Return out-of-band samples for intervals without a switch-out sample."""
@@ -180,13 +180,13 @@ class WallClockCollector:
         """Yield time of intervals whose stack was attributed before, and of intervals without any stack."""
         if attributed.carried:
             tid, since, length = (np.array(column, np.int64) for column in zip(*attributed.carried, strict=True))
-            yield _without_registers(SampleKind.UNCHANGED, self._source.ids_of(tid, since), tid, since, length)
+            yield _without_registers(SampleKind.UNCHANGED, self._source.find_thread_ids(tid, since), tid, since, length)
         if attributed.bare:
             tid, blocked, length = (np.array(column, np.int64) for column in zip(*attributed.bare, strict=True))
-            wanted = self._source.shown(tid, now - length)
+            wanted = self._source.mask_shown(tid, now - length)
             waits = tuple((Blocked(WIDE.name, state),) for state in (WAITS_FOR_PROCESSOR, UNKNOWN))
             batch = _without_registers(
-                SampleKind.UNSEEN, self._source.ids_of(tid, now - length), tid, now - length, length
+                SampleKind.UNSEEN, self._source.find_thread_ids(tid, now - length), tid, now - length, length
             )
             batch = replace(
                 batch, kernel_stack=blocked.astype(np.int32) + 1, kernel_stacks=((), *waits), followed=False
@@ -209,9 +209,9 @@ class WallClockCollector:
         """The processes that have not ended."""
         return self._source.alive
 
-    def news(self) -> set[int]:
+    def take_new_processes(self) -> set[int]:
         """Return processes that appeared or called exec since the last call. Some may have ended."""
-        return self._source.news()
+        return self._source.take_new_processes()
 
     def threads(self) -> list[ThreadInfo]:
         known = {info.key: info for info in (*self._source.threads(), *self._out_of_band.threads())}
@@ -249,8 +249,8 @@ def _without_registers(
 ) -> SampleBatch:
     """Return a batch of samples without registers; `ids` is a result of SwitchSource.ids_of."""
     pid, started = ids
-    bare = bare_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, pid, tid)
+    bare = build_stackless_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, pid, tid)
     return replace(bare, stopped=False, length_ns=length_ns, started=started)
 
 
-_NOTHING = Points.of(np.zeros(0, np.int64), np.zeros(0, np.int64))
+_NOTHING = ThreadEvents.make_points(np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from pyprof.collectors.switch_events import I64, LEAST_ON_NS, Gap, Mask
+from pyprof.collectors.switch_events import I64, MIN_ON_NS, Gap, Mask
 
-_LEAST_KNOWN = 0.05
+_MIN_KNOWN = 0.05
 
 
 class Gaps:
@@ -19,18 +19,20 @@ class Gaps:
 
     Attributes:
         until_ns: End of the attributed time.
-        owed: Off-CPU nanoseconds without records by tid, of threads that were paused.
+        unattributed_ns: Off-CPU nanoseconds without records by tid, of threads that were paused.
         lost_ns: Time before until_ns of which there are no records of any thread.
         resumed: Time at which records of a thread resumed, by tid.
     """
 
     def __init__(self, now_ns: int) -> None:
         self.until_ns = now_ns
-        self.owed: dict[int, int] = {}
+        self.unattributed_ns: dict[int, int] = {}
         self.lost_ns = 0
         self.resumed: dict[int, int] = {}
 
-    def skip(self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int], ended_ns: Mapping[int, int]) -> None:
+    def skip_time(
+        self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int], ended_ns: Mapping[int, int]
+    ) -> None:
         """Add the time until now for threads without records.
 
         Args:
@@ -41,15 +43,17 @@ class Gaps:
         """
         for tid in tids:
             passed_ns = min(now_ns, ended_ns.get(tid, now_ns)) - self.until_ns
-            self.owed[tid] = self.owed.get(tid, 0) + max(passed_ns - ran_ns.get(tid, 0), 0)
+            self.unattributed_ns[tid] = self.unattributed_ns.get(tid, 0) + max(passed_ns - ran_ns.get(tid, 0), 0)
 
     def known_ns(self, now_ns: int, gaps: Sequence[Gap]) -> int:
         """Return how much of the time since until_ns has records, or 0 if that is too little for an estimate."""
         passed = now_ns - self.until_ns
         known = passed - sum(max(min(end, now_ns) - max(start, self.until_ns), 0) for start, end in gaps)
-        return known if known > _LEAST_KNOWN * passed else 0
+        return known if known > _MIN_KNOWN * passed else 0
 
-    def counted(self, tid: I64, length_ns: I64, carries: Mask, displaced: Mask, now_ns: int, known_ns: int) -> I64:
+    def add_unattributed(
+        self, tid: I64, length_ns: I64, carries: Mask, displaced: Mask, now_ns: int, known_ns: int
+    ) -> I64:
         """Return the lengths (n,) of intervals, including the owed time of their threads.
 
         Owed time is assigned only after a thread was seen for a while, because a short time is no basis for an
@@ -66,20 +70,20 @@ class Gaps:
         """
         usual = (now_ns - self.until_ns + self.lost_ns) / known_ns if known_ns else 1.0
         result: I64 = np.rint(length_ns * usual).astype(np.int64)
-        for each, owed in list(self.owed.items()):
+        for each, owed in list(self.unattributed_ns.items()):
             rows = (tid == each) & carries
             seen = int(length_ns[rows].sum())
             off = seen + int(length_ns[(tid == each) & displaced].sum())
-            if now_ns - self.resumed.get(each, 0) < LEAST_ON_NS:
-                self.owed[each] = max(owed - off, 0)
+            if now_ns - self.resumed.get(each, 0) < MIN_ON_NS:
+                self.unattributed_ns[each] = max(owed - off, 0)
             elif seen:
                 self.resumed.pop(each, None)
                 result[rows] = np.rint(length_ns[rows] * (owed / off)).astype(np.int64)
-                del self.owed[each]
+                del self.unattributed_ns[each]
         return result
 
 
-def merged(gaps: Iterable[Gap]) -> list[Gap]:
+def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
     """Merge overlapping gaps, because rings of several processors may be full at once."""
     found: list[Gap] = []
     for low, high in sorted(gaps):
@@ -90,7 +94,7 @@ def merged(gaps: Iterable[Gap]) -> list[Gap]:
     return found
 
 
-def overlap(start: I64, end: I64, gaps: Sequence[Gap]) -> I64:
+def measure_overlap(start: I64, end: I64, gaps: Sequence[Gap]) -> I64:
     """Return how much of each interval (n,) is in gaps, which do not overlap."""
     total = np.zeros(len(start), np.int64)
     for low, high in gaps:

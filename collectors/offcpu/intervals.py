@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from pyprof.collectors.offcpu.attribution import AttributedIntervals, Pool, set_aside, shares
-from pyprof.collectors.offcpu.classification import Classes, Drain, classify
-from pyprof.collectors.offcpu.gaps import Gaps, merged, overlap
-from pyprof.collectors.offcpu.matching import Intervals, Open, match
-from pyprof.collectors.switch_events import ENDED, I64, Gap, Mask, Points
+from pyprof.collectors.offcpu.attribution import AttributedIntervals, Pool, defer_time, distribute_time
+from pyprof.collectors.offcpu.classification import DrainState, IntervalClasses, classify_intervals
+from pyprof.collectors.offcpu.gaps import Gaps, measure_overlap, merge_gaps
+from pyprof.collectors.offcpu.matching import Intervals, OpenInterval, match_intervals
+from pyprof.collectors.switch_events import ENDED, I64, Gap, Mask, ThreadEvents
 from pyprof.model.columns import distinct
 from pyprof.records import dataclass, field, replace
 
@@ -50,7 +50,7 @@ class Attributed:
     bare: list[tuple[int, bool, int]] = field(default_factory=list)
 
 
-_NOTHING_ELSE = Drain()
+_NOTHING_ELSE = DrainState()
 
 
 class OffCpuIntervals:
@@ -65,7 +65,7 @@ class OffCpuIntervals:
     def __init__(self, preempted: bool, now_ns: int, looked_at_ns: int) -> None:
         self._looked_at_ns = looked_at_ns
         self._preempted = preempted
-        self._open: dict[int, Open] = {}
+        self._open: dict[int, OpenInterval] = {}
         self._heard: set[int] = set()
         self._pool: Pool = {}
         self._began_ns = now_ns
@@ -75,52 +75,57 @@ class OffCpuIntervals:
         self._met: dict[int, int] = {}
         self._left: list[tuple[int, int, int]] = []
 
-    def begin(self, at_ns: int) -> None:
+    def start_at(self, at_ns: int) -> None:
         """Start at a time: earlier time is not attributed, even if records cover it."""
         self._began_ns = self._gaps.until_ns = at_ns
 
-    def meet(self, since_ns: Mapping[int, int]) -> None:
+    def add_threads(self, since_ns: Mapping[int, int]) -> None:
         """Add threads whose records begin at these times. A thread of the last call is not new, and may have ended
         since.
         """
         for tid, since in since_ns.items() - self._met.items():
             at = max(since, self._began_ns)
             if tid not in self._open and tid not in self._heard:
-                self._open[tid] = Open(at, at, True, sure=False)
+                self._open[tid] = OpenInterval(at, at, True, sure=False)
         self._met = dict(since_ns)
 
-    def resume(self, tids: Iterable[int], at_ns: int) -> None:
+    def resume_threads(self, tids: Iterable[int], at_ns: int) -> None:
         """Continue with threads whose records resume. Their state is unknown."""
         tids = [tid for tid in tids if tid in self._open or tid in self._heard]
         for tid in tids:
-            self._open[tid] = Open(at_ns, at_ns, True, sure=False)
-            self._gaps.owed.setdefault(tid, 0)
+            self._open[tid] = OpenInterval(at_ns, at_ns, True, sure=False)
+            self._gaps.unattributed_ns.setdefault(tid, 0)
             self._gaps.resumed[tid] = at_ns
 
     @property
-    def owed(self) -> list[int]:
+    def paused_threads(self) -> list[int]:
         """Threads that are or were paused. They may have ended without a record."""
-        return list(self._gaps.owed)
+        return list(self._gaps.unattributed_ns)
 
-    def silent(self, now_ns: int) -> list[int]:
+    def find_silent(self, now_ns: int) -> list[int]:
         """Return threads without a sample asleep or a switch for a while. They may have ended."""
         return [tid for tid, each in self._open.items() if max(each.looked_ns, each.began_ns) < now_ns - _SILENT_NS]
 
-    def forget(self, tid: int) -> None:
+    def forget_thread(self, tid: int) -> None:
         """Forget a thread that has ended. Its owed time is attributed in the next call."""
         self._open.pop(tid, None)
         self._heard.discard(tid)
-        owed = round(self._gaps.owed.pop(tid, 0) * self._shown.pop(tid, 1))
+        owed = round(self._gaps.unattributed_ns.pop(tid, 0) * self._shown.pop(tid, 1))
         if owed and tid in self._off:
             self._left.append((tid, self._gaps.until_ns - owed, owed))
         self._off.pop(tid, None)
         self._gaps.resumed.pop(tid, None)
 
     def attribute(
-        self, switches: Points, samples: Points, out_of_band: Points, now_ns: int, drain: Drain = _NOTHING_ELSE
+        self,
+        switches: ThreadEvents,
+        samples: ThreadEvents,
+        out_of_band: ThreadEvents,
+        now_ns: int,
+        drain: DrainState = _NOTHING_ELSE,
     ) -> Attributed:
         """Attribute the time until now_ns. All of its records are present, except for gaps and paused threads."""
-        gaps = merged(drain.gaps)
+        gaps = merge_gaps(drain.gaps)
         known_ns = self._gaps.known_ns(now_ns, gaps)
         if not known_ns:
             self._gaps.lost_ns += now_ns - self._gaps.until_ns
@@ -128,22 +133,22 @@ class OffCpuIntervals:
         waiting = self._take_out(without)
         gone = switches.kind == ENDED
         ended_ns = dict(zip(switches.tid[gone].tolist(), switches.time_ns[gone].tolist(), strict=True))
-        self._gaps.skip({*drain.paused, *self._gaps.owed}, now_ns, drain.ran_ns, ended_ns)
+        self._gaps.skip_time({*drain.paused, *self._gaps.unattributed_ns}, now_ns, drain.ran_ns, ended_ns)
         drain = replace(drain, gaps=gaps, paused=without)
-        result = self._attribute(switches.without(without), samples, out_of_band, now_ns, drain)
+        result = self._attribute(switches.remove_threads(without), samples, out_of_band, now_ns, drain)
         if drain.ends_window:
             result.carried += self._owed_at_end(now_ns, 0 if known_ns else self._gaps.lost_ns)
         result.carried, self._left = self._left + result.carried, []
         for tid in without:
             if tid in waiting or tid in self._heard:
-                self._open[tid] = Open(now_ns, now_ns, True, sure=False)
+                self._open[tid] = OpenInterval(now_ns, now_ns, True, sure=False)
         self._doubt_across(gaps, now_ns)
         self._gaps.until_ns = now_ns
         if known_ns or drain.ends_window:
             self._gaps.lost_ns = 0
         self._heard.update(distinct(switches.tid).tolist())
         for tid in ended_ns:
-            self.forget(tid)
+            self.forget_thread(tid)
         return result
 
     def _take_out(self, tids: Iterable[int]) -> set[int]:
@@ -153,11 +158,11 @@ class OffCpuIntervals:
             self._set_aside(tid, each, self._gaps.until_ns)
         return set(waiting)
 
-    def _set_aside(self, tid: int, each: Open, until_ns: int) -> None:
+    def _set_aside(self, tid: int, each: OpenInterval, until_ns: int) -> None:
         """Pool the time of an interval whose stack is unknown and which is not followed any further."""
         passed = until_ns - each.since_ns
         if each.sure and not each.attributed and passed > 0 and (each.blocked or self._preempted):
-            set_aside(self._pool, tid, each.blocked, passed, until_ns)
+            defer_time(self._pool, tid, each.blocked, passed, until_ns)
 
     def _owed_at_end(self, now_ns: int, lost_ns: int) -> list[tuple[int, int, int]]:
         """Return (tid, since, ns) of time that no later drain of the window can attribute.
@@ -167,8 +172,8 @@ class OffCpuIntervals:
             lost_ns: Time without any records.
         """
         left = {tid: round(lost_ns * share) for tid, share in self._off.items()}
-        left |= {tid: round(ns * self._shown.get(tid, 1)) for tid, ns in self._gaps.owed.items()}
-        self._gaps.owed.clear()
+        left |= {tid: round(ns * self._shown.get(tid, 1)) for tid, ns in self._gaps.unattributed_ns.items()}
+        self._gaps.unattributed_ns.clear()
         return [(tid, now_ns - ns, ns) for tid, ns in left.items() if ns and tid in self._off]
 
     def _doubt_across(self, gaps: Collection[Gap], now_ns: int) -> None:
@@ -185,24 +190,24 @@ class OffCpuIntervals:
                 each.sure = each.attributed = False
 
     def _attribute(
-        self, switches: Points, samples: Points, out_of_band: Points, now_ns: int, drain: Drain
+        self, switches: ThreadEvents, samples: ThreadEvents, out_of_band: ThreadEvents, now_ns: int, drain: DrainState
     ) -> Attributed:
         self._note_out_of_band(out_of_band, drain.paused)
-        found, outside = match(self._open, switches, samples, out_of_band, now_ns)
+        found, outside = match_intervals(self._open, switches, samples, out_of_band, now_ns)
         found = replace(
             found,
             start_ns=np.maximum(found.start_ns, self._began_ns),
             end_ns=np.maximum(found.end_ns, self._began_ns),
         )
-        classes = classify(found, self._open, drain, self._preempted, self._looked_at_ns)
-        seen = found.end_ns - found.start_ns - overlap(found.start_ns, found.end_ns, drain.gaps)
+        classes = classify_intervals(found, self._open, drain, self._preempted, self._looked_at_ns)
+        seen = found.end_ns - found.start_ns - measure_overlap(found.start_ns, found.end_ns, drain.gaps)
         length = self._lengths(found, seen, classes, now_ns, drain)
         rows = AttributedIntervals(
             found.tid, classes.blocked, found.end_ns - found.began_ns, length,
             classes.by_sample | classes.by_out_of_band, classes.pooled,
         )  # fmt: skip
         ended = None if drain.ends_window else set(switches.tid[switches.kind == ENDED].tolist())
-        share, bare = shares(rows, self._pool, now_ns, ended)
+        share, bare = distribute_time(rows, self._pool, now_ns, ended)
         result = _emitted(
             found, classes, np.where(classes.wanted, share, LEFT_OUT), len(samples.tid), len(out_of_band.tid)
         )
@@ -217,29 +222,31 @@ class OffCpuIntervals:
         self._remember_shown(found.tid, seen, classes.wanted)
         return result
 
-    def _note_out_of_band(self, out_of_band: Points, paused: frozenset[int]) -> None:
+    def _note_out_of_band(self, out_of_band: ThreadEvents, paused: frozenset[int]) -> None:
         """Open intervals of threads that were seen asleep, even if no switch of them is known."""
         for tid, at in dict(zip(out_of_band.tid.tolist(), out_of_band.time_ns.tolist(), strict=True)).items():
             if tid in self._open:
                 self._open[tid].looked_ns = at
             elif tid not in self._heard and tid not in paused:
-                self._open[tid] = Open(at, at, True, looked_ns=at)
+                self._open[tid] = OpenInterval(at, at, True, looked_ns=at)
 
-    def _lengths(self, found: Intervals, seen_ns: I64, classes: Classes, now_ns: int, drain: Drain) -> I64:
+    def _lengths(self, found: Intervals, seen_ns: I64, classes: IntervalClasses, now_ns: int, drain: DrainState) -> I64:
         """Return the time (n,) that each interval stands for, including the owed time of its thread."""
-        carries = classes.wanted & (classes.known | classes.pooled)
+        carries = classes.wanted & (classes.own_stack | classes.pooled)
         known_ns = self._gaps.known_ns(now_ns, drain.gaps)
-        return self._gaps.counted(found.tid, seen_ns, carries, ~classes.wanted, now_ns, known_ns)
+        return self._gaps.add_unattributed(found.tid, seen_ns, carries, ~classes.wanted, now_ns, known_ns)
 
-    def _go_on(self, found: Intervals, classes: Classes, now_ns: int, ends_window: bool) -> None:
+    def _go_on(self, found: Intervals, classes: IntervalClasses, now_ns: int, ends_window: bool) -> None:
         """Keep the intervals that have not ended. The end of a window cuts all of them."""
         carried = {}
         rows = np.flatnonzero(found.open)
-        columns = (found.tid, found.start_ns, found.began_ns, found.blocked, classes.known, classes.unsure)
+        columns = (found.tid, found.start_ns, found.began_ns, found.blocked, classes.own_stack, classes.unsure)
         for tid, start, began, blocked, known, doubt in zip(*(c[rows].tolist() for c in columns), strict=True):
             before = self._open.get(tid)
             looked = before.looked_ns if before is not None else 0
-            carried[tid] = Open(now_ns if known or ends_window else start, began, blocked, known, not doubt, looked)
+            carried[tid] = OpenInterval(
+                now_ns if known or ends_window else start, began, blocked, known, not doubt, looked
+            )
         self._open = carried
 
     def _remember_shares(self, tid: I64, length_ns: I64, wanted: Mask, now_ns: int) -> None:
@@ -256,7 +263,7 @@ class OffCpuIntervals:
         self._shown.update(zip(tids[some].tolist(), (shown[some] / off[some]).tolist(), strict=True))
 
 
-def _emitted(found: Intervals, classes: Classes, share: I64, samples: int, out_of_band: int) -> Attributed:
+def _emitted(found: Intervals, classes: IntervalClasses, share: I64, samples: int, out_of_band: int) -> Attributed:
     """Return the result of a drain.
 
     Args:

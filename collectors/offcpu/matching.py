@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pyprof.collectors.switch_events import BLOCKED, I64, IN, PREEMPTED, Mask, Points
+from pyprof.collectors.switch_events import BLOCKED, I64, IN, PREEMPTED, Mask, ThreadEvents
 from pyprof.records import dataclass
 
 _MATCH_NS = 1_000_000  # the kernel takes a switch-out sample right before its record, with interrupts off
@@ -14,7 +14,7 @@ _CARRIED, _SAMPLE, _SWITCH, _OUT_OF_BAND = range(4)
 
 
 @dataclass(slots=True)
-class Open:
+class OpenInterval:
     """An interval that continues.
 
     Attributes:
@@ -64,8 +64,12 @@ class Intervals:
         return len(self.tid)
 
 
-def match(
-    opened: Mapping[int, Open], switches: Points, samples: Points, out_of_band: Points, now_ns: int
+def match_intervals(
+    opened: Mapping[int, OpenInterval],
+    switches: ThreadEvents,
+    samples: ThreadEvents,
+    out_of_band: ThreadEvents,
+    now_ns: int,
 ) -> tuple[Intervals, I64]:
     """Return the intervals until now_ns, and the out-of-band samples that are in none of them.
 
@@ -77,7 +81,7 @@ def match(
         now_ns: End of the time.
     """
     mine = list(opened.items())
-    carried = Points(
+    carried = ThreadEvents(
         np.array([tid for tid, _ in mine], np.int64),
         np.array([each.since_ns for _, each in mine], np.int64),
         np.array([BLOCKED if each.blocked else PREEMPTED for _, each in mine], np.int64),

@@ -12,7 +12,7 @@ class PausedThreads:
         self._run_ns: dict[int, int] = {}
         self._started: dict[int, int] = {}
 
-    def watch(self, tids: Iterable[int], running: bool) -> None:
+    def watch_threads(self, tids: Iterable[int], running: bool) -> None:
         """Start to watch threads.
 
         Args:
@@ -22,26 +22,26 @@ class PausedThreads:
         for tid in tids:
             if not running:
                 self._run_ns[tid] = _run_ns(tid)
-            if (start := procfs.started(tid)) is not None:
+            if (start := procfs.read_start_ticks(tid)) is not None:
                 self._started[tid] = start
 
-    def keep(self, tids: set[int]) -> None:
+    def keep_only(self, tids: set[int]) -> None:
         """Forget all other threads."""
         for kept in (self._run_ns, self._started):
             for tid in kept.keys() - tids:
                 del kept[tid]
 
-    def ended(self, tids: Iterable[int]) -> list[int]:
+    def find_ended(self, tids: Iterable[int]) -> list[int]:
         """Return the threads that have ended, even if another thread has the tid now."""
         found = []
         for tid in tids:
-            start = procfs.started(tid)
+            start = procfs.read_start_ticks(tid)
             if start is None or self._started.get(tid, start) != start:
                 self._started.pop(tid, None)
                 found.append(tid)
         return found
 
-    def ran_ns(self) -> dict[int, int]:
+    def read_run_ns(self) -> dict[int, int]:
         """Return the running time of each thread since the last call, as the kernel counts it."""
         before, self._run_ns = self._run_ns, {tid: _run_ns(tid) for tid in self._run_ns}
         return {tid: max(self._run_ns[tid] - ns, 0) for tid, ns in before.items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.linux.kernel_waits import uninterruptible
+from pyprof.collectors.linux.kernel_waits import make_state_lookup
 from pyprof.collectors.linux.perf_arch import HERE, IN_REGISTER, WIDE
 from pyprof.model.blocked_frame import Blocked, KernelStack
 from pyprof.model.modules import AddressSpace
@@ -24,7 +24,7 @@ UNKNOWN = "B"
 _WAITS = "SDTtI"
 
 _ENOSYS = np.uint64(2**64 - 38)
-_MOST = 1 << 16
+_MAX_LABELS = 1 << 16
 
 
 class WaitLabels:
@@ -35,21 +35,21 @@ class WaitLabels:
         self._by_chain: dict[KernelStack, Blocked] = {}
         self._by_pc: dict[tuple[int, int], Blocked] = {}
         self._by_code: dict[tuple[int, int], int] = {}
-        self._guess = uninterruptible()
+        self._guess = make_state_lookup()
 
     def learn(self, samples: SampleBatch, out_of_band: list[tuple[int, Blocked]]) -> None:
         """Learn from out-of-band samples: (sample, the state and call that /proc reported in the same wait)."""
-        if len(self._by_chain) > _MOST:
+        if len(self._by_chain) > _MAX_LABELS:
             self._by_chain.clear()
         for lane, seen in out_of_band:
             if seen.state in _WAITS:  # otherwise it was about to run
                 self._by_chain[_chain(samples, lane)] = seen
 
-    def relabelled(self, out_of_band: SampleBatch) -> SampleBatch:
+    def relabel_samples(self, out_of_band: SampleBatch) -> SampleBatch:
         """Return out-of-band samples in which threads that were woken meanwhile have the state of their sleep."""
         if out_of_band.kernel_stack is None:
             return out_of_band
-        if len(self._by_pc) > _MOST:
+        if len(self._by_pc) > _MAX_LABELS:
             self._by_pc.clear()
         kernel_stacks = {frames: place for place, frames in enumerate(out_of_band.kernel_stacks)}
         kernel_stack = out_of_band.kernel_stack.copy()
@@ -65,7 +65,7 @@ class WaitLabels:
                 kernel_stack[lane] = kernel_stacks.setdefault((seen._replace(state=state), *rest), len(kernel_stacks))
         return replace(out_of_band, kernel_stack=kernel_stack, kernel_stacks=tuple(kernel_stacks))
 
-    def labelled(self, samples: SampleBatch, blocked: npt.NDArray[np.bool_]) -> SampleBatch:
+    def label_samples(self, samples: SampleBatch, blocked: npt.NDArray[np.bool_]) -> SampleBatch:
         """Return the samples with the wait of each as its innermost frame. Threads that are not blocked wait for a
         processor.
         """
@@ -107,13 +107,13 @@ class WaitLabels:
         """Return the call that returns to pc, from the code before pc: see PerfArch.coded_call."""
         key = (space.id, pc)
         if key not in self._by_code:
-            if len(self._by_code) > _MOST:
+            if len(self._by_code) > _MAX_LABELS:
                 self._by_code.clear()
             self._by_code[key] = HERE.coded_call(space.read(pc - 8, 8))
         return self._by_code[key]
 
 
-def woken_before(out_of_band: SampleBatch) -> list[int]:
+def find_wakeups_before(out_of_band: SampleBatch) -> list[int]:
     """Return the indices of out-of-band samples whose threads had already been woken."""
     if out_of_band.kernel_stack is None:
         return []

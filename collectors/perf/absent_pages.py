@@ -17,8 +17,8 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
 
 _PAGE = mmap.PAGESIZE
-_MOST_KNOWN = 1 << 14
-_AGAIN_NS = 10_000_000_000
+_MAX_READ_PAGES = 1 << 14
+_MIN_REREAD_NS = 10_000_000_000
 """Minimum time between two forced page-ins of one page, because the machine may be short of memory."""
 
 
@@ -39,15 +39,15 @@ class AbsentPages:
         end = base + batch.stack.size.astype(np.uint64)
         cut = (missing >= end) & (missing - base < self._most) & (end % np.uint64(_PAGE) == 0)
         for pid, first, last in {*zip(batch.pid[cut].tolist(), end[cut].tolist(), missing[cut].tolist(), strict=True)}:
-            self.bring(pid, first, last)
+            self.read_pages(pid, first, last)
 
-    def bring(self, pid: int, first: int, last: int) -> None:
+    def read_pages(self, pid: int, first: int, last: int) -> None:
         """Read one byte of each page from `first` to `last`, except for pages that were read recently."""
-        if len(self._read) > _MOST_KNOWN:
+        if len(self._read) > _MAX_READ_PAGES:
             self._read.clear()
-        read, now = procfs.read_memory(pid), self._clock()
+        read, now = procfs.make_memory_reader(pid), self._clock()
         for page in range(first, last + 1, _PAGE):
-            if self._read.get((pid, page), -_AGAIN_NS) + _AGAIN_NS <= now:
+            if self._read.get((pid, page), -_MIN_REREAD_NS) + _MIN_REREAD_NS <= now:
                 self._read[pid, page] = now
                 read(page, 1)
 

@@ -140,7 +140,7 @@ class SwitchEvent:
                 0, 0, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
             )  # fmt: skip
         return _ATTR.pack(
-            _SOFTWARE, _ATTR.size, _CONTEXT_SWITCHES, self.periods.of(tid),
+            _SOFTWARE, _ATTR.size, _CONTEXT_SWITCHES, self.periods.find_period(tid),
             SAMPLE_TYPE | SAMPLE_CALLCHAIN, 0, flags, 0, 0, 0, 0, 0,
             HERE.sampled, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
         )  # fmt: skip

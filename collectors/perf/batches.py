@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import HERE, NARROW, WIDE
 from pyprof.collectors.perf.processes import TrackedProcesses
@@ -110,9 +110,9 @@ class BatchMaker:
 
     def batches(self, found: Scan) -> list[SampleBatch]:
         """Return a batch of 64-bit code, and one of 32-bit code if there is any."""
-        return self.take(found, NO_SAMPLES, self._rings.words).running
+        return self.convert_scan(found, NO_SAMPLES, self._rings.words).running
 
-    def take(self, found: Scan, switched: SampleRecords, words: U64) -> RingBatches:
+    def convert_scan(self, found: Scan, switched: SampleRecords, words: U64) -> RingBatches:
         """Convert a scan, with further samples of the same time from other rings.
 
         Args:
@@ -126,7 +126,7 @@ class BatchMaker:
                 lost += parse_lost(record.kind, record.body)
             elif record.kind == THROTTLE:
                 self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
-        self._tracked.take(found.others)
+        self._tracked.apply_records(found.others)
         samples, left_out = read_samples(
             self._rings.words,
             found.samples,
@@ -143,10 +143,10 @@ class BatchMaker:
             self._diagnostics.count("sample lost: the ring was full", lost)
             for history in self._tracked.histories.values():
                 if history.image.alive:
-                    history.doubt()
+                    history.distrust_mappings()
         batch = self._batch(samples, self._rings.words, spaces, space)
         further = self._batch(switched, words, spaces, switched_space)
-        return RingBatches(found, by_width(batch, kept, samples.narrow), further, switched_kept)
+        return RingBatches(found, split_by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
         """Count samples without user registers, except for those of idle processors."""
@@ -172,13 +172,13 @@ class BatchMaker:
         sampled = {pid for part in parts for pid in distinct(part.pid).tolist()}
         for pid, history in list(self._tracked.histories.items()):
             if pid not in sampled:
-                history.settle_unseen()
+                history.apply_changes()
                 continue
             lanes = [np.flatnonzero(part.pid == pid) for part in parts]
             time_ns = np.concatenate([part.time_ns[at] for part, at in zip(parts, lanes, strict=True)])
             pcs = np.concatenate([part.regs[at, WIDE.pc] for part, at in zip(parts, lanes, strict=True)])
             order = np.argsort(time_ns, kind="stable")
-            found, used = history.settle(time_ns[order], pcs[order])
+            found, used = history.assign_spaces(time_ns[order], pcs[order])
             unsorted = np.empty_like(found)
             unsorted[order] = found
             ends = np.cumsum([len(at) for at in lanes])
@@ -192,17 +192,17 @@ class BatchMaker:
         unknown = (space == 0) & ~among(samples.pid, self._ours)
         if unknown.any():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
-        kept: Mask = (space > 0) & self.wanted(samples.tid, samples.time_ns) & (samples.time_ns < self.end_ns)
+        kept: Mask = (space > 0) & self.mask_wanted(samples.tid, samples.time_ns) & (samples.time_ns < self.end_ns)
         if self.elsewhere is not None:
             kept &= ~self.elsewhere(samples.pid, samples.tid, samples.time_ns)
         return kept
 
-    def wanted(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
+    def mask_wanted(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
         """Return a mask of the threads that the user selected, each at a time."""
         if self._pattern is None:
             return np.ones(len(tid), np.bool_)
         threads = list(zip(tid.tolist(), self._tracked.lives.started(tid, time_ns).tolist(), strict=True))
-        names = {(info.tid, info.started): info.name for info in self._tracked.names.infos(set(threads))}
+        names = {(info.tid, info.started): info.name for info in self._tracked.names.describe_threads(set(threads))}
         return np.array([self._pattern.search(names[thread]) is not None for thread in threads], np.bool_)
 
     def forget_untracked(self) -> None:
@@ -213,7 +213,7 @@ class BatchMaker:
             for those in (self.untracked, self._kernel):
                 those.difference_update([pid for pid in those if not os.path.exists(f"/proc/{pid}")])
 
-    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
+    def mask_recorded(self, pid: npt.NDArray[np.integer]) -> Mask:
         """Return a mask of the pids that belong to the recording.
 
         Kernel threads, which never leave their processors for user space, belong to it only after a sample.
@@ -223,12 +223,12 @@ class BatchMaker:
             self._meet(fresh - self._of_kernel(fresh))
         return among(pid, self._tracked.histories)
 
-    def shown(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
+    def mask_shown(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
         """Return a mask of the threads that the user selected and that have names. They count as sampled from now
         on.
         """
         named = [each for each in set(tid.tolist()) if each in self._tracked.names]
-        found: Mask = self.wanted(tid, time_ns) & among(tid, named)
+        found: Mask = self.mask_wanted(tid, time_ns) & among(tid, named)
         self._saw(tid[found], self._tracked.lives.started(tid[found], time_ns[found]))
         return found
 
@@ -243,7 +243,7 @@ class BatchMaker:
         started = self._tracked.lives.started(samples.tid, samples.time_ns)
         self._saw(samples.tid, started)
         return replace(
-            bare_batch(WIDE, self._source_id, kind, samples.time_ns, samples.pid, samples.tid),
+            build_stackless_batch(WIDE, self._source_id, kind, samples.time_ns, samples.pid, samples.tid),
             space=space,
             cpu=samples.cpu,
             regs=samples.regs,
@@ -259,7 +259,7 @@ class BatchMaker:
     def _meet(self, pids: set[int]) -> None:
         for pid in pids - self._tracked.histories.keys() - self.untracked:
             try:
-                self._tracked.add(pid)
+                self._tracked.add_process(pid)
             except (ProcessLookupError, PermissionError):
                 self.untracked.add(pid)
 
@@ -272,7 +272,7 @@ def _of_kernel(pid: int) -> bool:
         return False
 
 
-def by_width(batch: SampleBatch, kept: Mask, narrow: Mask) -> list[SampleBatch]:
+def split_by_width(batch: SampleBatch, kept: Mask, narrow: Mask) -> list[SampleBatch]:
     """Split the samples to keep into a batch of 64-bit code and, if there is any, one of 32-bit code."""
     if narrow.any():
         some = batch.take(np.flatnonzero(kept & narrow))

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.cpu_accounts import Accounts, Endings, Lost
+from pyprof.collectors.cpu_accounts import Accounts, EndedThreadTimes, LostSamples
 from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.collectors.perf.absent_pages import AbsentPages
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, RingBatches
-from pyprof.collectors.perf.copy_size import ring_size
+from pyprof.collectors.perf.copy_size import choose_ring_size
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.process_set import ProcessSet
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan
-from pyprof.collectors.perf.ring import online_cpus, open_rings
+from pyprof.collectors.perf.ring import list_online_cpus, open_rings
 from pyprof.collectors.perf.scope import Scope, choose_scope
 from pyprof.collectors.perf.short_threads import Decimation, Starvation
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
@@ -117,7 +117,7 @@ class PerfCollector:
             try:
                 self._open(pid, ring_size, diagnostics, undo)
                 if before_exec:
-                    self.members.tracked.histories[pid].hide()
+                    self.members.tracked.histories[pid].hide_mappings()
             except ProcessLookupError:
                 raise NoSuchProcess(f"there is no process {pid}", "list processes with: ps -e") from None
             except PerfNotAllowed:
@@ -128,10 +128,10 @@ class PerfCollector:
 
     def _open(self, pid: int, size: int, diagnostics: Diagnostics, undo: contextlib.ExitStack) -> None:
         """Open the rings and the events; `undo` closes them."""
-        cpus = online_cpus()
+        cpus = list_online_cpus()
         options, members = self._options, self.members
         scope = self._scope(pid, cpus[0])
-        rings = open_rings(cpus, size or ring_size(options, len(cpus)), bool(size), self.wakes)
+        rings = open_rings(cpus, size or choose_ring_size(options, len(cpus)), bool(size), self.wakes)
         undo.callback(rings.close)
         known = members.tracked.histories if scope.filtered else None
         self._reader = RingReader(rings, diagnostics, known)
@@ -140,7 +140,7 @@ class PerfCollector:
         members.tracked.filters = scope.filtered
         self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id, members.ours)
         self._accounts = Accounts(options, members.everything, scope.event.user_only, self._all_lost, self._endings)
-        members.watch(rings)
+        members.watch_rings(rings)
         if self._accounts.on and not scope.processors:
             self._starvation = Starvation(options.rate_hz)
         self._begin()
@@ -148,22 +148,22 @@ class PerfCollector:
     def _scope(self, pid: int, cpu: int) -> Scope:
         return choose_scope(pid, cpu, self._options, self.members.everything)
 
-    def _lost(self) -> Lost:
+    def _lost(self) -> LostSamples:
         """Return the sampling times whose records were lost.
 
         No other samples are missing if events are on processors and no collector stops threads.
         """
-        return Lost(self._events.lost, self._events.scope.processors and self.slots() == (0, 0))
+        return LostSamples(self._events.lost, self._events.scope.processors and self.slots() == (0, 0))
 
-    def _all_lost(self) -> Lost:
+    def _all_lost(self) -> LostSamples:
         """Return the lost sampling times, including those of processors that were offline."""
         if not self._silent:
             return self._lost()
-        from pyprof.collectors.perf.cpu_events import missed
+        from pyprof.collectors.perf.cpu_events import count_missed_samples
 
-        return missed(self._silent, self._options.rate_hz, self._lost())
+        return count_missed_samples(self._silent, self._options.rate_hz, self._lost())
 
-    def _endings(self) -> Endings | None:
+    def _endings(self) -> EndedThreadTimes | None:
         """Return times of ended threads, or None if there are samples by stops."""
         return self._events.endings() if self.slots() == (0, 0) else None
 
@@ -177,15 +177,15 @@ class PerfCollector:
 
     def _begin(self) -> None:
         """Open events on all existing threads or processors."""
-        self.members.meet(self._events.begin(self.members.named, self.members.children))
-        self._accounts.begin(self.members.tracked.roots)
+        self.members.track_processes(self._events.begin(self.members.selected_pids, self.members.children))
+        self._accounts.start(self.members.tracked.roots)
 
     def _resume(self) -> None:
         """Reopen the events after the first samples. They were paused while unwind tables were read."""
         late = self._events.scan(FOREVER_NS)
         self._events.took(late, self.maker.lost)
-        self.members.tracked.take(late.others)
-        late.give_back()
+        self.members.tracked.apply_records(late.others)
+        late.release_records()
         self._events.settle()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             self._begin()
@@ -201,7 +201,7 @@ class PerfCollector:
             self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(self._silent_ns(), FIRST_FLUSH_NS)))
             if self._leaving:
                 break
-            last = self._stopping or not self.members.goes_on
+            last = self._stopping or not self.members.has_processes_left
             now = time.monotonic_ns()
             if not last and now - begun_ns < hold_ns and now < handover.next_ns and not self._full():
                 yield self.maker.nothing
@@ -211,9 +211,9 @@ class PerfCollector:
             yield from self._hand_out(until_ns)
             begun_ns = time.monotonic_ns() if trial and not self._trial else min(until_ns, now)
             if trial:
-                cadence.tried(again=self._trial)
+                cadence.note_trial(again=self._trial)
             else:
-                cadence.flushed(time.thread_time_ns() - spent_ns)
+                cadence.note_flush(time.thread_time_ns() - spent_ns)
             if not last and handover.gave(until_ns):
                 yield self.maker.nothing
 
@@ -227,7 +227,7 @@ class PerfCollector:
         if self.members.tracked.young:
             patience_ns = min(patience_ns, self.young_wait_ns)
         if self._starvation is not None:
-            patience_ns = min(patience_ns, self._starvation.patience_ns)
+            patience_ns = min(patience_ns, self._starvation.check_interval_ns)
         return patience_ns
 
     def _wait(self, due_ns: int) -> None:
@@ -246,7 +246,7 @@ class PerfCollector:
                     break
                 left = min(left, until_ns)
             self._hear_of_ends(min(left, self._events.change_rates()))
-            if not self.members.goes_on:
+            if not self.members.has_processes_left:
                 break
 
     def _until_watched(self, watch: Callable[[], int | None]) -> int | None:
@@ -254,50 +254,50 @@ class PerfCollector:
         over.
         """
         now, notified = time.monotonic_ns(), self._waiter.notified
-        if self._watch_times.due(now, notified):
+        if self._watch_times.is_due(now, notified):
             self._waiter.notified = False
             again_ns = watch()
             if again_ns is None:
                 return None
             notified = False
-            self._watch_times.watched(now, again_ns, self.members.had_news)
+            self._watch_times.note_watch(now, again_ns, self.members.has_new_processes)
         return self._watch_times.left_ns(now, notified)
 
     def _hear_of_ends(self, wait_ns: float = 0) -> None:
         tracked = self.members.tracked
         for fd in self._waiter.wait(wait_ns, tracked.alive.values()):
-            tracked.ended(fd)
+            tracked.note_end(fd)
 
-    def drain(self, until_ns: int = FOREVER_NS) -> Iterator[SampleBatch]:
+    def yield_until(self, until_ns: int = FOREVER_NS) -> Iterator[SampleBatch]:
         """Yield the samples up to a time without waiting, for callers that have their own schedule."""
         self._hear_of_ends()
         self._events.change_rates()
         yield from self._hand_out(until_ns)
 
-    def take(self, until_ns: int, switched: SampleRecords, words: U64) -> RingBatches:
+    def take_samples(self, until_ns: int, switched: SampleRecords, words: U64) -> RingBatches:
         """Return the samples up to a time, with further ones of that time in other rings. The caller must call
-        done_with().
+        release_samples().
         """
         self._hear_of_ends()
         self._events.change_rates()
         found = self._events.scan(until_ns)
-        taken = self.maker.take(found, switched, words)
+        taken = self.maker.convert_scan(found, switched, words)
         self._events.took(found, self.maker.lost)
         return taken
 
-    def done_with(self, found: Scan) -> None:
+    def release_samples(self, found: Scan) -> None:
         """Release a scan's memory after all its batches were unwound, and look for new processes."""
         members, untracked = self.members, self.maker.untracked
-        members.heard(found)
-        found.give_back()
+        members.note_scan(found)
+        found.release_records()
         self._events.unwound(found, members.tracked.alive)
         self.maker.forget_untracked()
         if self._events.counting:
             diagnostics = self._reader.diagnostics
-            untracked.update(members.found(untracked, self._events.add, diagnostics, lambda: self._stopping))
+            untracked.update(members.add_matching(untracked, self._events.add, diagnostics, lambda: self._stopping))
         members.tracked.forget_ended()
 
-    def without_trial(self) -> None:
+    def skip_trial(self) -> None:
         """Treat the first samples like all others, instead of pausing the events after them."""
         self._trial = False
         self._events.settle_now(self.members.tracked.alive)
@@ -308,24 +308,24 @@ class PerfCollector:
         self._revive()
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
-        self._accounts.look(self.members.tracked.roots, self._trial or last, self.slots())
+        self._accounts.read_accounts(self.members.tracked.roots, self._trial or last, self.slots())
         first = self._trial and bool(found.samples) and not (last or self._stopping)
         if first or last:  # the events pause while tables are read: that takes longer than the rings have room
             self._events.pause()
-        for batch in map(self._decimation.thinned, self.maker.batches(found)):
-            self.saw(batch)
+        for batch in map(self._decimation.thin_batch, self.maker.batches(found)):
+            self.account_batch(batch)
             yield batch
         births = sum(record.kind == FORK for record in found.others)
-        if self._starvation is not None and self._starvation.found(births, *self._accounts.totals()):
+        if self._starvation is not None and self._starvation.is_starved(births, *self._accounts.totals()):
             self._events.multiply(self.members.tracked.alive)
         if first:
-            self.members.heard(found)
-            found.give_back()
+            self.members.note_scan(found)
+            found.release_records()
             self._trial = False
             self._resume()
             self.members.tracked.forget_ended()
         else:
-            self.done_with(found)
+            self.release_samples(found)
 
     def _revive(self) -> None:
         """Open events on processors that were offline or are new."""
@@ -335,20 +335,20 @@ class PerfCollector:
     def _revived(self) -> Silent:
         found = self._events.revive()
         if self.wakes:
-            self._waiter.also_of(self._reader.rings.owners.values())
+            self._waiter.add_rings(self._reader.rings.owners.values())
         return found
 
-    def saw(self, batch: SampleBatch) -> None:
+    def account_batch(self, batch: SampleBatch) -> None:
         """Account a batch of the recording's processes, also one of another collector."""
-        self._accounts.saw(batch, self.members.tracked.root_of)
+        self._accounts.count_batch(batch, self.members.tracked.root_of)
 
     def learn(self, feedback: Feedback) -> None:
         self._events.learn(feedback)
         self._absent.learn(feedback)
         self._look = feedback.look
 
-    def leave(self, elsewhere: Elsewhere) -> None:
-        """End batches() after the current samples. drain() continues, and batches() may be called again.
+    def leave_samples(self, elsewhere: Elsewhere) -> None:
+        """End batches() after the current samples. yield_until() continues, and batches() may be called again.
 
         Args:
             elsewhere: Finds samples that another collector takes by stops from now on.
@@ -358,7 +358,7 @@ class PerfCollector:
         self._events.forget()
 
     def threads(self) -> list[ThreadInfo]:
-        return self.members.tracked.names.infos(self.maker.sampled)
+        return self.members.tracked.names.describe_threads(self.maker.sampled)
 
     def retire(self) -> None:
         self.members.tracked.names.retire(self.maker.sampled)
@@ -385,9 +385,9 @@ class PerfCollector:
     def _silent_notes(self) -> tuple[str, ...]:
         if not self._silent:
             return ()
-        from pyprof.collectors.perf.cpu_events import note
+        from pyprof.collectors.perf.cpu_events import describe_missed_samples
 
-        return (note(self._silent),)
+        return (describe_missed_samples(self._silent),)
 
     def stop(self) -> None:
         self._stopping = True

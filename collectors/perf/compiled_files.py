@@ -21,14 +21,14 @@ class CompiledFiles:
     def read_ahead(self, pid: int, comm: str) -> None:
         """Read the command line of a process whose exec record is still in a ring."""
         if may_be_compiler(comm):
-            self._read[pid, comm] = compiler_files(comm, procfs.arguments(pid))
+            self._read[pid, comm] = compiler_files(comm, procfs.read_arguments(pid))
 
     def add_executed(self, pid: int, started: int, comm: str) -> None:
         """Note that a process has begun to run a program of this name."""
         read = self._read.pop((pid, comm), None)
         inherited = self._files.pop((pid, started), "")
         if may_be_compiler(comm):
-            found = read or compiler_files(comm, procfs.arguments(pid))
+            found = read or compiler_files(comm, procfs.read_arguments(pid))
             self._files[pid, started] = found.file(inherited)
 
     def add_forked(self, pid: int, started: int, parent: tuple[int, int]) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.records import OVERHEAD
-from pyprof.collectors.perf.ring import LEAST_RING
+from pyprof.collectors.perf.ring import MIN_RING
 from pyprof.options import HOLD, CollectOptions
 
 BATCH = 2000
@@ -19,9 +19,9 @@ BATCH = 2000
 SLACK_S = 0.1
 TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
 
-_MOST_RING = 16 << 20
-_MOST_RINGS = 32 << 20
-_LEAST = 2048
+_MAX_RING = 16 << 20
+_MAX_RINGS = 32 << 20
+_MIN_BYTES = 2048
 _FAR = 4
 """A word at this multiple of the longest copy, or farther, is in another stack."""
 _SURE_AFTER = 256
@@ -64,11 +64,11 @@ class StackSize:
             self._need = max(self._need, int(near.max()) if len(near) else 0)
         self._short = self._need > self.bytes
 
-    def settle(self) -> None:
+    def choose_size(self) -> None:
         """Choose the size after the first samples."""
         self.bytes = max(self._first, self.wanted)
 
-    def tighten(self) -> None:
+    def minimize_size(self) -> None:
         """Make copies as small as possible, because samples will be taken often. Few samples are enough evidence from
         now on.
         """
@@ -83,9 +83,9 @@ class StackSize:
     @property
     def wanted(self) -> int:
         """The size that the walks need, with some room."""
-        return min(max(_LEAST, (self._need + self._need // 2 + 1023) & ~1023), self.most)
+        return min(max(_MIN_BYTES, (self._need + self._need // 2 + 1023) & ~1023), self.most)
 
-    def change(self) -> int:
+    def choose_change(self) -> int:
         """Return a new size, or 0 to keep the current one.
 
         The size grows at once, and shrinks when enough samples support that. Large copies, also those of other
@@ -100,15 +100,15 @@ class StackSize:
             return _LIKELY_ROOM * wanted
         return 0
 
-    def changed(self, size: int) -> None:
+    def set_size(self, size: int) -> None:
         self.bytes = size
         self._short = False
 
 
-def ring_size(options: CollectOptions, cpus: int) -> int:
+def choose_ring_size(options: CollectOptions, cpus: int) -> int:
     """Return the size of a ring that holds the samples of two batches, limited by the memory for all rings."""
     wanted = (min(options.rate_hz * HOLD * options.flush_s, BATCH) + 2 * SLACK_S * options.rate_hz) * (OVERHEAD + 8192)
-    most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
+    most = max(min(_MAX_RING, _MAX_RINGS // cpus), MIN_RING)
     size = 8 << 20
     while size < wanted:
         size *= 2
@@ -117,7 +117,7 @@ def ring_size(options: CollectOptions, cpus: int) -> int:
     return size
 
 
-def elsewhere(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
+def mask_other_stacks(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
     """Return a mask of samples whose walk needed a word so far from the copy that it is in another stack.
 
     Args:
@@ -128,7 +128,7 @@ def elsewhere(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool
     return found
 
 
-def beyond_copy(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
+def mask_beyond_copy(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
     """Return a mask of samples whose walk needed a word that no copy of the kernel can contain.
 
     Nearer words will be part of larger copies.

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.base import CollectorRefused
-from pyprof.collectors.cpu_accounts import Lost
+from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.perf.attr import counted_ns
 from pyprof.model.reasons import said
 
-_LOOK_NS = 2_000_000_000
+_CHECK_INTERVAL_NS = 2_000_000_000
 
 Silent = dict[int, int]
 """Processor -> maximum time in ns for which it had no counting event."""
@@ -62,7 +62,7 @@ class ProcessorEvents:
         self._counted[cpu], self._alive_ns[cpu] = 0, now
         return True
 
-    def revive(self, online: Callable[[], Iterable[int]]) -> Silent:
+    def reopen_events(self, online: Callable[[], Iterable[int]]) -> Silent:
         """Replace events that no longer count, and open events on new processors. This checks at most every two
         seconds.
 
@@ -70,7 +70,7 @@ class ProcessorEvents:
             Processors with a new event, and for how long each had none.
         """
         now, before = self._clock(), self._looked_ns
-        if now < before + _LOOK_NS:
+        if now < before + _CHECK_INTERVAL_NS:
             return {}
         self._looked_ns = now
         found: Silent = {}
@@ -103,14 +103,14 @@ class ProcessorEvents:
         self.fds.clear()
 
 
-def missed(silent: Silent, rate_hz: float, others: Lost) -> Lost:
+def count_missed_samples(silent: Silent, rate_hz: float, others: LostSamples) -> LostSamples:
     """Return the maximum number of sampling times without records, including offline processors.
 
     After that, others may be missing too.
     """
-    return Lost(others.times + sum(silent.values()) * rate_hz / 1e9, False)
+    return LostSamples(others.times + sum(silent.values()) * rate_hz / 1e9, False)
 
 
-def note(silent: Silent) -> str:
+def describe_missed_samples(silent: Silent) -> str:
     which = ", ".join(map(str, sorted(silent)))
     return said("processors_came_back", cpus=which, seconds=f"{sum(silent.values()) / 1e9:.1f}")

@@ -11,11 +11,11 @@ import numpy as np
 from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet
 from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.records import I64
-from pyprof.collectors.switch_events import LEAST_ON_NS, Gap
+from pyprof.collectors.switch_events import MIN_ON_NS, Gap
 
 _FAST_HZ = 5000.0
 """Rate of context switches above which a thread is recorded only for a part of the time."""
-_MOST_TURNS = 9
+_MAX_TURNS = 9
 _FIRST_LOOK_S = 0.02
 
 
@@ -50,14 +50,14 @@ class DutyCycle:
         """Threads whose events are off, in the form that EventSet.switch() expects."""
         return frozenset({EVERY_THREAD}) if self._gap is not None else self.paused
 
-    def gaps(self) -> list[Gap]:
+    def take_gaps(self) -> list[Gap]:
         """Return the time in which the machine's events were off, until now or until they were switched on again."""
         gap = self._gap
         if gap is not None and gap[1] != FOREVER_NS:
             self._gap = None
         return [gap] if gap is not None else []
 
-    def measure(self, tids: I64) -> tuple[dict[int, int], float] | None:
+    def measure_rates(self, tids: I64) -> tuple[dict[int, int], float] | None:
         """Count switches, and return the counts when the measurement is complete.
 
         Args:
@@ -73,14 +73,14 @@ class DutyCycle:
             self._leaves[tid] = self._leaves.get(tid, 0) + count
         now = time.monotonic_ns()
         passed_s = (now - self._counted_ns) / 1e9
-        if passed_s < (LEAST_ON_NS / 1e9 if self._began else _FIRST_LOOK_S):
+        if passed_s < (MIN_ON_NS / 1e9 if self._began else _FIRST_LOOK_S):
             return None
         leaves = self._leaves
         self.rates = {tid: count / passed_s for tid, count in leaves.items()}
         self._began, self._leaves, self._counted_ns = True, {}, now
         return leaves, passed_s
 
-    def pause(self, events: EventSet) -> None:
+    def pause_threads(self, events: EventSet) -> None:
         """Switch off the events of threads above the limit."""
         if self._everything:
             off_hz = sum(self.rates.values()) / self._processors
@@ -99,17 +99,17 @@ class DutyCycle:
         events.switch(tids, on=False)
         self.rests += len(tids - self._rested)
         self._rested |= tids
-        self._turns = min(math.ceil(most_hz / _FAST_HZ), _MOST_TURNS + 1)
+        self._turns = min(math.ceil(most_hz / _FAST_HZ), _MAX_TURNS + 1)
 
     def retire(self) -> None:
         """Forget ended threads whose events were off. Only their number is reported."""
         self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
 
-    def taken(self) -> None:
+    def discard_rates(self) -> None:
         """Discard the rates after they were used."""
         self.rates, self.inherited = {}, False
 
-    def resume(self, events: EventSet | None) -> tuple[frozenset[int], int]:
+    def resume_threads(self, events: EventSet | None) -> tuple[frozenset[int], int]:
         """Switch events on again after enough batches.
 
         Returns:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.cpu_accounts import Endings
+from pyprof.collectors.cpu_accounts import EndedThreadTimes
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.copy_size import SLACK_S, StackSize
 from pyprof.collectors.perf.event_set import EventSet
@@ -137,10 +137,10 @@ class EventManager:
         """
         events = self._events = self._fresh(self._size.bytes)
         if self.scope.processors:  # before the children are found: the events report later ones
-            self.scope.attach(events, named, self._reader.forks)
+            self.scope.attach_events(events, named, self._reader.read_forks)
             return [*named, *children()]
         pids = [*named, *children()]
-        self.scope.attach(events, pids, self._reader.forks)
+        self.scope.attach_events(events, pids, self._reader.read_forks)
         return pids
 
     def add(self, pid: int) -> None:
@@ -151,7 +151,7 @@ class EventManager:
             ProcessLookupError: The process has ended.
         """
         if self._events is not None and not self.scope.processors:
-            self._events.attach([pid], self._reader.forks)
+            self._events.attach([pid], self._reader.read_forks)
 
     @property
     def counting(self) -> bool:
@@ -197,10 +197,12 @@ class EventManager:
         """Return the records in the rings up to a time, with the samples to use."""
         if self._has_random_rates:
             self._counter.count(self._counted)
-        found = self._reader.scan(until_ns)
+        found = self._reader.scan_rings(until_ns)
         if not self.scope.processors:
-            self._last_records.took(found, self._reader.rings.words, round(1e9 / self._rate_hz / self._thinning.factor))
-        found.samples = self._thinning.kept(self._reader.rings.words, found.samples)
+            self._last_records.add_records(
+                found, self._reader.rings.words, round(1e9 / self._rate_hz / self._thinning.factor)
+            )
+        found.samples = self._thinning.thin_records(self._reader.rings.words, found.samples)
         return found
 
     def took(self, found: Scan, lost: int) -> None:
@@ -214,11 +216,11 @@ class EventManager:
         self._lost_records = lost
         self.ticks.took(found, self.lost, self._events)
 
-    def endings(self) -> Endings | None:
+    def endings(self) -> EndedThreadTimes | None:
         """Return times of ended threads, or None if time in the kernel counts or events are on processors."""
         if self.scope.processors or not self.scope.event.user_only:
             return None
-        return self._last_records.endings(round(self.lost * 1e9 / self._rate_hz))
+        return self._last_records.estimate_endings(round(self.lost * 1e9 / self._rate_hz))
 
     def unwound(self, found: Scan, alive: Iterable[int]) -> None:
         """Close events of ended threads, and replace events that copy too little or too much.
@@ -233,7 +235,7 @@ class EventManager:
             self._events.update(found.others)
         if self._narrow():
             self._replace(self._size.bytes, alive)
-        elif size := self._size.change():
+        elif size := self._size.choose_change():
             self._replace(size, alive)
 
     def multiply(self, alive: Iterable[int]) -> None:
@@ -247,17 +249,17 @@ class EventManager:
         if self._events is None or self.scope.processors or self._multiplied:
             return
         self._multiplied = True
-        self._size.tighten()
+        self._size.minimize_size()
         self._replace(self._size.bytes, alive)
 
     def settle(self) -> None:
         """Reduce the copy size to what stacks need, after the first samples."""
-        self._size.settle()
+        self._size.choose_size()
         self._narrow()
 
     def settle_now(self, alive: Iterable[int]) -> None:
         """Replace the events at once by those with the copy size for later samples."""
-        self._size.settle()
+        self._size.choose_size()
         self._replace(self._size.bytes, alive)
 
     def learn(self, feedback: Feedback) -> None:
@@ -283,9 +285,9 @@ class EventManager:
         happened.
         """
         soon = self.scope.samples and self._size.wanted * self._rate_hz * _SOON_S > self._ring_size / 2
-        if not self.scope.filtered or not (soon or self._losses.many(self._lost_records)):
+        if not self.scope.filtered or not (soon or self._losses.has_too_many(self._lost_records)):
             return False
-        self.scope = self.scope.narrowed()
+        self.scope = self.scope.narrow_to_threads()
         return True
 
     def _fresh(self, size: int) -> EventSet:
@@ -293,7 +295,7 @@ class EventManager:
             most_hz = self._ring_size / 4 / _LEAST_WAIT_S / (OVERHEAD + size)
             self._thinning.multiply(self._rate_hz, most_hz, time.monotonic_ns())
         elif self.scope.samples and not self.scope.processors:
-            self._thinning.begin(self._rate_hz, time.monotonic_ns())
+            self._thinning.start_thinning(self._rate_hz, time.monotonic_ns())
         return EventSet(self.scope.event, self._rate_hz * self._thinning.factor, size, self._reader.rings)
 
     def _replace(self, size: int, alive: Iterable[int]) -> None:
@@ -301,13 +303,13 @@ class EventManager:
             return
         fresh = self._fresh(size)
         try:
-            self.scope.attach(fresh, alive, self._reader.forks)
+            self.scope.attach_events(fresh, alive, self._reader.read_forks)
         except (ProcessLookupError, PerfNotAllowed):
             fresh.close()
         else:
             self.ticks.close(self._events)
             self._events = fresh
-        self._size.changed(self._events.stack_size)
+        self._size.set_size(self._events.stack_size)
 
     def close(self) -> None:
         if self._events is not None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.perf.attr import Event, EventKind, SwitchEvent, counted_ns, refusal
 from pyprof.collectors.perf.random_rates import RandomRates
-from pyprof.collectors.perf.records import EXIT, FORK, LOST, Other, parse_task
-from pyprof.collectors.perf.ring import Rings, online_cpus
+from pyprof.collectors.perf.records import EXIT, FORK, LOST, OtherRecord, parse_task
+from pyprof.collectors.perf.ring import Rings, list_online_cpus
 from pyprof.collectors.perf.switch_periods import Periods
 from pyprof.records import dataclass, field, replace
 
@@ -135,7 +135,7 @@ class EventSet:
         Returns:
             Processors with a new event, and for how long each had none.
         """
-        return self._machine.revive(online_cpus) if self._machine is not None else {}
+        return self._machine.reopen_events(list_online_cpus) if self._machine is not None else {}
 
     def _inherit(self, forks: list[Fork]) -> None:
         for at, tid, parent in sorted(forks):
@@ -143,7 +143,7 @@ class EventSet:
                 self.since_ns[tid] = at
                 self._born(at, tid, parent)
 
-    def update(self, others: Iterable[Other]) -> None:
+    def update(self, others: Iterable[OtherRecord]) -> None:
         """Process records of thread starts and ends, and close events that no living thread has any more.
 
         Args:
@@ -234,7 +234,7 @@ class EventSet:
         assert isinstance(self.event, SwitchEvent)
         before, self.event = self.event.periods, replace(self.event, periods=periods)
         for tid, events in self._own.items():
-            if (period := periods.of(tid)) != before.of(tid):
+            if (period := periods.find_period(tid)) != before.find_period(tid):
                 for fd in events.fds.values():
                     with contextlib.suppress(OSError):  # the thread is ending
                         fcntl.ioctl(fd, _PERIOD, struct.pack("=Q", period))
@@ -264,7 +264,7 @@ class EventSet:
             self.rates.forget(fd)
 
 
-def forks_of(others: Iterable[Other]) -> list[Fork]:
+def forks_of(others: Iterable[OtherRecord]) -> list[Fork]:
     """Return the forks among the records."""
     found = ((record.time_ns, parse_task(record.body)) for record in others if record.kind == FORK)
     return [(at, ids[2], ids[3]) for at, ids in found if ids is not None]
@@ -272,6 +272,6 @@ def forks_of(others: Iterable[Other]) -> list[Fork]:
 
 def _tasks(pid: int) -> list[int]:
     try:
-        return procfs.tasks(pid)
+        return procfs.list_tasks(pid)
     except OSError:
         return []

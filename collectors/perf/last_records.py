@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.collectors.cpu_accounts import TICK_NS, Endings
-from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, U64, Other, Scan, parse_task
+from pyprof.collectors.cpu_accounts import TICK_NS, EndedThreadTimes
+from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, U64, OtherRecord, Scan, parse_task
 from pyprof.records import dataclass
 
 
@@ -38,7 +38,7 @@ class LastRecords:
         self._earlier_ns = self._gaps_ns = self._near = self._shortest_ns = 0
         self._unseen_ns = self._seen_ns = self._user_ns = 0
 
-    def took(self, found: Scan, words: U64, period_ns: int) -> None:
+    def add_records(self, found: Scan, words: U64, period_ns: int) -> None:
         """Add all records of a time.
 
         Args:
@@ -63,7 +63,7 @@ class LastRecords:
             if record.kind in (FORK, EXIT):
                 self._born_or_ended(record)
 
-    def _born_or_ended(self, record: Other) -> None:
+    def _born_or_ended(self, record: OtherRecord) -> None:
         ids = parse_task(record.body)
         if ids is None:
             return
@@ -93,7 +93,7 @@ class LastRecords:
     def _tails_ns(self) -> int:
         return self._earlier_ns + self._gaps_ns - self._near * self._shortest_ns
 
-    def endings(self, lost_ns: int) -> Endings:
+    def estimate_endings(self, lost_ns: int) -> EndedThreadTimes:
         """Return the sums over ended threads.
 
         Args:
@@ -102,4 +102,4 @@ class LastRecords:
         unseen_ns = self._unseen_ns
         if self._seen_ns > 0:
             unseen_ns = round(unseen_ns * min(self._user_ns / self._seen_ns, 1))
-        return Endings(self._inexact_ns, self._tails_ns() + unseen_ns + lost_ns)
+        return EndedThreadTimes(self._inexact_ns, self._tails_ns() + unseen_ns + lost_ns)

@@ -12,12 +12,12 @@ Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None
 """A new mapping, all mappings of a reading of /proc/PID/maps, or None for an exec."""
 
-_MOST_CHANGES, _MOST_WORK = 1 << 16, 1 << 26
+_MAX_CHANGES, _MAX_WORK = 1 << 16, 1 << 26
 """Limits for applying new mappings one by one: their number, and the number of changes times that of existing mappings.
 
 Beyond them, the process's maps are read afterwards instead.
 """
-_MOST_SEEN = 4096
+_MAX_SEEN = 4096
 
 
 @dataclass(eq=False)
@@ -34,16 +34,16 @@ class PendingChanges:
     def __iter__(self) -> Iterator[tuple[int, Change]]:
         return ((at, change) for at, _, change in self._changes)
 
-    def have_room(self, mapped: int) -> bool:
+    def has_room(self, mapped: int) -> bool:
         """Return True if there is room for another new mapping, else note that one was skipped.
 
         Args:
             mapped: Number of existing mappings.
         """
-        self.skipped = self.skipped or len(self._changes) >= min(_MOST_CHANGES, _MOST_WORK // (mapped + 1))
+        self.skipped = self.skipped or len(self._changes) >= min(_MAX_CHANGES, _MAX_WORK // (mapped + 1))
         return not self.skipped
 
-    def note(self, time_ns: int, change: Change) -> None:
+    def add_change(self, time_ns: int, change: Change) -> None:
         self._order += 1
         insort(self._changes, (time_ns, self._order, change), key=lambda noted: noted[:2])
 
@@ -55,14 +55,14 @@ class CodePlaces:
     _seen: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
     _count: int = 0
 
-    def note(self, mapping: Mapping, image: ProgramImage) -> None:
+    def add_mapping(self, mapping: Mapping, image: ProgramImage) -> None:
         """Note a mapping. If two files were mapped at one address, mark the range of the image as contested.
 
         Memory that is read now may be that of either file. A place is noted once, because a program may map a thousand
         files there.
         """
         place = mapping.start, mapping.end
-        if not mapping.inode or place in self._seen.get(mapping.inode, ()) or self._count == _MOST_SEEN:
+        if not mapping.inode or place in self._seen.get(mapping.inode, ()) or self._count == _MAX_SEEN:
             return
         for start, end in (each for inode, seen in self._seen.items() if inode != mapping.inode for each in seen):
             if start < mapping.end and mapping.start < end:

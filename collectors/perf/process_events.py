@@ -20,7 +20,7 @@ from pyprof.collectors.perf.records import (
 )
 from pyprof.collectors.perf.ring import Ring, Rings
 
-_MOST_RECORDS = 20_000
+_MAX_RECORDS = 20_000
 """Maximum number of records of one ring that one call reads."""
 _BODY = 1 << 13
 _GENERATIONS = 16
@@ -52,7 +52,7 @@ class ProcessEvents:
         self._looked_ns = 0
         self._coming: dict[int, int] = {}
 
-    def look(self) -> set[int]:
+    def take_reported_pids(self) -> set[int]:
         """Return the pids that were reported since the last reading."""
         self._looked_ns = time.monotonic_ns()
         named_pids: set[int] = set()
@@ -61,7 +61,7 @@ class ProcessEvents:
             self._read[cpu] = self._walk(ring, max(self._read.get(cpu, 0), ring.tail), named_pids, born)
         return self._ours(named_pids, born)
 
-    def heard(self, found: Scan) -> set[int]:
+    def note_scan(self, found: Scan) -> set[int]:
         """Return the pids that a scan reports, for a caller that has read all records up to a time and then releases
         them.
         """
@@ -75,26 +75,28 @@ class ProcessEvents:
     def _ours(self, named_pids: set[int], born: dict[int, int]) -> set[int]:
         now = time.monotonic_ns()
         for _ in range(_GENERATIONS):
-            fresh = {pid for pid, parent in born.items() if self._children and self.knows(parent)} - self._coming.keys()
+            fresh = {
+                pid for pid, parent in born.items() if self._children and self.is_recorded(parent)
+            } - self._coming.keys()
             if not fresh:
                 break
             named_pids |= fresh
             self._coming |= dict.fromkeys(fresh, now)
-        ours = {pid for pid in named_pids if self.knows(pid)}
+        ours = {pid for pid in named_pids if self.is_recorded(pid)}
         programs, self._programs = self._programs, {}
         for pid in programs.keys() & ours:
             self._executed(pid, programs[pid])
         self._coming = {pid: at for pid, at in self._coming.items() if now < at + _COMING_NS and not self._sampled(pid)}
         return ours
 
-    def knows(self, pid: int) -> bool:
+    def is_recorded(self, pid: int) -> bool:
         """Return True if a process belongs to the recording, or will when its fork record is consumed."""
         return pid in self._coming or self._sampled(pid)
 
     def _walk(self, ring: Ring, position: int, named_pids: set[int], born: dict[int, int]) -> int:
         """Read new records of a ring and return the position after the last one."""
         head, words = ring.head, self._rings.words
-        for _ in range(_MOST_RECORDS):
+        for _ in range(_MAX_RECORDS):
             if position >= head:
                 break
             word = ring.first + (position & (ring.size - 1)) // 8
@@ -103,7 +105,7 @@ class ProcessEvents:
             if size < 32 or size & 7 or size > head - position:
                 return head
             if kind in (COMM, FORK, MMAP2) and size <= _BODY:
-                ring.mend(position & (ring.size - 1), size)
+                ring.make_contiguous(position & (ring.size - 1), size)
                 if kind != MMAP2 or int(words[word + 1]) & 0xFFFF_FFFF not in named_pids:
                     self._note(kind, misc, words[word + 1 : word + size // 8 - 3].tobytes(), named_pids, born)
             position += size

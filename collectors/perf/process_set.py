@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from pyprof.collectors.linux.children import descendants
+from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.perf.process_events import ProcessEvents
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.records import Scan
@@ -22,7 +22,7 @@ class ProcessSet:
         tracked: State of the processes according to the kernel's records.
         everything: True if all processes of the machine are recorded.
         joined: Function to call with processes that match later.
-        had_news: True if the last call of news() found something.
+        has_new_processes: True if the last call of take_new_processes() found something.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ProcessSet:
         self.tracked = tracked
         self.everything = selection is not None and selection.everything
         self.joined: Callable[[list[int]], None] = lambda pids: None
-        self.had_news = False
+        self.has_new_processes = False
         self._pid = pid
         self._selection = selection
         self._children = options.subprocesses
@@ -48,7 +48,7 @@ class ProcessSet:
         self._asked = False
 
     @property
-    def named(self) -> dict[int, None]:
+    def selected_pids(self) -> dict[int, None]:
         """The selected processes in order."""
         return dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
 
@@ -59,14 +59,14 @@ class ProcessSet:
 
     def children(self) -> list[int]:
         """Return the existing children of the selected processes, if children are followed."""
-        return list(descendants(self.named)) if self._children else []
+        return list(find_descendants(self.selected_pids)) if self._children else []
 
-    def watch(self, rings: Rings) -> None:
+    def watch_rings(self, rings: Rings) -> None:
         """Set the rings that contain the records of forks and execs."""
         children = self._children or self.everything
         self._news = ProcessEvents(rings, self._is_sampled, children, self.tracked.files.read_ahead)
 
-    def meet(self, pids: list[int]) -> None:
+    def track_processes(self, pids: list[int]) -> None:
         """Start to track processes.
 
         Raises:
@@ -75,13 +75,13 @@ class ProcessSet:
         """
         for pid in pids:
             try:
-                self.tracked.meet(pid)
+                self.tracked.track_process(pid)
             except (ProcessLookupError, PermissionError):
                 if pid == self._pid and not self.everything:
                     raise
         self._fresh.update(pids)
 
-    def found(
+    def add_matching(
         self,
         known: set[int],
         attach: Callable[[int], None],
@@ -100,12 +100,12 @@ class ProcessSet:
         """
         if self._selection is None or self.everything or is_over():
             return
-        for pid in self._selection.find(self.tracked.histories.keys() | known):
+        for pid in self._selection.find_new(self.tracked.histories.keys() | known):
             if is_over():
                 return
             try:
                 attach(pid)
-                self.tracked.add(pid)
+                self.tracked.add_process(pid)
                 self._fresh.add(pid)
                 self.joined([pid])
             except (ProcessLookupError, PermissionError):
@@ -117,23 +117,23 @@ class ProcessSet:
         """The processes that have not ended."""
         return list(self.tracked.alive)
 
-    def heard(self, found: Scan) -> None:
-        """Read forks, execs and mappings of a scan before its memory is released, if news() is in use."""
+    def note_scan(self, found: Scan) -> None:
+        """Read forks, execs and mappings of a scan before its memory is released, if take_new_processes() is in use."""
         if self._news is not None and self._asked:
-            self._fresh |= self._news.heard(found)
+            self._fresh |= self._news.note_scan(found)
 
-    def news(self) -> set[int]:
+    def take_new_processes(self) -> set[int]:
         """Return processes that appeared or run new code since the last call. Some may have ended."""
         self._asked = True
         if self._news is not None:
-            self._fresh |= self._news.look()
+            self._fresh |= self._news.take_reported_pids()
         fresh, self._fresh = self._fresh, set()
-        self.had_news = bool(fresh)
+        self.has_new_processes = bool(fresh)
         return fresh
 
-    def follows(self, pid: int) -> bool:
+    def follows_children(self, pid: int) -> bool:
         """Return True if a process belongs to the recording, even if its fork record was not processed yet."""
-        return self._news.knows(pid) if self._news is not None else self._is_sampled(pid)
+        return self._news.is_recorded(pid) if self._news is not None else self._is_sampled(pid)
 
     @property
     def _lasting(self) -> bool:
@@ -148,7 +148,7 @@ class ProcessSet:
         return self._selection.pids if self._selection is not None else (self._pid,)
 
     @property
-    def goes_on(self) -> bool:
+    def has_processes_left(self) -> bool:
         """True if there is still a process to sample, or one may appear."""
         if self._lasting:
             return True

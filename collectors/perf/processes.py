@@ -15,12 +15,12 @@ from pyprof.collectors.perf.records import (
     FORK,
     MISC_COMM_EXEC,
     MMAP2,
-    Other,
+    OtherRecord,
     parse_comm,
     parse_mmap2,
     parse_task,
 )
-from pyprof.collectors.perf.spaces import History, MappingLayout
+from pyprof.collectors.perf.spaces import MappingHistory, MappingLayout
 from pyprof.collectors.perf.thread_names import ThreadNames
 from pyprof.collectors.thread_lives import Identities
 
@@ -49,7 +49,7 @@ class TrackedProcesses:
             follows: True if children of recorded processes are recorded.
         """
         self._follows = follows
-        self.histories: dict[int, History] = {}
+        self.histories: dict[int, MappingHistory] = {}
         self.alive: dict[int, int] = {}
         self.lives = ids.lives
         self._next_id = ids.next_id
@@ -58,7 +58,7 @@ class TrackedProcesses:
         self._ended: list[int] = []
         self._came_ns = 0
 
-    def add(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         """Add a running process.
 
         Raises:
@@ -68,12 +68,14 @@ class TrackedProcesses:
         directory = procfs.ProcDir(pid)
         try:
             root = self._root(pid, directory)
-            self.histories[pid] = History(pid, self._next_id, MappingLayout(procfs.parse_maps(directory.maps())), root)
+            self.histories[pid] = MappingHistory(
+                pid, self._next_id, MappingLayout(procfs.parse_maps(directory.maps())), root
+            )
             for tid in directory.threads():
                 with contextlib.suppress(ProcessLookupError):
                     name = os.fsdecode(directory.read(f"task/{tid}/comm").rstrip(b"\n"))
-                    started = self.lives.found(tid)
-                    self.names.put(tid, started, pid, name)
+                    started = self.lives.read_proc_start(tid)
+                    self.names.add_name(tid, started, pid, name)
                     if tid == pid:
                         self.files.add_executed(pid, started, name)
         finally:
@@ -101,7 +103,7 @@ class TrackedProcesses:
         history = self.histories.get(pid)
         return history.parent if history is not None else 0
 
-    def meet(self, pid: int) -> None:
+    def track_process(self, pid: int) -> None:
         """Add a process, or check a known one after some time without records.
 
         Raises:
@@ -111,8 +113,8 @@ class TrackedProcesses:
         known = self.histories.get(pid)
         if known is None or not known.unmoved():
             if known is not None:
-                known.ended()
-            self.add(pid)
+                known.note_end()
+            self.add_process(pid)
 
     @property
     def young(self) -> bool:
@@ -124,7 +126,7 @@ class TrackedProcesses:
             with contextlib.suppress(OSError):
                 self.alive[pid] = os.pidfd_open(pid)
 
-    def take(self, others: Iterable[Other]) -> None:
+    def apply_records(self, others: Iterable[OtherRecord]) -> None:
         """Apply records in order of time."""
         for record in others:
             if record.kind == MMAP2:
@@ -136,41 +138,41 @@ class TrackedProcesses:
             elif record.kind == EXIT:
                 self._exited(record)
 
-    def _mapped(self, record: Other) -> None:
+    def _mapped(self, record: OtherRecord) -> None:
         history = self.histories.get(int.from_bytes(record.body[:4], "little"))
         if history is None or not history.takes_mappings():
             return
         if (mapping := parse_mmap2(record.body)) is not None:
-            history.mapped(record.time_ns, mapping)
+            history.add_mapping(record.time_ns, mapping)
 
-    def _named(self, record: Other) -> None:
+    def _named(self, record: OtherRecord) -> None:
         found = parse_comm(record.body)
         if found is None:
             return
         pid, tid, name = found
         if self.filters and pid not in self.histories:
             return
-        started = self.lives.at(tid, record.time_ns)
-        self.names.put(tid, started, pid, name)
+        started = self.lives.find_start(tid, record.time_ns)
+        self.names.add_name(tid, started, pid, name)
         if record.misc & MISC_COMM_EXEC and pid in self.histories:
             self._came_ns = time.monotonic_ns()
-            self.histories[pid].executed(record.time_ns)
+            self.histories[pid].note_exec(record.time_ns)
             self.files.add_executed(pid, started, name)
 
-    def _forked(self, record: Other) -> None:
+    def _forked(self, record: OtherRecord) -> None:
         ids = parse_task(record.body)
         if ids is None:
             return
         pid, parent, tid, parent_tid = ids
         if self.filters and not self._belongs(pid, parent):
             return
-        self.lives.forked(tid, record.time_ns)
-        known = self.names.at(parent_tid, record.time_ns) or self.names.at(parent, record.time_ns)
-        self.names.put(tid, self.lives.at(tid, record.time_ns), pid, known[1] if known else "?")
+        self.lives.note_fork(tid, record.time_ns)
+        known = self.names.find_name(parent_tid, record.time_ns) or self.names.find_name(parent, record.time_ns)
+        self.names.add_name(tid, self.lives.find_start(tid, record.time_ns), pid, known[1] if known else "?")
         if pid != parent and parent in self.histories and pid not in self.alive:
             self._came_ns = time.monotonic_ns()
-            self.histories[pid] = self.histories[parent].child(pid, record.time_ns)
-            began, of_parent = (self.lives.at(each, record.time_ns) for each in (pid, parent))
+            self.histories[pid] = self.histories[parent].make_child(pid, record.time_ns)
+            began, of_parent = (self.lives.find_start(each, record.time_ns) for each in (pid, parent))
             self.files.add_forked(pid, began, (parent, of_parent))
             self._watch(pid)
 
@@ -179,21 +181,21 @@ class TrackedProcesses:
         if pid == parent or (self._follows and parent in self.histories):
             return parent in self.histories
         if pid in self.histories and pid not in self.alive:
-            self.histories.pop(pid).ended()
+            self.histories.pop(pid).note_end()
         return False
 
-    def _exited(self, record: Other) -> None:
+    def _exited(self, record: OtherRecord) -> None:
         ids = parse_task(record.body)
         if ids is not None and ids[0] not in self.alive and ids[0] == ids[2] and ids[0] in self.histories:
-            self.histories[ids[0]].ended()
+            self.histories[ids[0]].note_end()
 
-    def ended(self, pidfd: int) -> None:
+    def note_end(self, pidfd: int) -> None:
         """Note the end of a process, which poll reported for its pidfd."""
         for pid, fd in list(self.alive.items()):
             if fd == pidfd:
                 os.close(fd)
                 del self.alive[pid]
-                self.histories[pid].ended()
+                self.histories[pid].note_end()
 
     def forget_ended(self) -> None:
         """Drop processes that had already ended at the last call. Late samples of them have arrived by now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyprof.collectors.perf.event_set import Fork, forks_of
-from pyprof.collectors.perf.records import Scan, scan
+from pyprof.collectors.perf.records import Scan, scan_ring
 from pyprof.collectors.perf.ring import Rings
 from pyprof.diagnostics import Diagnostics
 from pyprof.records import dataclass
@@ -20,25 +20,27 @@ class RingReader:
     Attributes:
         rings: The rings.
         diagnostics: Counts broken rings.
-        known: Pids of the recording, or None if records of other processes are wanted too.
+        recorded_pids: Pids of the recording, or None if records of other processes are wanted too.
     """
 
     rings: Rings
     diagnostics: Diagnostics
-    known: Mapping[int, object] | None = None
+    recorded_pids: Mapping[int, object] | None = None
 
-    def scan(self, until_ns: int) -> Scan:
-        return self._scan(Scan(known=None if self.known is None else self.known.keys()), until_ns)
+    def scan_rings(self, until_ns: int) -> Scan:
+        return self._scan(
+            Scan(recorded_pids=None if self.recorded_pids is None else self.recorded_pids.keys()), until_ns
+        )
 
     def _scan(self, found: Scan, until_ns: int) -> Scan:
         for ring in self.rings.rings.values():
-            scan(ring, self.rings.words, until_ns, found)
-        found.kin(self.rings.words)
+            scan_ring(ring, self.rings.words, until_ns, found)
+        found.add_descendants(self.rings.words)
         found.others.sort(key=lambda record: record.time_ns)
         if found.broken:
             self.diagnostics.count("ring held something else than records", found.broken)
         return found
 
-    def forks(self) -> list[Fork]:
+    def read_forks(self) -> list[Fork]:
         """Return all forks in the rings, including those of other processes. Nothing is consumed."""
         return forks_of(self._scan(Scan(), FOREVER_NS).others)

@@ -46,7 +46,7 @@ ABI_32, ABI_64 = 1, 2
 
 
 @dataclass(slots=True)
-class Other:
+class OtherRecord:
     """A record that is not a sample.
 
     Attributes:
@@ -71,45 +71,45 @@ class Scan:
         others: Other records.
         tails: Position up to which each ring was read, in bytes.
         broken: Number of rings with invalid data.
-        known: Pids of the recording's processes, or None if all records are wanted.
-        strange: (time, word, size in words) of records of unknown processes. kin() checks them after all rings were
-            read.
+        recorded_pids: Pids of the recording's processes, or None if all records are wanted.
+        strange: (time, word, size in words) of records of unknown processes. add_descendants() checks them after all
+            rings were read.
     """
 
     samples: list[I64] = field(default_factory=list)
-    others: list[Other] = field(default_factory=list)
+    others: list[OtherRecord] = field(default_factory=list)
     tails: list[tuple[Ring, int]] = field(default_factory=list)
     broken: int = 0
-    known: Set[int] | None = None
+    recorded_pids: Set[int] | None = None
     strange: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def keep(self, words: U64, header: int, time_ns: int, word: int, size: int) -> None:
+    def add_other(self, words: U64, header: int, time_ns: int, word: int, size: int) -> None:
         """Add a record that is not a sample; its size is in words."""
         body = words[word + 1 : word + size - 3].tobytes()
-        self.others.append(Other(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
+        self.others.append(OtherRecord(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
 
-    def kin(self, words: U64) -> None:
+    def add_descendants(self, words: U64) -> None:
         """Add records of processes that known processes have forked. They may be in other rings than the fork."""
         forks = [(record.time_ns, record.body[:4]) for record in self.others if record.kind == FORK]
         # the earliest fork counts
         births = {int.from_bytes(pid, "little"): at for at, pid in sorted(forks, reverse=True)}
-        if self.known is None or not births.keys() - self.known:
+        if self.recorded_pids is None or not births.keys() - self.recorded_pids:
             return
         for time_ns, word, size in sorted(self.strange):
             header, ids = int(words[word]), int(words[word + 1])
             pid, forked = ids & 0xFFFF_FFFF, header & 0xFFFF_FFFF == FORK
             if births.get(pid, time_ns + 1) <= time_ns or (forked and births.get(ids >> 32, time_ns + 1) <= time_ns):
                 births[pid] = min(births.get(pid, time_ns), time_ns)
-                self.keep(words, header, time_ns, word, size)
+                self.add_other(words, header, time_ns, word, size)
 
-    def give_back(self) -> None:
+    def release_records(self) -> None:
         for ring, tail in self.tails:
-            ring.give_back(tail)
+            ring.release_records(tail)
 
 
-def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
+def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
     """Add the records of a ring up to until_ns. The limit allows to sort records of several rings by time."""
-    position, head, known, view = ring.tail, ring.head, into.known, words.data
+    position, head, known, view = ring.tail, ring.head, into.recorded_pids, words.data
     if not 0 <= head - position <= ring.size:
         into.broken += 1
         into.tails.append((ring, head))
@@ -123,7 +123,7 @@ def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
             into.broken += 1
             position = head
             break
-        ring.mend(at, size)
+        ring.make_contiguous(at, size)
         if header & 0xFFFF_FFFF == SAMPLE:
             run = _run(words, word, size, min(head - position, ring.size - at) // size)
             late = words[word + TIME : word + TIME + run * (size // 8) : size // 8] > np.uint64(until_ns)
@@ -142,7 +142,7 @@ def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
             kind, ids = header & 0xFFFF_FFFF, view[word + 1]
             is_ours = known is None or kind not in _OF_PROCESSES or ids & 0xFFFF_FFFF in known
             if is_ours or (kind == FORK and known is not None and ids >> 32 in known):
-                into.keep(words, header, time_ns, word, size // 8)
+                into.add_other(words, header, time_ns, word, size // 8)
             else:
                 into.strange.append((time_ns, word, size // 8))
             position += size
@@ -271,7 +271,7 @@ def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple
 
 _PLACE = struct.Struct("=QQQIIQQII")
 """Fields of an MMAP2 record after pid and tid."""
-_MOST_KEPT = 256
+_MAX_KEPT = 256
 _TASK = struct.Struct("=IIII")
 _TWO = struct.Struct("=II")
 _LOST = struct.Struct("=QQ")
@@ -282,7 +282,7 @@ def parse_mmap2(body: bytes) -> Mapping | None:
     place = body[_TWO.size :]
     if len(place) < _PLACE.size:
         return None
-    return _known_mapping(place) if len(place) <= _MOST_KEPT else _mapping(place)
+    return _known_mapping(place) if len(place) <= _MAX_KEPT else _mapping(place)
 
 
 def _mapping(place: bytes) -> Mapping:

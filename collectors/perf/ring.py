@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.linux.perf_arch import settle
+from pyprof.collectors.linux.perf_arch import order_reads
 from pyprof.collectors.perf.attr import PerfNotAllowed, refusal, ring_owner
 
 _PAGE = mmap.PAGESIZE
 _HEAD, _TAIL = 1024 // 8, 1032 // 8
 _SPILL = (1 << 16) + _PAGE
-LEAST_RING = 64 << 10
+MIN_RING = 64 << 10
 _MUCH = 4
 """A ring should be read when more than one part in this many is used."""
 
@@ -47,7 +47,7 @@ class Ring:
     def head(self) -> int:
         """Number of bytes that the kernel has written since the beginning. They may be read after this call."""
         head = int(self._words[self._control + _HEAD])
-        settle()
+        order_reads()
         return head
 
     @property
@@ -55,12 +55,12 @@ class Ring:
         """Number of bytes that were released."""
         return int(self._words[self._control + _TAIL])
 
-    def give_back(self, tail: int) -> None:
+    def release_records(self, tail: int) -> None:
         """Release everything before `tail`, so that the kernel may overwrite it."""
-        settle()
+        order_reads()
         self._words[self._control + _TAIL] = tail
 
-    def mend(self, at: int, size: int) -> None:
+    def make_contiguous(self, at: int, size: int) -> None:
         """Make a record contiguous that wraps around the ring's end.
 
         Args:
@@ -172,7 +172,7 @@ def _refused(error: int, size: int) -> PerfNotAllowed:
     return PerfNotAllowed(f"The ring of perf_events cannot be mapped: errno {error}.", "--collector ptrace")
 
 
-def online_cpus() -> list[int]:
+def list_online_cpus() -> list[int]:
     """Return the processors on which a thread may run.
 
     Raises:
@@ -182,7 +182,7 @@ def online_cpus() -> list[int]:
         return _listed(file.read())
 
 
-def present_cpus() -> list[int]:
+def list_present_cpus() -> list[int]:
     """Return the processors of the machine, including offline ones."""
     with open("/sys/devices/system/cpu/present", encoding="ascii") as file:
         return _listed(file.read())
@@ -200,8 +200,8 @@ def open_rings(cpus: list[int], size: int, exactly: bool, wakes: bool) -> Rings:
     """Open the largest rings up to `size` that the kernel permits. See Rings for `wakes`."""
     while True:
         try:
-            return Rings(cpus, size, wakes, present_cpus())
+            return Rings(cpus, size, wakes, list_present_cpus())
         except RingTooLarge:
-            if exactly or size <= LEAST_RING:
+            if exactly or size <= MIN_RING:
                 raise
             size //= 2

@@ -16,7 +16,7 @@ from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
 
-_MOST_LOST = 32
+_MAX_LOST = 32
 _FIRST_NS = 2_000_000_000
 
 
@@ -33,7 +33,7 @@ class Losses:
         self._first_until_ns = clock() + _FIRST_NS
         self._first = 0
 
-    def many(self, lost: int) -> bool:
+    def has_too_many(self, lost: int) -> bool:
         """Return True if too many records were lost.
 
         Args:
@@ -41,7 +41,7 @@ class Losses:
         """
         if self._clock() < self._first_until_ns:
             self._first = lost
-        return lost - self._first > _MOST_LOST
+        return lost - self._first > _MAX_LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Scope:
     on_threads: Event | None = None
     samples: bool = True
 
-    def narrowed(self) -> Scope:
+    def narrow_to_threads(self) -> Scope:
         """Return the scope of events on threads, so that other processes do not fill the rings."""
         return Scope(self.on_threads, False, False, samples=self.samples) if self.on_threads is not None else self
 
@@ -71,7 +71,7 @@ class Scope:
         """True if the rings contain records that do not belong to the recording."""
         return self.processors and not self.everything
 
-    def attach(self, events: EventSet, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
+    def attach_events(self, events: EventSet, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
         """Open the events.
 
         Raises:
@@ -109,7 +109,7 @@ def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) 
     return Scope(on_processor, True, False, on_thread)
 
 
-def scope_of_records(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
+def choose_record_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
     """Return the best scope for records without samples.
 
     Events on processors are preferred. An event on a thread makes each of its switches longer, by a fifth of a round

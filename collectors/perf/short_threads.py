@@ -30,10 +30,10 @@ The square of the golden ratio is 2.618: multiples of its inverse fall most even
 there would be 13 phases, of which a half of the program has 6 or 7."""
 _JUDGED_NS, _MUCH = 50_000_000, 0.15
 """Time that must be due for a decision, and the share of it without samples above which more records are made."""
-_SOON_NS, _NO_HURRY_NS = 100_000_000, 1 << 62
+_MIN_CHECK_INTERVAL_NS, _MAX_CHECK_INTERVAL_NS = 100_000_000, 1 << 62
 
 
-class Draw:
+class RandomSelection:
     """A random choice of one item from each group of consecutive items. Groups continue from call to call.
 
     If the mean size is not whole, each group has the next smaller or the next larger size by chance. So each item is
@@ -41,16 +41,16 @@ class Draw:
     """
 
     def __init__(self) -> None:
-        self.begin(1)
+        self.start_groups(1)
 
-    def begin(self, mean: float) -> None:
+    def start_groups(self, mean: float) -> None:
         """Start groups of a new mean size. The choice in the current group is already made."""
         self._least, self._rest = int(mean), mean % 1
         self._start = 0
         """Where the next group begins, counted from the next item."""
         self._chosen = np.zeros(0, np.int64)
 
-    def take(self, n: int) -> I64:
+    def choose_items(self, n: int) -> I64:
         """Return the indices of the chosen ones of the next n items."""
         count = max(-(-(n - self._start) // self._least), 0)
         sizes = self._least + (_uniform(count) < self._rest)
@@ -70,15 +70,15 @@ def _uniform(count: int) -> npt.NDArray[np.float64]:
 
 
 class Thinning:
-    """A filter that keeps one of `factor` records, of those that were made after the first begin()."""
+    """A filter that keeps one of `factor` records, of those that were made after the first start_thinning()."""
 
     def __init__(self) -> None:
         self.factor = 1.0
         self._records = random.uniform(*_RECORDS)
         self._since_ns = 0
-        self._draw = Draw()
+        self._draw = RandomSelection()
 
-    def begin(self, rate_hz: float, now_ns: int) -> None:
+    def start_thinning(self, rate_hz: float, now_ns: int) -> None:
         """Thin the records from now on, so that no program is in step with the samples."""
         self._change(self._usual(rate_hz), now_ns)
 
@@ -102,9 +102,9 @@ class Thinning:
         if self.factor == 1:
             self._since_ns = now_ns
         self.factor = factor
-        self._draw.begin(factor)
+        self._draw.start_groups(factor)
 
-    def kept(self, words: U64, pieces: list[I64]) -> list[I64]:
+    def thin_records(self, words: U64, pieces: list[I64]) -> list[I64]:
         """Return the samples to keep: all older ones, and one in `factor` of the others.
 
         Args:
@@ -116,7 +116,7 @@ class Thinning:
         first = np.concatenate(pieces)
         dense = words[first + TIME].view(np.int64) >= self._since_ns
         keep = ~dense
-        keep[np.flatnonzero(dense)[self._draw.take(int(np.count_nonzero(dense)))]] = True
+        keep[np.flatnonzero(dense)[self._draw.choose_items(int(np.count_nonzero(dense)))]] = True
         return [first[keep]] if keep.any() else []
 
 
@@ -124,15 +124,15 @@ class Starvation:
     """A check whether much of the time has no samples because threads are short.
 
     Attributes:
-        patience_ns: Maximum time until the next call of found(). It is short before the first decision.
+        check_interval_ns: Maximum time until the next call of is_starved(). It is short before the first decision.
     """
 
     def __init__(self, rate_hz: float) -> None:
-        self.patience_ns = _SOON_NS
+        self.check_interval_ns = _MIN_CHECK_INTERVAL_NS
         self._period_ns = round(1e9 / rate_hz)
         self._due = self._seen = self._births = 0
 
-    def found(self, births: int, due_ns: int, seen_ns: int) -> bool:
+    def is_starved(self, births: int, due_ns: int, seen_ns: int) -> bool:
         """Return True if too much time since the last decision has no samples.
 
         Args:
@@ -145,7 +145,7 @@ class Starvation:
         if due < _JUDGED_NS:
             return False
         starved = _MUCH * due < missing < self._births * self._period_ns
-        self._due, self._seen, self._births, self.patience_ns = due_ns, seen_ns, 0, _NO_HURRY_NS
+        self._due, self._seen, self._births, self.check_interval_ns = due_ns, seen_ns, 0, _MAX_CHECK_INTERVAL_NS
         return starved
 
 
@@ -159,9 +159,9 @@ class Decimation:
         self.left_out = 0
         self._stride = stride
         self._every = 1
-        self._draw = Draw()
+        self._draw = RandomSelection()
 
-    def thinned(self, batch: SampleBatch) -> SampleBatch:
+    def thin_batch(self, batch: SampleBatch) -> SampleBatch:
         chosen, every = self.choose(len(batch))
         if every == 1:
             return batch
@@ -176,9 +176,9 @@ class Decimation:
         """
         if self._stride.every != self._every:
             self._every = self._stride.every
-            self._draw.begin(self._every)
+            self._draw.start_groups(self._every)
         if self._every == 1 or not n:
             return np.arange(n), 1
-        chosen = self._draw.take(n)
+        chosen = self._draw.choose_items(n)
         self.left_out += n - len(chosen)
         return chosen, self._every

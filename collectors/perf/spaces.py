@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.linux.mapped_memory import guarded, maps_of
+from pyprof.collectors.linux.mapped_memory import make_guarded_reader, make_maps_reader
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.collectors.perf.pending_mappings import Change, CodePlaces, Mappings, PendingChanges
 from pyprof.errors import FormatError
@@ -23,8 +23,8 @@ from pyprof.records import dataclass, field, replace
 
 HIDDEN = -1
 _NEAR_NS = 20_000_000
-_MOST_REPLACED = 16
-_MOST_SEGMENTS = 8
+_MAX_REPLACED = 16
+_MAX_SEGMENTS = 8
 _READ_BUDGET = 5
 """Reading a process's maps takes a fifth of the time at most, however long they are."""
 _EXEC_NS = 20_000_000  # time after an exec in which samples may still have the old program's registers
@@ -42,7 +42,7 @@ class MappingLayout:
         self._all: Mappings | None = mappings
         self._made = list(mappings)
 
-    def begin(self, mappings: Mappings) -> None:
+    def replace_mappings(self, mappings: Mappings) -> None:
         """Replace all mappings."""
         self._all, self._made = mappings, list(mappings)
 
@@ -58,12 +58,12 @@ class MappingLayout:
     def _together(self) -> Mappings:
         return tuple(self._made)
 
-    def holds(self, mapping: Mapping) -> bool:
+    def has_mapping(self, mapping: Mapping) -> bool:
         """Return True if the same part of the same file is already mapped there."""
         at = bisect_left(self._made, mapping.start, key=_start)
         return bool(mapping.inode) and at < len(self._made) and self._made[at] == mapping
 
-    def cover(self, mapping: Mapping) -> None:
+    def cover_range(self, mapping: Mapping) -> None:
         """Add a mapping, and cut what it covers out of the existing ones."""
         made = self._made
         first = max(bisect_right(made, mapping.start, key=_start) - 1, 0)
@@ -77,7 +77,7 @@ class MappingLayout:
 
 
 @dataclass(eq=False)
-class History:
+class MappingHistory:
     """The mappings of one process over time (CLOCK_MONOTONIC).
 
     Attributes:
@@ -87,7 +87,7 @@ class History:
         root: The selected process of its process tree.
         parent: The process that forked it; 0 if that is unknown or it has called exec since.
         image: Its current program image.
-        _changes: Changes that no settle() has applied yet.
+        _changes: Changes that no assign_spaces() has applied yet.
         _stale: True if `_now` was read before a change.
         _look_ns: Time before which the maps are not read again.
         _now: The mappings that were read last.
@@ -115,35 +115,35 @@ class History:
 
     @property
     def mappings(self) -> Mappings:
-        """The mappings as of the last settle()."""
+        """The mappings as of the last assign_spaces()."""
         return self.layout.mappings
 
-    def hide(self) -> None:
+    def hide_mappings(self) -> None:
         """Hide samples of the current program. Those after an exec are wanted."""
         self._hidden = self.image
 
     def takes_mappings(self) -> bool:
-        """Return False if more mappings were made since the last settle() than can be applied one by one."""
-        return self._changes.have_room(len(self.layout))
+        """Return False if more mappings were made since the last assign_spaces() than can be applied one by one."""
+        return self._changes.has_room(len(self.layout))
 
-    def mapped(self, time_ns: int, mapping: Mapping) -> None:
+    def add_mapping(self, time_ns: int, mapping: Mapping) -> None:
         """Note a new executable mapping."""
-        self._places.note(mapping, self.image)
-        self._changes.note(time_ns, mapping)
+        self._places.add_mapping(mapping, self.image)
+        self._changes.add_change(time_ns, mapping)
 
-    def executed(self, time_ns: int) -> None:
+    def note_exec(self, time_ns: int) -> None:
         """Note the start of a new program image."""
-        self._changes.note(time_ns, None)
+        self._changes.add_change(time_ns, None)
 
-    def child(self, pid: int, time_ns: int) -> History:
+    def make_child(self, pid: int, time_ns: int) -> MappingHistory:
         """Return the history of a forked process, which has the mappings of its parent at that time."""
         layout = MappingLayout(self.mappings)
         for at, change in self._changes:
             if at <= time_ns:
                 self._lay(layout, change)
-        return History(pid, self.next_id, layout, self.root, self.pid)
+        return MappingHistory(pid, self.next_id, layout, self.root, self.pid)
 
-    def settle(
+    def assign_spaces(
         self, times_ns: npt.NDArray[np.int64], pcs: npt.NDArray[np.uint64]
     ) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
         """Find the address space of each sample, and apply the changes.
@@ -189,7 +189,7 @@ class History:
         reported = [at for at, change in changes if not isinstance(change, tuple)]
         self._stale = self._stale or bool(reported)
         if self._stale and time.monotonic_ns() >= self._look_ns:
-            self.look()
+            self.read_maps()
         return [
             (at, change)
             for at, change in changes
@@ -198,10 +198,10 @@ class History:
             or all(abs(at - other) >= _NEAR_NS for other in reported)
         ]
 
-    def settle_unseen(self) -> None:
+    def apply_changes(self) -> None:
         """Apply the changes of a process that was not sampled. If it has ended, they wait for late samples."""
         if self._changes and not self._over:
-            self.settle(np.zeros(0, np.int64), np.zeros(0, np.uint64))
+            self.assign_spaces(np.zeros(0, np.int64), np.zeros(0, np.uint64))
 
     def _inside_exec(
         self,
@@ -218,15 +218,15 @@ class History:
                     ids[lane], spaces[old.id] = old.id, old
         if len(times_ns):
             last = int(times_ns[-1])
-            self._replaced = [(at, old) for at, old in self._replaced if at + _EXEC_NS > last][-_MOST_REPLACED:]
+            self._replaced = [(at, old) for at, old in self._replaced if at + _EXEC_NS > last][-_MAX_REPLACED:]
 
-    def doubt(self) -> None:
+    def distrust_mappings(self) -> None:
         """Read the maps because records may have been lost. If they were just read, wait for the next changes."""
         self._stale = True
         if time.monotonic_ns() >= self._look_ns:
-            self.look()
+            self.read_maps()
 
-    def look(self) -> None:
+    def read_maps(self) -> None:
         """Read the maps. The result is valid from now on, because records of earlier mappings may still arrive."""
         at = time.monotonic_ns()
         now = _maps(self.pid)
@@ -234,7 +234,7 @@ class History:
         self._look_ns = at + _READ_BUDGET * (time.monotonic_ns() - at)
         if now:
             self._now = now
-            self._changes.note(at, now)
+            self._changes.add_change(at, now)
 
     def unmoved(self) -> bool:
         """Return True if all executable mappings are still where they were."""
@@ -252,17 +252,17 @@ class History:
             if self.image is self._hidden and not now & before:  # the record of its exec was lost
                 self.image = self._next_image()
         # the same file was mapped again at the same address
-        if isinstance(change, Mapping) and self.layout.holds(change):
+        if isinstance(change, Mapping) and self.layout.has_mapping(change):
             return
         self._lay(self.layout, change)
         self._space = None
 
     def _lay(self, layout: MappingLayout, change: Change) -> None:
         if change is None or isinstance(change, tuple):
-            layout.begin(change or ())
+            layout.replace_mappings(change or ())
         else:
             for each in self._segments(change):
-                layout.cover(each)
+                layout.cover_range(each)
 
     def _segments(self, code: Mapping) -> Sequence[Mapping]:
         """Return the mapping and the file's data mappings next to it, if the mapping still exists."""
@@ -270,7 +270,7 @@ class History:
         if not code.inode or at == len(self._now) or not _same(code, self._now[at]):
             return (code,)
         file = code.dev, code.inode, code.path
-        around = self._now[max(at - _MOST_SEGMENTS, 0) : at + _MOST_SEGMENTS]
+        around = self._now[max(at - _MAX_SEGMENTS, 0) : at + _MAX_SEGMENTS]
         return (*[m for m in around if (m.dev, m.inode, m.path) == file], code)
 
     def _current(self) -> AddressSpace:
@@ -278,7 +278,8 @@ class History:
             self._generation += 1
             mappings = self.mappings
             read = _uncontested(
-                guarded(memory_reader(self.pid, self.image.is_alive), maps_of(self.pid), mappings), self.image
+                make_guarded_reader(memory_reader(self.pid, self.image.is_alive), make_maps_reader(self.pid), mappings),
+                self.image,
             )
             self._space = AddressSpace(
                 self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root", image=self.image
@@ -288,7 +289,7 @@ class History:
     def _next_image(self) -> ProgramImage:
         return ProgramImage(alive=not self._over, contested=self.image.contested)
 
-    def ended(self) -> None:
+    def note_end(self) -> None:
         """Note the end of the process. Records of earlier execs may arrive later."""
         self._over = True
         self.image.alive = False

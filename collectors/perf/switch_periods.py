@@ -15,7 +15,7 @@ both.
 """
 
 _TOO_MANY, _TOO_FEW = 1.5, 6
-_LEAST_S, _HURRY_S = 1.0, 0.1
+_MIN_S, _FIRST_MEASUREMENT_S = 1.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Periods:
     default: int
     own: Mapping[int, int] = field(default_factory=dict)
 
-    def of(self, tid: int) -> int:
+    def find_period(self, tid: int) -> int:
         return self.own.get(tid, self.default)
 
-    def suits(self, rates: Mapping[int, float], better: Periods, budget_hz: float) -> bool:
+    def is_suitable(self, rates: Mapping[int, float], better: Periods, budget_hz: float) -> bool:
         """Return True if a change to better periods is not worthwhile.
 
         Args:
@@ -41,9 +41,9 @@ class Periods:
             better: The other periods.
             budget_hz: Samples per second of all threads.
         """
-        if sum(hz / self.of(tid) for tid, hz in rates.items()) > _TOO_MANY * budget_hz:
+        if sum(hz / self.find_period(tid) for tid, hz in rates.items()) > _TOO_MANY * budget_hz:
             return self == better
-        return all(self.of(tid) < _TOO_FEW * better.of(tid) for tid in rates)
+        return all(self.find_period(tid) < _TOO_FEW * better.find_period(tid) for tid in rates)
 
 
 class Tuning:
@@ -57,16 +57,16 @@ class Tuning:
         self.periods = first
         self._counts: dict[int, float] = {}
         self._seconds = self._since_s = 0.0
-        self._wait_s, self._hurry_s = 0.0, _HURRY_S
+        self._wait_s, self._hurry_s = 0.0, _FIRST_MEASUREMENT_S
 
-    def count(self, leaves: Mapping[int, int], seconds: float) -> None:
+    def count_switches(self, leaves: Mapping[int, int], seconds: float) -> None:
         """Count how often each thread left a processor in some time."""
         for tid, count in leaves.items():
             self._counts[tid] = self._counts.get(tid, 0) + count
         self._seconds += seconds
         self._since_s += seconds
 
-    def better(self, own: Callable[[int], bool], budget_hz: float) -> Periods | None:
+    def choose_periods(self, own: Callable[[int], bool], budget_hz: float) -> Periods | None:
         """Return new periods, or None to keep the current ones.
 
         Args:
@@ -76,19 +76,19 @@ class Tuning:
         if not self._seconds:
             return None
         rates = {tid: count / self._seconds for tid, count in self._counts.items()}
-        many = sum(hz / self.periods.of(tid) for tid, hz in rates.items()) > _TOO_MANY * budget_hz
-        if self._since_s < min(self._wait_s, self._hurry_s if many else _LEAST_S):
+        many = sum(hz / self.periods.find_period(tid) for tid, hz in rates.items()) > _TOO_MANY * budget_hz
+        if self._since_s < min(self._wait_s, self._hurry_s if many else _MIN_S):
             return None
-        self._since_s, self._wait_s = 0.0, _LEAST_S
-        self._hurry_s = min(2 * self._hurry_s, _LEAST_S) if many else _HURRY_S
-        if self._seconds >= _LEAST_S:  # the weight of older measurements decreases
+        self._since_s, self._wait_s = 0.0, _MIN_S
+        self._hurry_s = min(2 * self._hurry_s, _MIN_S) if many else _FIRST_MEASUREMENT_S
+        if self._seconds >= _MIN_S:  # the weight of older measurements decreases
             self._seconds /= 2
             self._counts = {tid: count / 2 for tid, count in self._counts.items() if count >= 1}
-        found = periods(rates, {tid for tid in rates if own(tid)}, budget_hz)
-        return None if self.periods.suits(rates, found, budget_hz) else found
+        found = choose_thread_periods(rates, {tid for tid in rates if own(tid)}, budget_hz)
+        return None if self.periods.is_suitable(rates, found, budget_hz) else found
 
 
-def periods(rates: Mapping[int, float], own: Collection[int], budget_hz: float) -> Periods:
+def choose_thread_periods(rates: Mapping[int, float], own: Collection[int], budget_hz: float) -> Periods:
     """Return periods that keep all threads within the budget.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.collectors.perf.records import I64, LOST, LOST_SAMPLES, SAMPLE, U64, Other
+from pyprof.collectors.perf.records import I64, LOST, LOST_SAMPLES, SAMPLE, U64, OtherRecord
 from pyprof.collectors.perf.ring import Ring
 from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED, Gap
 from pyprof.records import dataclass, field
@@ -35,18 +35,18 @@ class SwitchScan:
     """
 
     samples: list[I64] = field(default_factory=list)
-    others: list[Other] = field(default_factory=list)
+    others: list[OtherRecord] = field(default_factory=list)
     tails: list[tuple[Ring, int]] = field(default_factory=list)
     ends: list[tuple[I64, int]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     heard_ns: dict[int, int] = field(default_factory=dict)
     broken: int = 0
 
-    def give_back(self) -> None:
+    def release_records(self) -> None:
         for ring, tail in self.tails:
-            ring.give_back(tail)
+            ring.release_records(tail)
 
-    def switches(self, words: U64) -> tuple[I64, I64, I64, I64]:
+    def read_switches(self, words: U64) -> tuple[I64, I64, I64, I64]:
         """Return columns (pid, tid, time_ns, kind) of all switches."""
         if not self.ends:
             none = np.zeros(0, np.int64)
@@ -60,7 +60,7 @@ class SwitchScan:
         return pid, tid, words[end + _TIME].view(np.int64), kind
 
 
-def scan(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int) -> int:
+def scan_ring(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int) -> int:
     """Add the records of a ring up to until_ns.
 
     Args:
@@ -83,7 +83,7 @@ def scan(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int)
             into.broken += 1
             position = head
             break
-        ring.mend(at, size)
+        ring.make_contiguous(at, size)
         step = size // 8
         if kind in (SWITCH, SWITCH_CPU_WIDE):
             run = _run(words, word, step, min(head - position, ring.size - at) // size)
@@ -107,7 +107,7 @@ def scan(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int)
             into.samples.append(np.array([word], np.int64))
         else:
             body = words[word + 1 : word + step + _TID].tobytes()
-            into.others.append(Other(kind, header >> 32 & 0xFFFF, time_ns, body))
+            into.others.append(OtherRecord(kind, header >> 32 & 0xFFFF, time_ns, body))
         position += size
     into.tails.append((ring, position))
     if head - ring.tail > ring.size - min(_FULL, ring.size // 8):  # the next records may already be lost

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.perf.batches import RingBatches, by_width
+from pyprof.collectors.perf.batches import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.copy_size import TOO_LONG, beyond_copy
-from pyprof.collectors.perf.switches import Switched, Switches
-from pyprof.collectors.switch_events import ENDED, I64, Happened, Mask
+from pyprof.collectors.perf.copy_size import TOO_LONG, mask_beyond_copy
+from pyprof.collectors.perf.switches import Switches, SwitchReading
+from pyprof.collectors.switch_events import ENDED, I64, Mask, SwitchBatch
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
@@ -35,13 +35,13 @@ class PerfSwitchSource:
     running: PerfCollector
     switches: Switches
     _cuts: bool = False
-    _under_way: tuple[Switched, RingBatches] | None = field(default=None)
+    _under_way: tuple[SwitchReading, RingBatches] | None = field(default=None)
 
     def __post_init__(self) -> None:
-        self.running.without_trial()
-        self.running.members.joined = self.switches.attach
+        self.running.skip_trial()
+        self.running.members.joined = self.switches.attach_events
         with contextlib.suppress(ProcessLookupError):  # the process has already ended
-            self.switches.attach(self.running.members.alive)
+            self.switches.attach_events(self.running.members.alive)
 
     @property
     def source_ids(self) -> frozenset[int]:
@@ -59,44 +59,44 @@ class PerfSwitchSource:
     def paused(self) -> frozenset[int]:
         return self.switches.cycle.paused
 
-    def take(self, now_ns: int) -> Happened:
-        switched = self.switches.take(now_ns)
-        taken = self.running.take(now_ns, switched.samples, self.switches.rings.words)
+    def take_switches(self, now_ns: int) -> SwitchBatch:
+        switched = self.switches.take_switches(now_ns)
+        taken = self.running.take_samples(now_ns, switched.samples, self.switches.rings.words)
         self._under_way = switched, taken
         wanted = np.flatnonzero(taken.wanted)
-        known = self.running.maker.known(switched.pid) | (switched.switches.kind == ENDED)
-        return Happened(
+        known = self.running.maker.mask_recorded(switched.pid) | (switched.switches.kind == ENDED)
+        return SwitchBatch(
             running=taken.running,
             left=replace(taken.switched.take(wanted), source_id=self.switches.source_id),
             narrow=switched.samples.narrow[wanted],
-            switches=switched.switches.at(known),
+            switches=switched.switches.select_points(known),
             since_ns=self.switches.since_ns,
             gaps=switched.gaps,
             paused=switched.paused,
         )
 
-    def done(self) -> tuple[frozenset[int], int]:
+    def release_switches(self) -> tuple[frozenset[int], int]:
         assert self._under_way is not None  # the caller has called take()
         switched, taken = self._under_way
         self._under_way = None
-        self.running.done_with(taken.scan)
-        return self.switches.done_with(switched, self.running.members.alive)
+        self.running.release_samples(taken.scan)
+        return self.switches.release_switches(switched, self.running.members.alive)
 
-    def by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
-        return by_width(left, np.ones(len(left), np.bool_), narrow)
+    def split_by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
+        return split_by_width(left, np.ones(len(left), np.bool_), narrow)
 
-    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
-        return self.running.maker.known(pid)
+    def mask_recorded(self, pid: npt.NDArray[np.integer]) -> Mask:
+        return self.running.maker.mask_recorded(pid)
 
-    def shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
-        return self.running.maker.shown(tid, time_ns)
+    def mask_shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
+        return self.running.maker.mask_shown(tid, time_ns)
 
-    def ids_of(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
+    def find_thread_ids(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
         tracked = self.running.members.tracked
-        return tracked.names.pids(tid, time_ns), tracked.lives.started(tid, time_ns)
+        return tracked.names.find_pids(tid, time_ns), tracked.lives.started(tid, time_ns)
 
-    def news(self) -> set[int]:
-        return self.running.members.news()
+    def take_new_processes(self) -> set[int]:
+        return self.running.members.take_new_processes()
 
     def learn(self, feedback: Feedback) -> None:
         learners: dict[int, Callable[[Feedback], None]] = {
@@ -104,7 +104,7 @@ class PerfSwitchSource:
             self.switches.source_id: self.switches.learn,
         }
         learners[feedback.batch.source_id](feedback)
-        self._cuts |= bool(beyond_copy(feedback).any())
+        self._cuts |= bool(mask_beyond_copy(feedback).any())
 
     def threads(self) -> list[ThreadInfo]:
         return self.running.threads()

@@ -32,25 +32,25 @@ from pyprof.collectors.perf.records import (
     parse_task,
     read_samples,
 )
-from pyprof.collectors.perf.ring import LEAST_RING, online_cpus, open_rings
+from pyprof.collectors.perf.ring import MIN_RING, list_online_cpus, open_rings
 from pyprof.collectors.perf.switch_periods import Periods, Tuning
-from pyprof.collectors.perf.switch_records import SwitchScan, scan
-from pyprof.collectors.switch_events import ENDED, IN, Gap, Points, covered_ns
+from pyprof.collectors.perf.switch_records import SwitchScan, scan_ring
+from pyprof.collectors.switch_events import ENDED, IN, Gap, ThreadEvents, count_covered_ns
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, field
 
-_MOST_RING = 8 << 20
-_MOST_RINGS = 64 << 20
+_MAX_RING = 8 << 20
+_MAX_RINGS = 64 << 20
 _FIRST_STACK = 8 << 10
 _FIRST_PERIOD = 101
 _BUDGET_HZ = (2000.0, 4000.0)
-_RENEW_NS, _MOST_RENEW_NS = 1_000_000_000, 64_000_000_000
+_RENEW_NS, _MAX_RENEW_NS = 1_000_000_000, 64_000_000_000
 _NO_THREAD = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Switched:
+class SwitchReading:
     """The contents of the rings.
 
     Attributes:
@@ -63,7 +63,7 @@ class Switched:
     """
 
     samples: SampleRecords
-    switches: Points
+    switches: ThreadEvents
     pid: I64
     gaps: list[Gap]
     paused: frozenset[int]
@@ -88,12 +88,12 @@ class Switches:
     stacks: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        cpus = online_cpus()
+        cpus = list_online_cpus()
         self.stacks = self._may_have_stacks(cpus[0])
         self.rings = open_rings(cpus, _ring_size(len(cpus)), exactly=False, wakes=False)
         most = max(min(self.options.stack_size, MOST_STACK, self.rings.size // 8) & ~7, 8)
         self._size = StackSize(most, _FIRST_STACK)
-        self._size.settle()
+        self._size.choose_size()
         self._tuning = Tuning(Periods(_FIRST_PERIOD))
         self._heard_ns = dict.fromkeys(self.rings.rings, time.monotonic_ns())
         self._events: EventSet | None = None
@@ -113,7 +113,7 @@ class Switches:
                 break
         return False
 
-    def attach(self, pids: Iterable[int]) -> None:
+    def attach_events(self, pids: Iterable[int]) -> None:
         """Open events on processes, in addition to those that already have some.
 
         Raises:
@@ -146,12 +146,12 @@ class Switches:
     @property
     def flush_s(self) -> float:
         """Maximum time between two readings of the rings, in seconds."""
-        return 0.1 if self.rings.size >= _MOST_RING // 4 else 0.03
+        return 0.1 if self.rings.size >= _MAX_RING // 4 else 0.03
 
     def _scan(self, until_ns: int) -> SwitchScan:
         found = SwitchScan()
         for cpu, ring in self.rings.rings.items():
-            found.heard_ns[cpu] = scan(ring, self.rings.words, until_ns, found, self._heard_ns[cpu])
+            found.heard_ns[cpu] = scan_ring(ring, self.rings.words, until_ns, found, self._heard_ns[cpu])
         if found.broken:
             self.diagnostics.count("ring held something else than records", found.broken)
         return found
@@ -164,12 +164,12 @@ class Switches:
                 found.append((record.time_ns, ids[2], ids[3]))
         return found
 
-    def take(self, until_ns: int) -> Switched:
-        """Return everything that happened until a time. Its memory belongs to the rings until done_with()."""
+    def take_switches(self, until_ns: int) -> SwitchReading:
+        """Return everything that happened until a time. Its memory belongs to the rings until release_switches()."""
         found = self._scan(until_ns)
         self._heard_ns |= found.heard_ns
         samples, _ = read_samples(self.rings.words, found.samples, self.stacks)
-        pid, tid, time_ns, kind = found.switches(self.rings.words)
+        pid, tid, time_ns, kind = found.read_switches(self.rings.words)
         ends = [
             (ids[0], ids[2], r.time_ns)
             for r in found.others
@@ -178,8 +178,8 @@ class Switches:
         lost = sum(parse_lost(r.kind, r.body) for r in found.others if r.kind in (LOST, LOST_SAMPLES))
         if lost:
             self.diagnostics.count("record of a switch lost: the ring was full", lost)
-            self.lost_ns += covered_ns([gap for gap in found.gaps if gap[1] != FOREVER_NS])
-        paused, gaps = self.cycle.paused, found.gaps + self.cycle.gaps()
+            self.lost_ns += count_covered_ns([gap for gap in found.gaps if gap[1] != FOREVER_NS])
+        paused, gaps = self.cycle.paused, found.gaps + self.cycle.take_gaps()
         self._count(tid[kind != IN])
         gone = np.array(ends, np.int64).reshape(-1, 3)
         columns = zip((pid, tid, time_ns), gone.T, strict=True)
@@ -187,37 +187,37 @@ class Switches:
         kind = np.concatenate([kind, np.full(len(gone), ENDED, np.int64)])
         # idle threads have tid 0, and ended threads have no tid any more
         some = np.flatnonzero((tid > 0) & (tid < _NO_THREAD))
-        switches = Points.of(tid[some], time_ns[some], kind[some])
-        return Switched(samples, switches, pid[some], gaps, paused, found)
+        switches = ThreadEvents.make_points(tid[some], time_ns[some], kind[some])
+        return SwitchReading(samples, switches, pid[some], gaps, paused, found)
 
     def learn(self, feedback: Feedback) -> None:
         self._size.learn(feedback)
 
     def _count(self, tids: I64) -> None:
         """Measure the switch rate of each thread. Threads above the limit are sampled by duty cycle."""
-        measured = self.cycle.measure(tids)
+        measured = self.cycle.measure_rates(tids)
         if measured is not None:
-            self._tuning.count(*measured)
+            self._tuning.count_switches(*measured)
             if self._events is not None:
-                self.cycle.pause(self._events)
+                self.cycle.pause_threads(self._events)
 
-    def done_with(self, found: Switched, pids: Iterable[int]) -> tuple[frozenset[int], int]:
+    def release_switches(self, found: SwitchReading, pids: Iterable[int]) -> tuple[frozenset[int], int]:
         """Release the memory after the samples were unwound.
 
         Args:
-            found: The result of take().
+            found: The result of take_switches().
             pids: Processes that are alive.
 
         Returns:
             Threads whose records are on again, and from when on.
         """
-        found.scan.give_back()
+        found.scan.release_records()
         if self._events is not None:
             self._events.update(found.scan.others)
         if self.cycle.rates:
             self._tune(pids)
-            self.cycle.taken()
-        return self.cycle.resume(self._events)
+            self.cycle.discard_rates()
+        return self.cycle.resume_threads(self._events)
 
     def _tune(self, pids: Iterable[int]) -> None:
         """Change periods and copy sizes if necessary, and open separate events for threads that inherited theirs."""
@@ -226,8 +226,8 @@ class Switches:
             return
         budget = min(max(10 * self.options.rate_hz, _BUDGET_HZ[0]), _BUDGET_HZ[1])
         before = self._tuning.periods
-        size = self._size.change() if self.stacks else 0
-        better = self._tuning.better(events.owns, budget) if self.stacks else None
+        size = self._size.choose_change() if self.stacks else 0
+        better = self._tuning.choose_periods(events.owns, budget) if self.stacks else None
         now = time.monotonic_ns()
         again = self.cycle.inherited
         if better is not None:
@@ -236,7 +236,7 @@ class Switches:
                 again = True  # inherited events keep their period
         if (size or again) and now > self._renew_ns:
             first, self._renew_ns = not self._renew_ns, now + self._least_ns
-            self._least_ns = self._least_ns if first else min(2 * self._least_ns, _MOST_RENEW_NS)
+            self._least_ns = self._least_ns if first else min(2 * self._least_ns, _MAX_RENEW_NS)
             if self._renew(size or events.stack_size, pids):
                 return
         if better is not None:
@@ -245,11 +245,11 @@ class Switches:
     def _renew(self, size: int, pids: Iterable[int]) -> bool:
         """Replace the events, and return True if the kernel permits that."""
         old, before = self._events, self._size.bytes
-        self._size.changed(size)
+        self._size.set_size(size)
         try:
             self._events = self._attached(pids)
         except (ProcessLookupError, PerfNotAllowed):
-            self._size.changed(before)
+            self._size.set_size(before)
             return False
         self._events.switch(self.cycle.off, on=False)
         if old is not None:
@@ -264,7 +264,7 @@ class Switches:
 
 
 def _ring_size(cpus: int) -> int:
-    size = _MOST_RING
-    while size > LEAST_RING and size * cpus > _MOST_RINGS:
+    size = _MAX_RING
+    while size > MIN_RING and size * cpus > _MAX_RINGS:
         size //= 2
     return size

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.perf.compiled_files import CompiledFiles
-from pyprof.collectors.thread_lives import Leaving, ThreadLives
+from pyprof.collectors.thread_lives import DelayedRemoval, ThreadLives
 from pyprof.model.compilers import process_name
 from pyprof.model.profile import ThreadInfo
 
@@ -23,37 +23,37 @@ class ThreadNames:
         self._lives = lives
         self._files = files
         self._names: dict[int, dict[int, tuple[int, str]]] = {}
-        self._leaving: Leaving[tuple[int, int]] = Leaving()
+        self._leaving: DelayedRemoval[tuple[int, int]] = DelayedRemoval()
 
-    def put(self, tid: int, started: int, pid: int, name: str) -> None:
+    def add_name(self, tid: int, started: int, pid: int, name: str) -> None:
         self._names.setdefault(tid, {})[started] = pid, name
 
     def __contains__(self, tid: int) -> bool:
         return tid in self._names
 
-    def at(self, tid: int, time_ns: int) -> tuple[int, str] | None:
+    def find_name(self, tid: int, time_ns: int) -> tuple[int, str] | None:
         """Return (pid, name) of the thread that had a tid at a time, or those of the tid's last known thread."""
         names = self._names.get(tid)
         if not names:
             return None
-        return names.get(self._lives.at(tid, time_ns)) or names[max(names)]
+        return names.get(self._lives.find_start(tid, time_ns)) or names[max(names)]
 
     def _of(self, tid: int, started: int) -> tuple[int, str] | None:
         """Return (pid, name) of a thread, or those of the last known thread with its tid."""
         names = self._names.get(tid)
         return (names.get(started) or names[max(names)]) if names else None
 
-    def pids(self, tids: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    def find_pids(self, tids: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """Return the processes of threads at times. An unknown thread is its own process."""
         columns = zip(tids.tolist(), time_ns.tolist(), strict=True)
-        return np.array([(self.at(tid, at) or (tid, ""))[0] for tid, at in columns], np.int32)
+        return np.array([(self.find_name(tid, at) or (tid, ""))[0] for tid, at in columns], np.int32)
 
     def retire(self, sampled: set[tuple[int, int]]) -> None:
         """Forget threads that had ended when the previous window was closed, here and in `sampled`."""
         known = sampled | {(tid, started) for tid, names in self._names.items() for started in names}
-        there = {tid: self._lives.at(tid, _FOREVER_NS) for tid in {tid for tid, _ in known} if _exists(tid)}
+        there = {tid: self._lives.find_start(tid, _FOREVER_NS) for tid in {tid for tid, _ in known} if _exists(tid)}
         gone = {(tid, started) for tid, started in known if there.get(tid) != started}
-        for tid, started in self._leaving.settle(gone):
+        for tid, started in self._leaving.take_gone(gone):
             sampled.discard((tid, started))
             self._files.forget(tid, started)
             names = self._names.get(tid, {})
@@ -62,12 +62,12 @@ class ThreadNames:
                 self._names.pop(tid, None)
         self._lives.retire()
 
-    def infos(self, threads: Iterable[tuple[int, int]]) -> list[ThreadInfo]:
+    def describe_threads(self, threads: Iterable[tuple[int, int]]) -> list[ThreadInfo]:
         """Describe threads (tid, started). The name of an unknown thread is its tid."""
         found = []
         for tid, started in threads:
             pid, name = self._of(tid, started) or (tid, str(tid))
-            began = self._lives.process_at(pid, started)
+            began = self._lives.find_process(pid, started)
             program = (self._of(pid, began) or (pid, name))[1]
             process = process_name(program, self._files.find(pid, began))
             found.append(ThreadInfo(pid, tid, name, process, started, began))

@@ -50,7 +50,7 @@ class Waiter:
         self._closed = False
         self._lock = threading.RLock()  # a signal handler may interrupt the owner of the lock
 
-    def of_rings(self, ring: int, others: Iterable[int]) -> None:
+    def for_rings(self, ring: int, others: Iterable[int]) -> None:
         """Register the rings that wake the waiter.
 
         Args:
@@ -60,9 +60,9 @@ class Waiter:
         self._ring = ring
         self._rings = {ring}
         self._poll.register(ring, select.EPOLLIN | select.EPOLLET)
-        self.also_of(others)
+        self.add_rings(others)
 
-    def also_of(self, others: Iterable[int]) -> None:
+    def add_rings(self, others: Iterable[int]) -> None:
         """Register further rings."""
         for fd in set(others) - self._rings:
             self._rings.add(fd)
@@ -114,10 +114,10 @@ class WatchTimes:
         self._soonest_ns = self._due_ns = 0
         self._calm_ns = self._each_ns
 
-    def due(self, now_ns: int, notified: bool) -> bool:
+    def is_due(self, now_ns: int, notified: bool) -> bool:
         return self.left_ns(now_ns, notified) == 0
 
-    def watched(self, now_ns: int, again_ns: int, found: bool) -> None:
+    def note_watch(self, now_ns: int, again_ns: int, found: bool) -> None:
         """Note that a check was made.
 
         Args:
@@ -160,11 +160,11 @@ class Cadence:
         self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, max(usual_s, min(long_s, hold_s))))
         self.wait_ns = _TRIAL_NS if trial else FIRST_FLUSH_NS
 
-    def tried(self, again: bool) -> None:
+    def note_trial(self, again: bool) -> None:
         """Note the end of a trial; `again` is True if it had no samples."""
         self.wait_ns = min(2 * self.wait_ns, _LONG_TRIAL_NS) if again else FIRST_FLUSH_NS
 
-    def flushed(self, took_ns: int) -> None:
+    def note_flush(self, took_ns: int) -> None:
         """Note that everything was yielded, and the processor time for that. On a slow machine batches are shorter."""
         most_ns = min(self._full_batch_ns, self.wait_ns * _HAND_OUT_NS // max(took_ns, 1))
         self.wait_ns = max(min(2 * self.wait_ns, most_ns), min(self.flush_ns, 2 * self.wait_ns))

@@ -11,7 +11,7 @@ from pyprof.collectors.postmortem.saved_threads import (
     SavedCollector,
     SavedThread,
     SavedThreads,
-    first_copy,
+    choose_first_copy,
 )
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError, UnsupportedArchitecture, UsageError
@@ -64,7 +64,7 @@ class CoreFileCollector(SavedCollector):
         self._memory = CoreMemory(core)
         self._files = CoreFiles(core, self._notes, self._memory, exe, sysroot)
         self._signal = 0
-        threads, unknown = self._take_threads(core, first_copy(copy, len(self._notes.threads)))
+        threads, unknown = self._take_threads(core, choose_first_copy(copy, len(self._notes.threads)))
         self._threads, self.unknown = threads, unknown
         self.pid = self._process_id()
         self.space = self._make_space(core, sysroot)
@@ -103,11 +103,11 @@ class CoreFileCollector(SavedCollector):
 
     def _make_space(self, core: ElfFile, sysroot: str) -> AddressSpace:
         modules = CoreModules(core, self._notes, self._memory, self._files)
-        mappings = modules.mappings()
+        mappings = modules.read_mappings()
         self._tolerated.update(modules.oddities)
         if self._memory.lost:
             self._tolerated["core file is cut off: bytes missing"] += self._memory.lost
-        self._files.space = AddressSpace(0, self.pid, 0, mappings, self._memory.read, sysroot, self._files.find)
+        self._files.space = AddressSpace(0, self.pid, 0, mappings, self._memory.read, sysroot, self._files.find_file)
         return replace(self._files.space, read=self._files.read)
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pyprof.collectors.linux.link_map import LinkedObject, debug_address, linked_objects
+from pyprof.collectors.linux.link_map import LinkedObject, find_debug_address, read_linked_objects
 from pyprof.collectors.postmortem.core_sources import CoreFiles
 from pyprof.model.modules import Mapping
 from pyprof.objfile.core.memory import CoreMemory, perms_of
@@ -19,7 +19,7 @@ from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_INTERP
 from pyprof.objfile.elf.memory_image import bias_by_headers, headers_in_memory
 
 DEVICE = "core"
-NOT_SAID = "r-xp"
+UNKNOWN_PERMS = "r-xp"
 """Permissions of a file's mapping without a PT_LOAD. Debuggers leave out what the file has, above all code."""
 
 MAX_PARTS = 16
@@ -40,7 +40,7 @@ class CoreModules:
         self._inodes: dict[str, int] = {}
         self.oddities: list[str] = []
 
-    def mappings(self) -> tuple[Mapping, ...]:
+    def read_mappings(self) -> tuple[Mapping, ...]:
         """Return the mappings, ascending and without overlaps: those of files, and other regions without a path."""
         files = self._by_notes() if self._notes.files is not None else self._by_link_map()
         kept: list[Mapping] = []
@@ -56,7 +56,7 @@ class CoreModules:
     def _by_notes(self) -> Iterable[Mapping]:
         for file in self._notes.files or ():
             region = self._memory.region_at(file.start)
-            yield self._mapping(file.start, file.end, region.perms if region else NOT_SAID, file.offset, file.path)
+            yield self._mapping(file.start, file.end, region.perms if region else UNKNOWN_PERMS, file.offset, file.path)
 
     def _by_link_map(self) -> Iterable[Mapping]:
         """Yield the mappings of a core without NT_FILE."""
@@ -94,7 +94,7 @@ class CoreModules:
         if same is False or (same is None and not believed) or (entry not in (None, elf.entry + bias) and not believed):
             self.oddities.append(OTHER_PROGRAM)
             return None, 0
-        self._files.believe(elf, bias)
+        self._files.add_fallback_file(elf, bias)
         return elf, bias
 
     def _objects(self, program: ElfFile, bias: int) -> list[LinkedObject]:
@@ -102,8 +102,8 @@ class CoreModules:
         for segment in program.segments:
             if segment.type == PT_DYNAMIC:
                 read = self._files.read
-                at = debug_address(read, bias + segment.vaddr, segment.memsz, elf_class, order)
-                return list(linked_objects(read, at, elf_class, order)) if at else []
+                at = find_debug_address(read, bias + segment.vaddr, segment.memsz, elf_class, order)
+                return list(read_linked_objects(read, at, elf_class, order)) if at else []
         return []
 
     def _interpreter(self, program: ElfFile) -> str:
@@ -119,7 +119,7 @@ class CoreModules:
     def _of_object(self, linked: LinkedObject) -> Iterable[Mapping]:
         """Yield mappings by the file's segments, or without a file by the core's regions around its dynamic table."""
         elf = headers_in_memory(self._memory.read(linked.bias, PAGE))
-        for candidate in () if elf is not None else self._files.at_path(linked.name):
+        for candidate in () if elf is not None else self._files.open_path(linked.name):
             dynamic = next((s.vaddr for s in candidate.segments if s.type == PT_DYNAMIC), None)
             if linked.dynamic in (0, None if dynamic is None else dynamic + linked.bias):
                 elf = candidate

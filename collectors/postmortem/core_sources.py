@@ -50,7 +50,7 @@ class CoreFiles:
     _by_path: dict[str, ElfFile | None] = field(default_factory=dict)
     _opened: dict[tuple[int, int, int, int], ElfFile] = field(default_factory=dict)
 
-    def find(self, module: Module) -> Iterator[tuple[str, bool]]:
+    def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
         """Yield candidates (path, trusted) for model.modules.FindFiles."""
         if self.exe and self.is_program(module):
             yield self.exe, True
@@ -85,11 +85,11 @@ class CoreFiles:
         if self.exe:
             found = self._read(self.exe, partial(open_regular, self.exe))
             return None if found is None else (found, True)
-        for elf in self.at_path(self.program_path):
+        for elf in self.open_path(self.program_path):
             return elf, bool(self.sysroot)
         return None
 
-    def at_path(self, name: str) -> Iterator[ElfFile]:
+    def open_path(self, name: str) -> Iterator[ElfFile]:
         """Yield files of the core's architecture with this path: below the sysroot, then on this machine."""
         for root in dict.fromkeys((self.sysroot.rstrip("/"), "")):
             found = self._read(root + name, partial(below, root, name)) if name.startswith("/") else None
@@ -103,11 +103,11 @@ class CoreFiles:
                 elf = ElfFile(FileSource(way()), path)
             except (OSError, ValueError):
                 elf = None
-            if elf is not None and same_machine(elf, self.core):
+            if elf is not None and is_same_machine(elf, self.core):
                 self._by_path[path] = elf
         return self._by_path[path]
 
-    def believe(self, elf: ElfFile, bias: int) -> None:
+    def add_fallback_file(self, elf: ElfFile, bias: int) -> None:
         """Use a file in read() for addresses that the core lacks."""
         self._believed.append((elf, bias))
 
@@ -157,7 +157,7 @@ class CoreFiles:
         return None
 
 
-def same_machine(elf: ElfFile, core: ElfFile) -> bool:
+def is_same_machine(elf: ElfFile, core: ElfFile) -> bool:
     return (elf.machine, elf.elf_class, elf.byteorder) == (core.machine, core.elf_class, core.byteorder)
 
 
@@ -169,4 +169,4 @@ def check_program(path: str, core: ElfFile) -> str:
         return error.strerror or str(error)
     except FormatError as error:
         return error.problem
-    return "" if same_machine(elf, core) else "of another architecture than the core"
+    return "" if is_same_machine(elf, core) else "of another architecture than the core"

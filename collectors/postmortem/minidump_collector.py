@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.collectors.postmortem.minidump_mappings import mappings_of
+from pyprof.collectors.postmortem.minidump_mappings import read_mappings
 from pyprof.collectors.postmortem.minidump_sources import DumpFiles
-from pyprof.collectors.postmortem.saved_threads import SavedCollector, SavedThread, SavedThreads, first_copy
+from pyprof.collectors.postmortem.saved_threads import SavedCollector, SavedThread, SavedThreads, choose_first_copy
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.model.arch import Arch, find_arch
@@ -53,13 +53,13 @@ class MinidumpCollector(SavedCollector):
         ordered = sorted(self.dump.threads, key=lambda thread: thread.tid != crashed)
         self._infos = _with_ids_of_their_own(ordered, self.dump)
         rows = [_row(arch, thread) for thread in ordered]
-        size = first_copy(copy, len(ordered))
+        size = choose_first_copy(copy, len(ordered))
         threads = [SavedThread(tid, row, size) for tid, row in zip(self._infos, rows, strict=True)]
         self.pid = self.dump.pid if 0 < self.dump.pid < MAX_TID else next(iter(self._infos))
         files = DumpFiles(self.dump, exe, sysroot)
-        mappings = mappings_of(self.dump)
+        mappings = read_mappings(self.dump)
         memory = self.dump.memory
-        self.space = AddressSpace(0, self.pid, 0, mappings, memory.read, sysroot, files.find, files.stated)
+        self.space = AddressSpace(0, self.pid, 0, mappings, memory.read, sysroot, files.find_file, files.find_stated)
         self.saved = SavedThreads(threads, arch, self.pid, memory, self.space)
         self.exe = files.program
 

@@ -9,13 +9,13 @@ from pyprof.model.modules import Mapping
 from pyprof.objfile.minidump.crash_dump import CrashDump, DumpModule, DumpRegion
 
 DEVICE = "dump"
-ANYTHING = "r-xp"
+UNKNOWN_PERMS = "r-xp"
 """Permissions of a module of which the dump states no mappings."""
 
 AT_SYSINFO_EHDR = 33
 
 
-def mappings_of(dump: CrashDump) -> tuple[Mapping, ...]:
+def read_mappings(dump: CrashDump) -> tuple[Mapping, ...]:
     """Return the mappings, ascending and without overlaps. The file offset of a module's mapping is its distance from
     the base.
     """
@@ -58,7 +58,7 @@ def _of_module(
         if region.end > module.base and region.start < end
     ]
     if not any("x" in region.perms for region in inside):
-        inside = [DumpRegion(module.base, end, ANYTHING)]
+        inside = [DumpRegion(module.base, end, UNKNOWN_PERMS)]
     path = module.path or "[module]"
     for region in inside:
         low, high = max(region.start, module.base), min(region.end, end)

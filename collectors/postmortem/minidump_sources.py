@@ -37,7 +37,7 @@ class DumpFiles:
         """Path of the program as the dump states it."""
         return self._program.path if self._program else ""
 
-    def stated(self, module: Module) -> StatedId | None:
+    def find_stated(self, module: Module) -> StatedId | None:
         """Return the stated id of a module, or None if it is in no list of modules. See AddressSpace.stated."""
         known = self._modules.get(module.start)
         if known is None:
@@ -45,7 +45,7 @@ class DumpFiles:
         entry = self._entry - known.base if known.base <= self._entry < known.base + known.size else 0
         return StatedId(known.debug_id, known.build_id, known.debug_name, *ELF_MACHINES[self._processor], entry)
 
-    def find(self, module: Module) -> Iterator[tuple[str, bool]]:
+    def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
         """Yield candidates (path, trusted) for model.modules.FindFiles."""
         known = self._modules.get(module.start)
         if known is None:

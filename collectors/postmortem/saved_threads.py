@@ -37,16 +37,16 @@ MAX_COPY = 256 << 20
 MAX_TOTAL = 1 << 30
 """Maximum number of stack bytes that are read of one file, for all threads."""
 
-LEAST_COPY = 1 << 14
+MIN_COPY = 1 << 14
 
 _SOURCE = 1
 
 RegisterRow = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
-def first_copy(wanted: int, threads: int) -> int:
+def choose_first_copy(wanted: int, threads: int) -> int:
     """Return the number of stack bytes that each thread gets at first."""
-    return min(wanted, max(MAX_TOTAL // 2 // max(threads, 1), LEAST_COPY))
+    return min(wanted, max(MAX_TOTAL // 2 // max(threads, 1), MIN_COPY))
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class SavedThreads:
             if not wanted or self._stopped:
                 return
 
-    def again(self) -> Iterator[SampleBatch]:
+    def sample_again(self) -> Iterator[SampleBatch]:
         """Yield all threads once more, with their latest amount of memory."""
         yield from self._all(self.threads)
 
@@ -151,9 +151,9 @@ class SavedThreads:
         while at < len(threads) and not builder.full and (at == first or builder.memory.used + extra < MAX_BATCH):
             thread = threads[at]
             start, data = self._stack(thread)
-            builder.memory.put(data)
+            builder.memory.append_copy(data)
             made = Lane(self._arch, SampleKind.STOPPED, 0, self._pid, thread.tid, self._space, 1)
-            lane = builder.add(made, start, len(data))
+            lane = builder.add_sample(made, start, len(data))
             builder.set_registers(lane, thread.row)
             if thread.pieces:
                 found = [Piece(avma, self._space.read(avma, size)) for avma, size in thread.pieces.items()]
@@ -161,7 +161,7 @@ class SavedThreads:
                 extra += sum(len(piece.data) for piece in found)
             at += 1
         self._left -= builder.memory.used + extra
-        (batch,) = builder.take()
+        (batch,) = builder.take_batches()
         return batch, at
 
     def _stack(self, thread: SavedThread) -> tuple[int, bytes]:

@@ -15,14 +15,14 @@ import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
-from pyprof.collectors.batch_flush import cut_at_flushes
+from pyprof.collectors.batch_flush import split_at_flushes
 from pyprof.collectors.cpu_accounts import Accounts
-from pyprof.collectors.linux.children import ChildFinder, child_finder
+from pyprof.collectors.linux.children import ChildFinder, open_child_finder
 from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.collectors.ptrace.guard import StopGuard
-from pyprof.collectors.ptrace.native_loop import QuickRounds
+from pyprof.collectors.ptrace.native_loop import NativeRounds
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.sampler import TRANSFERRING, Sampler
+from pyprof.collectors.ptrace.sampler import TRANSFERRING, ThreadSampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
 from pyprof.collectors.ptrace.stop import Stopper
 from pyprof.collectors.ptrace.stopped_thread import Outcome
@@ -95,14 +95,14 @@ class PtraceCollector:
         self._builder = BatchBuilder(arches, ArenaMemory(options.stack_size), self.source_id)
         self._stopper = Stopper(arches, self._builder, diagnostics, options)
         self._guard = StopGuard(self._stopper.ptrace)
-        self._sampler = Sampler(self._stopper, self._builder, diagnostics, options, wanted is None)
+        self._sampler = ThreadSampler(self._stopper, self._builder, diagnostics, options, wanted is None)
         self._scheduler = Scheduler(options)
         self._accounts = Accounts(options)
         self._targets = Targets(options, diagnostics, ids, readers, wanted)
-        quick = QuickRounds(self._stopper, self._builder, self._sampler.turns, options)
+        quick = NativeRounds(self._stopper, self._builder, self._sampler.turns, options)
         self._rounds = ThreadRounds(self._sampler, quick, self._scheduler, self._targets, self._guard, diagnostics)
         try:
-            self._targets.add(pid)
+            self._targets.add_process(pid)
         except ProcessLookupError:
             raise NoSuchProcess(f"there is no process {pid}", "ps -e lists the processes") from None
         except PermissionError:
@@ -110,11 +110,13 @@ class PtraceCollector:
         self._notes = [note] if note else []
         if selection is not None:
             self._notes.extend(selection.refused)
-            self._targets.add_all(selection.pids)
+            self._targets.add_processes(selection.pids)
         self._finder = self._child_finder() if options.subprocesses else None
 
     def _child_finder(self) -> ChildFinder:
-        finder = child_finder(self._diagnostics, lambda pid: self._targets.was_seen(pid) or self._builder.has(pid))
+        finder = open_child_finder(
+            self._diagnostics, lambda pid: self._targets.has_been_sampled(pid) or self._builder.has_sample_of(pid)
+        )
         if finder.note:
             self._notes.append(finder.note)
         return finder
@@ -131,39 +133,39 @@ class PtraceCollector:
         new to the worker, or if a walk has found that more must be copied.
         """
         scheduler, targets = self._scheduler, self._targets
-        sign = self._builder.take()[0]
-        scheduler.begin()
+        sign = self._builder.take_batches()[0]
+        scheduler.start()
         try:
-            self._guard.hear_sigchld()
-            self._sampler.turns.begin()
-            self._accounts.begin(targets.roots)
+            self._guard.enable_sigchld()
+            self._sampler.turns.start_turns()
+            self._accounts.start(targets.roots)
             scheduler.handover.report_sampling()
             while not scheduler.stopping and (targets.by_pid or (self._selection and self._selection.lasting)):
-                self._sampler.turns.ready()
+                self._sampler.turns.make_ready()
                 self._find()
-                rest = self._rounds.run_on(self._finder, self._is_there) if self._look is None else None
+                rest = self._rounds.run_future_rounds(self._finder, self._is_there) if self._look is None else None
                 if rest is None and scheduler.wait(self._look_after):
-                    self._sampler.turns.arrived()
+                    self._sampler.turns.note_arrival()
                     yield from self._round()
                 elif rest is not None:
                     yield from self._round(rest) if rest.checks is not None else ()
-                    self._rounds.decode()
+                    self._rounds.decode_samples()
                     self._visit()
                 elif scheduler.stopping:
                     break
                 self._passed()
                 if scheduler.is_flush_due:
                     batches = self._flush()
-                    scheduler.flushed(samples=len(batches[0]) > 0)
+                    scheduler.note_flush(samples=len(batches[0]) > 0)
                     if self.acknowledges:
-                        yield from cut_at_flushes(scheduler.handover, batches, self.flushed_ns)
+                        yield from split_at_flushes(scheduler.handover, batches, self.flushed_ns)
                     else:
                         yield from batches
                 elif scheduler.is_sign_due:
                     self._rest()
-                    scheduler.showed_life()
+                    scheduler.note_empty_batch()
                     yield sign
-            scheduler.clock.ended(time.monotonic_ns())
+            scheduler.clock.count_skipped(time.monotonic_ns())
             self._account(force=True)
             if len(self._builder):
                 yield from self._flush()
@@ -174,39 +176,39 @@ class PtraceCollector:
     def _find(self) -> None:
         """Add processes that match the selection and are new."""
         if self._selection is not None:
-            self._targets.add_all(self._selection.find(self._targets.by_pid.keys() | self._targets.refused))
+            self._targets.add_processes(self._selection.find_new(self._targets.by_pid.keys() | self._targets.refused))
 
     def _round(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
         """Make one round of samples, or the rest of one."""
         yield from self._tick(rest)
-        self._scheduler.ticked()
-        self._targets.round_passed()
+        self._scheduler.count_rounds()
+        self._targets.count_rounds()
 
     def _passed(self) -> None:
         """Update accounts after some rounds, or after a wait without a round."""
         self._account()
         if self._targets.fresh:
             self._targets.fresh = False
-            self._scheduler.hasten()
+            self._scheduler.limit_wait()
 
     def _account(self, force: bool = False) -> None:
         if not (force or self._accounts.is_due):
             return
-        comes_first = self._stopper.ptrace.hurries or os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
+        comes_first = self._stopper.ptrace.raises_priority or os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
         self._accounts.waits = not comes_first
-        if self._accounts.look(self._targets.roots, force, self._scheduler.slots):
+        if self._accounts.read_accounts(self._targets.roots, force, self._scheduler.slots):
             self._targets.settle_young(self._accounts.spent_ns)
 
     def _look_after(self, most_ns: int) -> bool:
         """Read and release threads that stop late, for a limited time. Return False if there are none."""
-        if not self._stopper.held:
+        if not self._stopper.stopped_threads:
             return False
         try:
             self._guard.enter()
             self._stopper.wait_pending(most_ns)
         finally:
             self._guard.leave()
-        self._sampler.turns.hurry()
+        self._sampler.turns.raise_priority()
         return True
 
     def _tick(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
@@ -215,37 +217,37 @@ class PtraceCollector:
         try:
             self._guard.enter()
             self._stopper.poll_pending()
-            first = self._sample_displaced() if self._sampler.turns.searches else None
-            if self._finder is not None and self._sampler.turns.lists:
-                self._targets.add_all(self._finder.find(self._targets.by_pid), "child")
+            first = self._sample_displaced() if self._sampler.turns.must_search else None
+            if self._finder is not None and self._sampler.turns.must_list:
+                self._targets.add_processes(self._finder.find_children(self._targets.by_pid), "child")
             for target in self._to_look_at():
                 if rest is not None and rest.target is target and rest.checks is not None and not rest.changed:
                     checks = rest.checks
                 elif not self._is_there(target):
                     continue
                 else:
-                    checks = target.round()
-                yield from self._rounds.check(target, checks, first, self._flush)
+                    checks = target.choose_threads()
+                yield from self._rounds.run_checks(target, checks, first, self._flush)
                 if self._scheduler.stopping:
                     return
                 with contextlib.suppress(OSError):  # it has ended, which the next look() reports
-                    yield from self._rounds.check(target, target.late(), first, self._flush)
+                    yield from self._rounds.run_checks(target, target.find_late_threads(), first, self._flush)
                 if target.spaces.restless:
                     with contextlib.suppress(OSError):
                         target.look_at_modules(self._builder)
         finally:
-            self._sampler.turns.leave()
-            self._stopper.relax()
+            self._sampler.turns.end_turn()
+            self._stopper.restore_priority()
             self._guard.leave()
         self._visit()
         if self._look is not None:
             self._look()
-        self._scheduler.clock.stopped(self._stopper.stopped_ns - stopped_before)
+        self._scheduler.clock.note_pause(self._stopper.stopped_ns - stopped_before)
 
     def _visit(self) -> None:
         """Switch to visiting the processors one after the other if that gives better samples."""
-        if self._sampler.turns.visit(self._targets.by_pid, self._targets.brief):
-            self._scheduler.visit(len(self._sampler.turns.visited))
+        if self._sampler.turns.start_visit(self._targets.by_pid, self._targets.brief):
+            self._scheduler.set_visits(len(self._sampler.turns.visited))
 
     def _sample_displaced(self) -> Thread | None:
         """Sample the thread that the sampler displaced from its processor, before it moves. Return None if it is not a
@@ -257,55 +259,55 @@ class PtraceCollector:
             with contextlib.suppress(OSError):
                 thread = target.find_displaced(self._sampler.turns.is_displaced)
                 if thread is not None:
-                    self._rounds.sample(target, thread, 1)
+                    self._rounds.sample_thread(target, thread, 1)
                     return thread
-        child = self._targets.new_child(self._sampler.turns.is_displaced) if self._finder is not None else 0
+        child = self._targets.find_new_child(self._sampler.turns.is_displaced) if self._finder is not None else 0
         return self._catch(child) if child else None
 
     def _catch(self, child: int) -> Thread | None:
         """Sample a new, unknown process. It is stopped first, because it may end while its /proc files are read."""
-        outcome = self._stopper.catch(child, lambda: self._targets.opened(child, self._builder), 1)
+        outcome = self._stopper.sample_unknown(child, lambda: self._targets.open_child(child, self._builder), 1)
         target = self._targets.by_pid.get(child)
         thread = target.threads.get(child) if target is not None else None
         if target is not None and thread is not None:
             thread.first_slot = False
             if outcome is Outcome.TAKEN:
-                self._targets.describe(target, thread)
+                self._targets.describe_thread(target, thread)
         return thread
 
     def _to_look_at(self) -> list[TracedProcess]:
         """Return all processes, or none if this visit samples only one thread and that was already looked for."""
         targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
-        done = turns.searches and not turns.is_for_steady and all(target.is_searched for target in targets)
+        done = turns.must_search and not turns.is_for_steady and all(target.is_searched for target in targets)
         return [] if done else targets
 
     def _is_there(self, target: TracedProcess) -> bool:
         """Update the state of a process. Return False if it has ended or may not be read."""
         try:
-            target.look(self._builder)
+            target.update(self._builder)
         except ProcessLookupError:
             if self._targets.root_of(target.pid) == target.pid:  # its account may disappear soon
                 self._account(force=True)
-            self._targets.end(target)
+            self._targets.remove_ended(target)
         except PermissionError:
-            self._targets.deny(target)
+            self._targets.note_denied(target)
         else:
             return True
         return False
 
     def _flush(self) -> list[SampleBatch]:
         """Return the batches collected so far, at least one."""
-        self._rounds.decode()
+        self._rounds.decode_samples()
         self._rest()
-        self._targets.settle(self._builder)
-        batches = self._builder.take()
+        self._targets.complete_batch(self._builder)
+        batches = self._builder.take_batches()
         self.flushed_ns = time.monotonic_ns()
         for batch in batches:
             self._targets.describe_late(batch)
-            self._accounts.saw(batch, self._targets.root_of)
-        for pid, rounds in self._stopper.ended.items():
-            self._accounts.ended(self._targets.root_of(pid), rounds)
-        self._stopper.ended.clear()
+            self._accounts.count_batch(batch, self._targets.root_of)
+        for pid, rounds in self._stopper.ended_counts.items():
+            self._accounts.count_ended_threads(self._targets.root_of(pid), rounds)
+        self._stopper.ended_counts.clear()
         return batches
 
     def _rest(self) -> None:
@@ -313,15 +315,15 @@ class PtraceCollector:
         deadline = time.monotonic_ns() + _FREE_NS
         while time.monotonic_ns() < deadline and self._look_after(_PENDING_SLEEP_NS):
             pass
-        self._stopper.ptrace.relax()
+        self._stopper.ptrace.restore_priority()
 
     def learn(self, feedback: Feedback) -> None:
         self._look = feedback.look
         self._targets.learn(feedback)
         if feedback.missing.any():
-            self._scheduler.hasten()
+            self._scheduler.limit_wait()
         taken_ns = feedback.batch.time_ns
-        self._scheduler.walked(int(np.ptp(taken_ns)) if len(taken_ns) else 0, feedback.took_ns)
+        self._scheduler.note_walk(int(np.ptp(taken_ns)) if len(taken_ns) else 0, feedback.took_ns)
 
     @property
     def source_ids(self) -> frozenset[int]:
@@ -342,14 +344,14 @@ class PtraceCollector:
         """Return (threads and processes that were found, nanoseconds that samples should stand for, nanoseconds that
         they stand for).
         """
-        return (self._targets.births, *self._accounts.totals())
+        return (self._targets.birth_count, *self._accounts.totals())
 
-    def news(self) -> set[int]:
+    def take_new_processes(self) -> set[int]:
         """Return processes that appeared or called exec since the last call."""
-        return self._targets.news()
+        return self._targets.take_new_processes()
 
     def threads(self) -> list[ThreadInfo]:
-        return self._targets.infos()
+        return self._targets.list_threads()
 
     def retire(self) -> None:
         self._targets.retire()

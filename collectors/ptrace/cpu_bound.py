@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pyprof.records import dataclass
 
-STEADY_NS = 4_000_000
+MIN_STEADY_NS = 4_000_000
 """Average running time between two waits from which a thread is steady."""
 _WINDOW_NS = 50_000_000
-_WINDOW_TIMES = _WINDOW_NS // STEADY_NS
+_WINDOW_TIMES = _WINDOW_NS // MIN_STEADY_NS
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +31,6 @@ class Steadiness:
         ran, times = ran_ns - self._ran_ns, waits - self._waits
         whole = ran >= _WINDOW_NS or times > _WINDOW_TIMES
         if whole or self._young:
-            self.steady = ran >= STEADY_NS * (times + 1)
+            self.steady = ran >= MIN_STEADY_NS * (times + 1)
         if whole:
             self._young, self._ran_ns, self._waits = False, ran_ns, waits

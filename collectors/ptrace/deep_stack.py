@@ -20,23 +20,23 @@ from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.model.sample import Beyond, OuterStack, Piece
 from pyprof.records import dataclass, field
 
-_LEAST = 64 << 10
+_MIN_LENGTH = 64 << 10
 _OVERLAP = 16 << 10
 """Number of bytes of the copy that must lie in what was read before."""
 _END = 32 << 10
 """Number of the stack's outermost bytes that each stop reads, because a recursion was usually called from there."""
 _PLACE = 2048
 """Number of bytes before a word that a walk missed which later stops read."""
-_MOST_PLACES = 32
+_MAX_PLACES = 32
 """Maximum number of missed words around which each stop reads."""
 _SPOTS = 32
 _SPOT = 4096
-_MOST_OUTER = 256 << 20
+_MAX_OUTER = 256 << 20
 """Maximum number of bytes that are kept of one stack."""
-_MOST_ALL = 512 << 20
+_MAX_ALL = 512 << 20
 """Maximum number of bytes that are kept of all stacks."""
 _SLICE = 1 << 20
-_MOST_REST = 256
+_MAX_REST = 256
 _SURE_AFTER = 64
 
 _numbers = itertools.count(1)
@@ -58,27 +58,27 @@ class DeepStack:
     """
 
     outer: OuterStack | None = None
-    reach: int = _LEAST
+    reach: int = _MIN_LENGTH
     due: bool = True
     rest: int = 0
     longest: int = 0
     bridged: int = 0
-    places: deque[int] = field(default_factory=partial(deque[int], maxlen=_MOST_PLACES))
+    places: deque[int] = field(default_factory=partial(deque[int], maxlen=_MAX_PLACES))
     _patience: int = 0
     _useful: int = 0
     _joined: int = 0
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
-    def to_copy(self, base: int, most: int) -> int:
+    def choose_copy(self, base: int, most: int) -> int:
         """Return the number of bytes to copy of a stack from `base` on; `most` if the rest must be read again."""
         outer = self.outer
         if self.bridged:
-            return min(most, max(2 * self.bridged, _LEAST))
+            return min(most, max(2 * self.bridged, _MIN_LENGTH))
         if outer is None or self.due:
             return most
         return min(most, max(self.reach, outer.avma + _OVERLAP - base))
 
-    def spots(self, first: int, end: int) -> list[tuple[int, int]]:
+    def choose_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
         """Return the parts (avma, size) to read beyond a copy.
 
         They are equally distant places, which differ at each stop, the places that walks missed, the part after the
@@ -92,20 +92,20 @@ class DeepStack:
         ahead = [(first, min(first + _SPOT, last)), *parts, *places, (last, end)]
         return [(low, high - low) for low, high in ahead if low < high]
 
-    def holds(self, base: int, size: int) -> bool:
+    def is_joined(self, base: int, size: int) -> bool:
         """Return True if a copy overlaps what was read before, or if that is not needed."""
         if self.bridged:
             return True
         return self.outer is not None and not self.due and base + size >= self.outer.avma + _OVERLAP
 
-    def may_read(self, length: int) -> bool:
+    def can_read_rest(self, length: int) -> bool:
         """Return True if the rest should be read now, given the length of the whole stack."""
         if self.rest > 0:
             self.rest -= 1
             return False
-        return length <= _MOST_OUTER and sum(outer.words.nbytes for outer in _kept) + length <= _MOST_ALL
+        return length <= _MAX_OUTER and sum(outer.words.nbytes for outer in _kept) + length <= _MAX_ALL
 
-    def read(self, ptrace: PtraceCalls, pid: int, base: int, copy: memoryview, length: int, word: int) -> None:
+    def read_beyond(self, ptrace: PtraceCalls, pid: int, base: int, copy: memoryview, length: int, word: int) -> None:
         """Read the whole stack from `base` on; `copy` is its first part, as it was at the stop."""
         words = np.empty(length // word, f"u{word}")
         data = words.view(np.uint8)
@@ -145,7 +145,7 @@ class DeepStack:
             self._useful, self._patience = self.outer.number, 0
             self._joined += 1
             if self._joined >= _SURE_AFTER:
-                self.reach, self._joined = max(self.reach // 2, _LEAST), 0
+                self.reach, self._joined = max(self.reach // 2, _MIN_LENGTH), 0
             return False
         if beyond.spots and missing and not any(0 <= missing - spot.avma < len(spot.data) for spot in beyond.spots):
             place = (missing & -8) + 8
@@ -156,7 +156,7 @@ class DeepStack:
         self.reach = min(2 * self.reach, most)
         self.due = True
         if self._useful != self.outer.number:
-            self._patience = self.rest = min(2 * self._patience + 1, _MOST_REST)
+            self._patience = self.rest = min(2 * self._patience + 1, _MAX_REST)
         return False
 
 

@@ -18,7 +18,7 @@ class StopGuard:
         self._gc = True
         self._old_sigchld: object = None
 
-    def hear_sigchld(self) -> None:
+    def enable_sigchld(self) -> None:
         """Restore the default action of SIGCHLD if it is ignored, because the kernel may then not report stops."""
         ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
         if ignored and threading.current_thread() is threading.main_thread():

@@ -1,6 +1,6 @@
 """The effect of a stop on a thread's system call: undone if possible, else counted.
 
-before_release() is called while the thread is stopped. It saves what is visible only then, and raises no exception.
+prepare_release() is called while the thread is stopped. It saves what is visible only then, and raises no exception.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import signal
 
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.regset import Regset
-from pyprof.collectors.linux.syscalls import EINTR, restartable
-from pyprof.collectors.linux.task_state import handled_signal_due, signal_due
-from pyprof.collectors.linux.transfers import ShortCall, by_itself, short_call
+from pyprof.collectors.linux.syscalls import EINTR, can_restart
+from pyprof.collectors.linux.task_state import has_pending_handler, has_pending_signal
+from pyprof.collectors.linux.transfers import ShortCall, can_end_by_itself, parse_short_call
 from pyprof.diagnostics import Diagnostics
 
 RESTARTED = "system call of the target restarted"
@@ -31,7 +31,7 @@ class InterruptedCalls:
         self._memory = libc.Arena(_MEMORY)
         self._tid = 0
 
-    def before_release(self, tid: int, status: int, regset: Regset) -> ShortCall | None:
+    def prepare_release(self, tid: int, status: int, regset: Regset) -> ShortCall | None:
         """Undo an interrupted call if possible, before the thread is released.
 
         Args:
@@ -40,7 +40,7 @@ class InterruptedCalls:
             regset: Its registers.
 
         Returns:
-            A call that the stop may have cut short, for after_release().
+            A call that the stop may have cut short, for check_release().
         """
         self._tid = tid
         if regset.interrupted:
@@ -49,10 +49,10 @@ class InterruptedCalls:
         number, result = regset.call, regset.result
         if number < 0 or result < 0:
             return None
-        found = short_call(regset.arch, tid, number, regset.args, result, self.read)
+        found = parse_short_call(regset.arch, tid, number, regset.args, result, self.read)
         if found is None or (status >> 8 and status != _INTERRUPT_STOP):  # a SIGSTOP would also have cut it
             return None
-        if regset.restarts(self.read) or handled_signal_due(tid, 0 if status >> 8 else status):
+        if regset.restarts(self.read) or has_pending_handler(tid, 0 if status >> 8 else status):
             return None
         self._mark(regset)
         return found
@@ -67,9 +67,9 @@ class InterruptedCalls:
         self._ptrace.write_registers(self._tid, regset.arch.kernel.regset_size)
         regset.put_call(number)
 
-    def after_release(self, tid: int, found: ShortCall | None) -> bool:
+    def check_release(self, tid: int, found: ShortCall | None) -> bool:
         """Return True if the stop has cut a call short, and count it."""
-        if found is None or by_itself(found, tid):
+        if found is None or can_end_by_itself(found, tid):
             return False
         self._diagnostics.count(f"system call of the target cut short by a stop: {found.name}")
         return True
@@ -84,15 +84,15 @@ class InterruptedCalls:
         restore the argument. Then nothing can be undone; the register set does not show the call there.
         """
         arch, number, tid = regset.arch, regset.call, self._tid
-        if number < 0 or status != _INTERRUPT_STOP or signal_due(tid):
+        if number < 0 or status != _INTERRUPT_STOP or has_pending_signal(tid):
             return
         pc, code = regset.pc, arch.kernel.syscall_codes[0]
-        done = restartable(arch, number, regset.args) and self.read(pc - len(code), len(code)) == code
+        done = can_restart(arch, number, regset.args) and self.read(pc - len(code), len(code)) == code
         if done:
             regset.begin_again(number, len(code))
             done = self._ptrace.write_registers(tid, arch.kernel.regset_size) == 0
             regset.put_back(-EINTR & arch.mask, pc)
-            if done and signal_due(tid):
+            if done and has_pending_signal(tid):
                 self._ptrace.write_registers(tid, arch.kernel.regset_size)
                 return
         self._diagnostics.count(RESTARTED if done else INTERRUPTED)

@@ -21,16 +21,16 @@ from pyprof.collectors.native.code import (
     address_of,
     rows_of,
 )
-from pyprof.collectors.ptrace.native_memory import FramesRead, WasRead
+from pyprof.collectors.ptrace.native_memory import FramesRead, StopReads
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.processor_share import WHOLE, WINDOW_NS
-from pyprof.collectors.ptrace.stack_shape import LEAST, RED_ZONE, SLACK
-from pyprof.collectors.ptrace.stopped_thread import BOUND_NS, HeldThread
+from pyprof.collectors.ptrace.processor_share import MIN_WHOLE_SHARE, WINDOW_NS
+from pyprof.collectors.ptrace.stack_shape import MIN_SPAN_BYTES, RED_ZONE, SLACK
+from pyprof.collectors.ptrace.stopped_thread import MAX_STOP_WAIT_NS, StoppedThread
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import FramesAhead
 
-MOST_SAMPLES = 256
+MAX_SAMPLES = 256
 _FRAMES = 4 << 20
 _FURTHER = 32 << 10
 """Number of bytes for frames that are read one by one."""
@@ -55,7 +55,7 @@ class Round(NamedTuple):
     checks: Sequence[Check]
 
 
-class RoundRows:
+class NativeRows:
     """The structures that machine code reads and fills.
 
     Attributes:
@@ -69,13 +69,18 @@ class RoundRows:
     """
 
     def __init__(self) -> None:
-        self.samples = rows_of(SampleRow, MOST_SAMPLES)
+        self.samples = rows_of(SampleRow, MAX_SAMPLES)
         self.stop = StopFlag()
         self.checks: list[Check] = []
         self.threads: list[Thread] = []
         self.behind: list[int] = []
         self._machine = MachineRow(
-            zone=RED_ZONE, slack=SLACK, least=LEAST, bound_ns=BOUND_NS, window_ns=WINDOW_NS, whole=WHOLE
+            zone=RED_ZONE,
+            slack=SLACK,
+            least=MIN_SPAN_BYTES,
+            bound_ns=MAX_STOP_WAIT_NS,
+            window_ns=WINDOW_NS,
+            whole=MIN_WHOLE_SHARE,
         )
         self._process = ProcessRow()
         self._rows = rows_of(ThreadRow, 1)
@@ -94,12 +99,12 @@ class RoundRows:
             stopping=address_of(self.stop),
         )
 
-    def fill(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
+    def fill_rows(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
         """Set the structures for rounds of a process."""
         rounds, spaces, process = self.rounds, target.spaces, self._process
         self._kept, self.plans, self._target = [], {}, target
         self._fill_machine(spaces.image.arch)
-        process.maps, process.mappings, process.mappings_count = spaces.question
+        process.maps, process.mappings, process.mappings_count = spaces.build_query
         process.folder, process.threads = target.directory.fd, target.thread_count + _LINKS
         process.size_file, process.size = spaces.mapped_size
         self._fill_checks(target, ahead)
@@ -136,18 +141,18 @@ class RoundRows:
             self._rows = rows_of(ThreadRow, 2 * len(numbers))
         self._numbers = numbers
         for thread in self.threads:
-            self.refill(target, thread)
+            self.refill_row(target, thread)
         times, rounds = array("Q", dues), self.rounds
         rounds.dues, rounds.dues_count = times.buffer_info()[0], len(ahead)
         rounds.threads, rounds.checks, rounds.check = address_of(self._rows), which.buffer_info()[0], 0
         self._kept += [which, times]
 
-    def row_of(self, thread: Thread) -> ThreadRow:
+    def find_row(self, thread: Thread) -> ThreadRow:
         return self._rows[self._numbers[thread]]
 
-    def refill(self, target: TracedProcess, thread: Thread) -> None:
+    def refill_row(self, target: TracedProcess, thread: Thread) -> None:
         """Set the row of a thread from its current state."""
-        row, image = self.row_of(thread), target.spaces.image
+        row, image = self.find_row(thread), target.spaces.image
         row.still = row.asked = row.waiting = row.shared = row.slept_size = 0
         row.tid, row.schedstat, row.syscall = thread.tid, thread.schedstat_fd, -1
         slept = thread.slept
@@ -192,16 +197,16 @@ class RoundRows:
         self._kept += [spans, chunks, loose, plan.codes, row]
         return address_of(row), size
 
-    def frames_of(self, came: SampleRow, planned: Plan) -> FramesRead:
+    def make_frames_read(self, came: SampleRow, planned: Plan) -> FramesRead:
         """Return what was read of the interpreter's frames for a sample."""
         plan, size = planned
-        return FramesRead(plan, WasRead(self._memory, came.frames - self._arena.address, size))
+        return FramesRead(plan, StopReads(self._memory, came.frames - self._arena.address, size))
 
-    def held(self, check: int, weight: int) -> HeldThread:
+    def make_stopped_thread(self, check: int, weight: int) -> StoppedThread:
         """Return the stopped thread of a check; `weight` is that of a check that stands for one round."""
         assert self._target is not None
         thread, rounds = self.checks[check]
-        return HeldThread(thread, self._target.spaces, rounds * weight)
+        return StoppedThread(thread, self._target.spaces, rounds * weight)
 
 
 def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:

@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pyprof.collectors.batch_builder import MOST_LANES, ArenaMemory, BatchBuilder
+from pyprof.collectors.batch_builder import MAX_LANES, ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import libc
 from pyprof.collectors.native.code import ReturnReason, SampleRow, StopEnding, ThreadRow, address_of, sample_rounds
-from pyprof.collectors.ptrace.native_abi import MOST_SAMPLES, NOW, WORD, Check, Plan, Round, RoundRows
+from pyprof.collectors.ptrace.native_abi import MAX_SAMPLES, NOW, WORD, Check, NativeRows, Plan, Round
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.scheduler import REST_NS
 from pyprof.collectors.ptrace.stop import Stopper
-from pyprof.collectors.ptrace.stopped_thread import HeldThread, Outcome
+from pyprof.collectors.ptrace.stopped_thread import Outcome, StoppedThread
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
@@ -32,7 +32,7 @@ _DECODING_NS = 200_000
 """Approximate maximum time to decode the frames of a sample."""
 
 
-class InPython(NamedTuple):
+class PythonCheck(NamedTuple):
     """Functions that handle unusual threads.
 
     Attributes:
@@ -51,7 +51,7 @@ class Grid(NamedTuple):
     shift_ns: int
 
 
-class Came(NamedTuple):
+class RoundsResult(NamedTuple):
     """The result of rounds.
 
     Attributes:
@@ -87,7 +87,7 @@ class _Undecoded(NamedTuple):
     plan: Plan
 
 
-class QuickRounds:
+class NativeRounds:
     """The rounds of samples that machine code makes for one collector.
 
     Attributes:
@@ -102,7 +102,7 @@ class QuickRounds:
         self._builder = builder
         self._turns = turns
         self._wanted = options.running and not options.idle
-        self._rows = RoundRows()
+        self._rows = NativeRows()
         self._rounds = self._rows.rounds
         self._rounds.rest_ns = REST_NS
         self._undecoded: list[_Undecoded] = []
@@ -111,31 +111,33 @@ class QuickRounds:
         self._space: AddressSpace | None = None
         self._arch: Arch | None = None
         self._is_handed_over = True
-        stopper.unclaimed = self._unclaimed
+        stopper.find_unclaimed = self._unclaimed
 
     def stop(self) -> None:
         """Stop sampling. Any thread may call this."""
         self._rows.stop.value = 1
 
-    def usable(self, target: TracedProcess) -> bool:
+    def is_usable(self, target: TracedProcess) -> bool:
         """Return True if machine code can sample a process now.
 
         Python handles threads that have not stopped yet, visited processors and 32-bit programs.
         """
         suits = self._wanted and target.spaces.image.arch.word == WORD
-        return suits and self._is_free() and sample_rounds(not libc.reads_without_gil()) is not None
+        return suits and self._is_free() and sample_rounds(not libc.can_read_without_gil()) is not None
 
     def _is_free(self) -> bool:
-        return not (self._stopper.held or self._turns.visited or self._builder.full or self._undecoded)
+        return not (self._stopper.stopped_threads or self._turns.visited or self._builder.full or self._undecoded)
 
-    def runs_on(self, target: TracedProcess) -> bool:
+    def is_running_on(self, target: TracedProcess) -> bool:
         """Return True if machine code may also wait for sampling times. It may not if other Python threads need the
         interpreter.
         """
-        return libc.reads_without_gil() and self.usable(target)
+        return libc.can_read_without_gil() and self.is_usable(target)
 
-    def now(self, target: TracedProcess, checks: Sequence[Check], weight: int, python: InPython) -> Sequence[Check]:
-        """Make the checks of one round. usable() must be True.
+    def run_round(
+        self, target: TracedProcess, checks: Sequence[Check], weight: int, python: PythonCheck
+    ) -> Sequence[Check]:
+        """Make the checks of one round. is_usable() must be True.
 
         Args:
             target: The process.
@@ -152,14 +154,16 @@ class QuickRounds:
         self._say_our_turn()
         self._run(target, (), python)
         left = self._left()
-        self.decode()
+        self.decode_samples()
         return left or ()
 
-    def ahead(self, target: TracedProcess, ahead: Sequence[Round], grid: Grid, news: int, python: InPython) -> Came:
-        """Make future rounds. runs_on() must be True.
+    def run_future_rounds(
+        self, target: TracedProcess, ahead: Sequence[Round], grid: Grid, news: int, python: PythonCheck
+    ) -> RoundsResult:
+        """Make future rounds. is_running_on() must be True.
 
         Machine code waits for most of the rounds. The others are made as they become due while frames are decoded.
-        Remaining frames wait for decode().
+        Remaining frames wait for decode_samples().
 
         Args:
             target: The process.
@@ -176,17 +180,19 @@ class QuickRounds:
         rounds.dues_count = len(ahead) - meanwhile
         rounds.slot_ns, rounds.first_shift_ns, rounds.shift_ns = *grid, grid.shift_ns
         self._run(target, ahead, python)
-        return Came(rounds.rounds, rounds.due, rounds.shift_ns, self._left(), rounds.why == ReturnReason.CHANGED)
+        return RoundsResult(
+            rounds.rounds, rounds.due, rounds.shift_ns, self._left(), rounds.why == ReturnReason.CHANGED
+        )
 
     def _prepare(self, target: TracedProcess, ahead: Sequence[Round], weight: int) -> None:
         rounds, turns, ptrace = self._rounds, self._turns, self._stopper.ptrace
         self._weight, self._placed = weight, 0
-        self._space, self._arch = target.spaces.current, self._stopper.arch_of(target.spaces.image)
-        self._rows.fill(target, ahead)
+        self._space, self._arch = target.spaces.current, self._stopper.choose_arch(target.spaces.image)
+        self._rows.fill_rows(target, ahead)
         rounds.own_sched = turns.own
-        rounds.policy = ptrace.policy if turns.own < 0 and ptrace.hurries else -1
+        rounds.policy = ptrace.policy if turns.own < 0 and ptrace.raises_priority else -1
 
-    def _run(self, target: TracedProcess, ahead: Sequence[Round], python: InPython) -> None:
+    def _run(self, target: TracedProcess, ahead: Sequence[Round], python: PythonCheck) -> None:
         """Call machine code until all rounds are done, or until only Python can continue."""
         rounds, rows = self._rounds, self._rows
         while True:
@@ -199,7 +205,7 @@ class QuickRounds:
             if rounds.why not in (ReturnReason.ASK, ReturnReason.STOPPED):
                 break
             thread, stands = rows.checks[rounds.check]
-            self._learn(thread, rows.row_of(thread))
+            self._learn(thread, rows.find_row(thread))
             self._learn_our_turn()
             if outcome is None:
                 python.check(thread, stands)
@@ -209,72 +215,76 @@ class QuickRounds:
             rounds.check += 1
             if thread.ended or not self._goes_on(target):
                 break
-            rows.refill(target, thread)
+            rows.refill_row(target, thread)
         for thread in rows.threads:
-            self._learn(thread, rows.row_of(thread))
+            self._learn(thread, rows.find_row(thread))
         self._learn_our_turn()
 
     def _say_our_turn(self) -> None:
         """Pass on what Python knows about the start of the sampler's turn in this round."""
-        began, rounds = self._turns.began, self._rounds
+        began, rounds = self._turns.turn_start_ns, self._rounds
         rounds.own_is_read, rounds.own_began_ns = began is not None, max(began or 0, 0)
         rounds.own_is_wanted = self._turns.is_wanted
 
     def _learn_our_turn(self) -> None:
         rounds = self._rounds
-        self._turns.learned(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
+        self._turns.set_turn(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
 
     def _goes_on(self, target: TracedProcess) -> bool:
         """Return True if machine code may continue after Python has checked a thread."""
         spaces, stopper, turns = target.spaces, self._stopper, self._turns
         is_same = spaces.current is self._space and spaces.settled
-        return is_same and not (stopper.held or turns.visited or self._builder.full)
+        return is_same and not (stopper.stopped_threads or turns.visited or self._builder.full)
 
     def _call(self) -> None:
         rounds, builder = self._rounds, self._builder
         memory = builder.memory
-        call = sample_rounds(not libc.reads_without_gil())
+        call = sample_rounds(not libc.can_read_without_gil())
         assert call is not None
         rounds.into, rounds.into_end = memory.address + memory.used, memory.address + memory.size - memory.further
-        rounds.samples_most = min(MOST_SAMPLES, rounds.samples_count + MOST_LANES - 1 - len(builder))
+        rounds.samples_most = min(MAX_SAMPLES, rounds.samples_count + MAX_LANES - 1 - len(builder))
         rounds.last_stop_ns = self._stopper.last_stop_ns
         if self._turns.own >= 0:
-            self._stopper.ptrace.hurry()
+            self._stopper.ptrace.raise_priority()
         self._is_handed_over = False
         call(address_of(rounds))
 
-    def _unclaimed(self) -> HeldThread | None:
+    def _unclaimed(self) -> StoppedThread | None:
         """Return a thread that was left stopped when an exception arrived before Stopper.held had it."""
         rounds = self._rounds
         if self._is_handed_over or rounds.why != ReturnReason.STOPPED or not rounds.samples_count:
             return None
         last = self._rows.samples[rounds.samples_count - 1]
-        return self._rows.held(last.check, 0) if last.ending in (StopEnding.HELD, StopEnding.PENDING) else None
+        return (
+            self._rows.make_stopped_thread(last.check, 0)
+            if last.ending in (StopEnding.HELD, StopEnding.PENDING)
+            else None
+        )
 
     def _place(self, target: TracedProcess) -> Outcome | None:
         """Finish a thread that was left stopped, and add the new samples to the batch."""
         rounds, rows, builder, stopper = self._rounds, self._rows, self._builder, self._stopper
         outcome: Outcome | None = None
-        held: HeldThread | None = None
+        held: StoppedThread | None = None
         is_left = rounds.why == ReturnReason.STOPPED
         if is_left:
             last = rows.samples[rounds.samples_count - 1]
-            held = rows.held(last.check, self._weight)
-            stopper.held[held.thread.tid] = held
+            held = rows.make_stopped_thread(last.check, self._weight)
+            stopper.stopped_threads[held.thread.tid] = held
         self._is_handed_over = True
         first, count = self._placed, rounds.samples_count - is_left - self._placed
         offset = builder.memory.used
-        lane = builder.reserve(count, rounds.into - builder.memory.address)
+        lane = builder.reserve_samples(count, rounds.into - builder.memory.address)
         self._placed = rounds.samples_count
-        asked = target.spaces.question[0] >= 0
+        asked = target.spaces.build_query[0] >= 0
         if not asked:  # they are compared with the next reading of the maps
             self._fill(target, first, count, lane, offset)
         if held is not None:
-            stopper.ptrace.hurry()
-            outcome = stopper.went_on(held, last)
+            stopper.ptrace.raise_priority()
+            outcome = stopper.finish_native_stop(held, last)
         if asked:
             self._fill(target, first, count, lane, offset)
-        stopper.relax()
+        stopper.restore_priority()
         return outcome
 
     def _fill(self, target: TracedProcess, first: int, count: int, lane: int, offset: int) -> None:
@@ -283,8 +293,8 @@ class QuickRounds:
         assert self._arch is not None
         for number in range(first, first + count):
             came = self._rows.samples[number]
-            held = self._rows.held(came.check, self._weight)
-            self._stopper.took(held, self._space, self._arch, came, lane, offset)
+            held = self._rows.make_stopped_thread(came.check, self._weight)
+            self._stopper.fill_native_sample(held, self._space, self._arch, came, lane, offset)
             self.taken.add(held.thread)
             if came.frames:
                 plan = self._rows.plans[held.thread]  # its next sample may have another plan
@@ -307,18 +317,18 @@ class QuickRounds:
             self._decode(self._undecoded.pop(0))
         return False
 
-    def decode(self) -> None:
+    def decode_samples(self) -> None:
         """Decode all remaining frames, while signals are blocked. Threads that have not stopped yet are polled in
         between.
         """
         waiting, self._undecoded = self._undecoded, []
         for each in waiting:
             self._decode(each)
-            if self._stopper.held:
+            if self._stopper.stopped_threads:
                 self._stopper.poll_pending()
 
     def _decode(self, each: _Undecoded) -> None:
-        read = self._rows.frames_of(each.came, each.plan)
+        read = self._rows.make_frames_read(each.came, each.plan)
         self._stopper.copy.take_frames(each.thread, each.lane, each.came, each.offset, read)
 
     def _left(self) -> Sequence[Check] | None:
@@ -328,17 +338,17 @@ class QuickRounds:
 
     def _learn(self, thread: Thread, row: ThreadRow) -> None:
         """Update a thread with what machine code saw of it, whether or not it was sampled."""
-        thread.still += row.still
+        thread.asleep_checks += row.still
         if row.asked:
-            thread.woke()
-            thread.still = 0
+            thread.note_wakeup()
+            thread.asleep_checks = 0
             if self._turns.own < 0:
                 share = thread.share
                 share.ran, share.waited, share.share, share.credit = (
                     row.share_ran, row.share_waited, row.share, row.credit,
                 )  # fmt: skip
-                share.young.found_older(row.shared)
+                share.young.count_older(row.shared)
             else:
                 thread.steadiness.learn(row.ran_ns, row.waits)
-                self._turns.counted(thread, row.asked, row.waiting)
+                self._turns.count_checks(thread, row.asked, row.waiting)
         row.still = row.asked = row.waiting = row.shared = 0

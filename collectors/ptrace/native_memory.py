@@ -21,7 +21,7 @@ class FramesRead:
     gather: Gather
 
 
-class WasRead:
+class StopReads:
     """A model.interpreter.Gather that returns what was read in a stop.
 
     The first call returns everything that the plan reads at once. Later calls return what the chain of frames led to.

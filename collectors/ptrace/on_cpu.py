@@ -31,11 +31,11 @@ from enum import IntEnum
 from pyprof.collectors.linux.libc import PtraceCalls, sched_setattr
 from pyprof.collectors.ptrace.threads import Thread
 
-MOST_VISITED = 8
+MAX_VISITED = 8
 """Maximum number of processors to visit. Each one is visited at the sampling rate."""
 _STAY = 4
 """Number of visits to one processor before the next. After a move the sampler waits for a processor and may be late."""
-_LEAST_ASKED, _UNSURE = 50, 0.1
+_MIN_ASKED, _UNSURE = 50, 0.1
 _TRIES = 3
 _BRIEF, _LISTED = 20, 4
 
@@ -50,7 +50,7 @@ class Turn(IntEnum):
     WAITING = 4  # for a processor, or for something else
 
 
-def turn_ns(sched: bytes) -> int:
+def read_turn_ns(sched: bytes) -> int:
     """Return when the turn of a thread began or ended, in ns of its processor's clock.
 
     Raises:
@@ -60,7 +60,7 @@ def turn_ns(sched: bytes) -> int:
     return int(sched[begin : sched.index(b"\n", begin)].replace(b".", b""))
 
 
-def turns_ended(sched: bytes) -> tuple[int, int]:
+def read_turn_counts(sched: bytes) -> tuple[int, int]:
     """Return (number of turns of a thread that have ended, number of those that ended by a wait).
 
     Raises:
@@ -108,7 +108,7 @@ class OnCpuTurns:
         self._is_read = self._is_wanted = False
         self._asked = self._unsure = self._visits = 0
 
-    def begin(self) -> None:
+    def start_turns(self) -> None:
         """Start to use turns, in the thread that samples. Nothing happens if that is not the process's main thread."""
         if not self._alone or threading.get_native_id() != os.getpid():
             return
@@ -117,22 +117,22 @@ class OnCpuTurns:
             self.own = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)
             self._allowed = os.sched_getaffinity(0)
 
-    def ready(self) -> None:
+    def make_ready(self) -> None:
         """Move to the next processor and raise the priority, before the sleep until a sampling time."""
         if self.visited:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, (self.visited[self._visits // _STAY % len(self.visited)],))
-        self.hurry()
+        self.raise_priority()
 
-    def hurry(self) -> None:
+    def raise_priority(self) -> None:
         """Raise the priority before a sleep that may end at a sampling time.
 
         A sampler that is late or displaced during its round sees less of the threads on its processor than of others.
         """
         if self.own >= 0:
-            self._ptrace.hurry()
+            self._ptrace.raise_priority()
 
-    def arrived(self) -> None:
+    def note_arrival(self) -> None:
         """Note a sampling time: the sampler has slept and has a processor again.
 
         The start of its turn is read at once if the last round needed it, because a tick of the kernel's timer changes
@@ -147,7 +147,7 @@ class OnCpuTurns:
     def _read_own(self) -> None:
         self._is_read, self._began_ns = True, -1
         with contextlib.suppress(OSError, ValueError):
-            self._began_ns = turn_ns(os.pread(self.own, 4096, 0))
+            self._began_ns = read_turn_ns(os.pread(self.own, 4096, 0))
 
     def _has_displaced(self, at_ns: int) -> bool:
         """Return True if a turn that ended at a time ended because the sampler's turn began."""
@@ -157,7 +157,7 @@ class OnCpuTurns:
         return at_ns == self._began_ns
 
     @property
-    def began(self) -> int | None:
+    def turn_start_ns(self) -> int | None:
         """Start of the sampler's turn; -1 if the kernel does not report it, None if it was not read in this round."""
         return self._began_ns if self._is_read else None
 
@@ -166,24 +166,24 @@ class OnCpuTurns:
         """True if the last round needed the start of the sampler's turn."""
         return self._is_wanted
 
-    def learned(self, is_read: bool, began_ns: int, is_wanted: bool) -> None:
+    def set_turn(self, is_read: bool, began_ns: int, is_wanted: bool) -> None:
         """Set the state of the sampler's turn after a round by machine code."""
         self._is_wanted = is_wanted
         self._is_read, self._began_ns = is_read, began_ns or -1
 
-    def counted(self, thread: Thread, asked: int, waiting: int) -> None:
+    def count_checks(self, thread: Thread, asked: int, waiting: int) -> None:
         """Count how often machine code checked whether a thread is due, and how often it waited for a processor."""
         if not thread.steadiness.steady:
             self._asked += asked
             self._unsure += waiting
 
-    def leave(self) -> None:
+    def end_turn(self) -> None:
         """Allow all processors again, after a round."""
         if self.visited:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._allowed)
 
-    def of(self, thread: Thread, schedstat: bytes, asleep: bool = False) -> Turn:
+    def find_turn(self, thread: Thread, schedstat: bytes, asleep: bool = False) -> Turn:
         """Return the state of a thread's turn.
 
         If a thread has got a processor once more than it had left one a moment later, it runs, and nothing else must be
@@ -201,20 +201,20 @@ class OnCpuTurns:
             return Turn.UNKNOWN
         for _ in range(_TRIES):
             ran_ns, _, arrivals = map(int, schedstat.split())
-            sched = thread.sched()
+            sched = thread.read_sched()
             try:
-                departures, waits = turns_ended(sched)
+                departures, waits = read_turn_counts(sched)
                 thread.steadiness.learn(ran_ns, waits)
                 if arrivals - departures == 1:
                     return Turn.RUNNING
-                at_ns = turn_ns(sched)
+                at_ns = read_turn_ns(sched)
             except ValueError:
                 return Turn.UNKNOWN
             if self._has_displaced(at_ns):
                 return Turn.LEFT if asleep else Turn.DISPLACED
             if self._began_ns < 0:
                 return Turn.UNKNOWN
-            schedstat = thread.schedstat()
+            schedstat = thread.read_schedstat()
             if int(schedstat.split()[2]) == arrivals:
                 break
         return Turn.WAITING
@@ -225,9 +225,9 @@ class OnCpuTurns:
         Raises:
             ProcessLookupError: The thread has ended.
         """
-        turn = self.of(thread, schedstat)
+        turn = self.find_turn(thread, schedstat)
         if turn is Turn.UNKNOWN:
-            return thread.share.due(schedstat)
+            return thread.share.is_due(schedstat)
         runs, steady = turn in (Turn.DISPLACED, Turn.RUNNING), thread.steadiness.steady
         if not steady:
             self._asked += 1
@@ -237,22 +237,22 @@ class OnCpuTurns:
         return turn is Turn.DISPLACED or (runs and not self.visited)
 
     @property
-    def searches(self) -> bool:
+    def must_search(self) -> bool:
         """True if the displaced thread must be looked for before all others.
 
         An idle processor takes such a thread, mostly before all threads are checked. A sampler with priority displaces
         enough threads without this.
         """
-        return bool(self.visited) and not self._ptrace.hurries and self._began_ns >= 0
+        return bool(self.visited) and not self._ptrace.raises_priority and self._began_ns >= 0
 
     def is_displaced(self, sched: bytes) -> bool:
         """Return True if a thread's sched file shows that the sampler displaced it."""
         try:
-            return turn_ns(sched) == self._began_ns
+            return read_turn_ns(sched) == self._began_ns
         except ValueError:
             return False
 
-    def has_just_left(self, thread: Thread, schedstat: bytes) -> bool:
+    def has_run_until_turn(self, thread: Thread, schedstat: bytes) -> bool:
         """Return True if a sleeping thread ran until the sampler's turn began.
 
         A sampler without priority is often late, and most threads have then just fallen asleep, so this is not used
@@ -261,9 +261,13 @@ class OnCpuTurns:
         Raises:
             ProcessLookupError: The thread has ended.
         """
-        return bool(self.visited) and self._ptrace.hurries and self.of(thread, schedstat, asleep=True) is Turn.LEFT
+        return (
+            bool(self.visited)
+            and self._ptrace.raises_priority
+            and self.find_turn(thread, schedstat, asleep=True) is Turn.LEFT
+        )
 
-    def fell_asleep(self) -> None:
+    def count_asleep(self) -> None:
         """Count a running thread that was asleep before it stopped."""
         self._unsure += 1
 
@@ -273,19 +277,19 @@ class OnCpuTurns:
         return not self.visited or self._visits % len(self.visited) == 0
 
     @property
-    def lists(self) -> bool:
+    def must_list(self) -> bool:
         """True if all children are listed at this visit, although the displaced one is looked for first."""
-        return not self.searches or self._visits % _LISTED == 0
+        return not self.must_search or self._visits % _LISTED == 0
 
-    def visit(self, pids: Iterable[int], brief: int) -> bool:
+    def start_visit(self, pids: Iterable[int], brief: int) -> bool:
         """Begin to visit the processors if that is better and possible. Return True if so.
 
         Args:
             pids: The targets.
             brief: Number of processes that ended before they were read.
         """
-        unsure = self._asked >= _LEAST_ASKED and self._unsure >= _UNSURE * self._asked
-        short = brief >= _BRIEF and not self._ptrace.hurries
+        unsure = self._asked >= _MIN_ASKED and self._unsure >= _UNSURE * self._asked
+        short = brief >= _BRIEF and not self._ptrace.raises_priority
         if self.visited or not self._may_visit or not (unsure or short):
             return False
         self._asked = self._unsure = 0
@@ -293,12 +297,12 @@ class OnCpuTurns:
         for pid in pids:
             with contextlib.suppress(OSError):
                 there |= os.sched_getaffinity(pid)
-        if there <= self._allowed and len(self._allowed) <= MOST_VISITED:
+        if there <= self._allowed and len(self._allowed) <= MAX_VISITED:
             self.visited = tuple(sorted(self._allowed))
         return bool(self.visited)
 
     def close(self) -> None:
-        self.leave()
+        self.end_turn()
         self.visited = ()
         if self.own >= 0:
             os.close(self.own)

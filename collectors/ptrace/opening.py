@@ -70,5 +70,5 @@ def by_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceC
         note=note,
         ids=request.ids,
         readers=request.readers,
-        selection=request.of(pids),
+        selection=request.with_processes(pids),
     )

@@ -12,9 +12,9 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.map_query import MapQuery
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.linux.task_state import ENDED
+from pyprof.collectors.linux.task_state import ENDED_STATES
 from pyprof.collectors.ptrace.deep_stack import DeepStack
-from pyprof.collectors.ptrace.idle_subsampling import MANY, IdleSubsampling
+from pyprof.collectors.ptrace.idle_subsampling import MIN_SUBSAMPLED_THREADS, IdleSubsampling
 from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.ptrace.thread_choice import ThreadChoice, Wants
@@ -87,8 +87,8 @@ class TracedProcess:
         self.bridged = 0
         self.reader = reader
         self._file = ""
-        self.name = self._named(procfs.name(pid))
-        self.started = self._lives.found(pid)
+        self.name = self._named(procfs.read_name(pid))
+        self.started = self._lives.read_proc_start(pid)
         self.denied = False
         self._options = options
         self._choice = ThreadChoice(options.thread, wanted)
@@ -100,17 +100,17 @@ class TracedProcess:
         self._departed: list[ThreadInfo] = []
         self._turn: list[tuple[Thread, int]] = []
 
-    def look(self, builder: BatchBuilder[ArenaMemory]) -> None:
+    def update(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Update modules and threads before a round of samples."""
         self.look_at_modules(builder)
         if self.spaces.exec_count != self._execs:
             self._execs = self.spaces.exec_count
-            self.name = self._named(procfs.name(self.pid))
+            self.name = self._named(procfs.read_name(self.pid))
             for thread in self.threads.values():
                 thread.shape = StackShape(self._options.stack_size)
                 thread.arch = self.spaces.image.arch
-                thread.known = False
-                thread.woke()
+                thread.has_name = False
+                thread.note_wakeup()
         now = time.monotonic_ns()
         count = self.directory.thread_count()
         if count != self._count or now >= self._relist_at or self._has_lost_one():
@@ -136,17 +136,17 @@ class TracedProcess:
             force: Ignore the budget.
             last: True before the batch is yielded.
         """
-        for lane, space in self.spaces.refresh(time.monotonic_ns, force, last=last):
-            builder.move(lane, space)
+        for lane, space in self.spaces.refresh_space(time.monotonic_ns, force, last=last):
+            builder.move_to_space(lane, space)
 
     def _relist(self, count: int) -> None:
         tids = self.directory.threads()
-        self._choice.forget()
+        self._choice.forget_choices()
         self._count = count
         alive = set(tids)
         for tid in [tid for tid, thread in self.threads.items() if thread.ended or tid not in alive]:
             self._left(self.threads.pop(tid))
-        if not tids or (len(tids) == 1 and self.directory.state() in ENDED):
+        if not tids or (len(tids) == 1 and self.directory.state() in ENDED_STATES):
             raise ProcessLookupError(self.pid)
         for thread in self.threads.values():
             thread.no_user_stack = False
@@ -158,7 +158,7 @@ class TracedProcess:
     @property
     def is_many(self) -> bool:
         """True if there are so many threads that not every round checks all."""
-        return len(self.threads) >= MANY
+        return len(self.threads) >= MIN_SUBSAMPLED_THREADS
 
     @property
     def thread_count(self) -> int:
@@ -177,14 +177,14 @@ class TracedProcess:
             self.pid, tid, self.directory, shape, self.spaces.image.arch, self.reader, share=share, deep=deep
         )
         try:
-            thread.open()
+            thread.open_files()
         except ProcessLookupError:
             thread.close()
             raise
-        thread.started = self._lives.seen(tid)
+        thread.started = self._lives.find_seen_start(tid)
         self.threads[tid] = thread
         self._kin.born += 1
-        self.spaces.distrust()  # its stack may be a new mapping
+        self.spaces.force_read()  # its stack may be a new mapping
         return thread
 
     @property
@@ -210,7 +210,7 @@ class TracedProcess:
         return None
 
     def _newcomer(self, tid: int) -> Thread:
-        """Add an unknown thread that is sampled before the next look().
+        """Add an unknown thread that is sampled before the next update().
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -220,46 +220,46 @@ class TracedProcess:
             self.reader.look(self.spaces.current, self.threads)
         return thread
 
-    def round(self) -> list[tuple[Thread, int]]:
+    def choose_threads(self) -> list[tuple[Thread, int]]:
         """Return the threads to check now, each with the number of rounds that its check stands for."""
-        wanted = self._choice.of(self.threads, self.describe)
-        self._turn = [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose(wanted)
+        wanted = self._choice.select_threads(self.threads, self.describe_thread)
+        self._turn = [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose_threads(wanted)
         return self._turn
 
     def _has_lost_one(self) -> bool:
         """Return True if a thread that was checked in this round has ended. Only the check shows that."""
         return any(thread.ended for thread, _ in self._turn)
 
-    def late(self) -> list[tuple[Thread, int]]:
-        """Return threads that replaced ended ones since look(). The number of threads alone did not show that."""
+    def find_late_threads(self) -> list[tuple[Thread, int]]:
+        """Return threads that replaced ended ones since update(). The number of threads alone did not show that."""
         if not self._has_lost_one():
             return []
         known = set(self.threads)
         self._relist(self.directory.thread_count())
         if self.reader is not None and self.threads.keys() - known:
             self.reader.look(self.spaces.current, self.threads)
-        wanted = self._choice.of(self.threads, self.describe)
+        wanted = self._choice.select_threads(self.threads, self.describe_thread)
         self._turn = [(thread, 1) for thread in wanted if thread.tid not in known]
         return self._turn
 
-    def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
+    def assign_spaces(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Assign all samples to address spaces before the batch is yielded."""
         with contextlib.suppress(OSError):
             self.look_at_modules(builder, force=self.spaces.stale, last=True)
         self.spaces.forget_unsettled()
 
-    def names(self, now_ns: int, force: bool = False) -> Iterator[ThreadInfo]:
+    def read_names(self, now_ns: int, force: bool = False) -> Iterator[ThreadInfo]:
         """Yield the names of sampled threads, at most once a second."""
         if now_ns < self._names_at and not force:
             return
         self._names_at = now_ns + _NAMES_NS
         for tid, thread in self.threads.items():
-            if thread.known:
-                info = self.describe(tid)
+            if thread.has_name:
+                info = self.describe_thread(tid)
                 if info is not None:
                     yield info
 
-    def describe(self, tid: int) -> ThreadInfo | None:
+    def describe_thread(self, tid: int) -> ThreadInfo | None:
         try:
             comm = self.directory.read(f"task/{tid}/comm")
         except OSError:
@@ -267,14 +267,14 @@ class TracedProcess:
         name = comm.rstrip(b"\n").decode("utf-8", "replace")
         if tid == self.pid:
             self.name = process_name(name, self._file)
-        return self.info(tid, name)
+        return self.describe_known(tid, name)
 
     def _named(self, comm: str) -> str:
         """Return the process's name with its current program, including the file that a compiler works on."""
-        self._file = compiler_files(comm, procfs.arguments(self.pid)).file() if may_be_compiler(comm) else ""
+        self._file = compiler_files(comm, procfs.read_arguments(self.pid)).file() if may_be_compiler(comm) else ""
         return process_name(comm, self._file)
 
-    def info(self, tid: int, name: str) -> ThreadInfo:
+    def describe_known(self, tid: int, name: str) -> ThreadInfo:
         """Return the description of an existing thread with a given name."""
         thread = self.threads.get(tid)
         started = thread.started if thread else 0
@@ -283,17 +283,17 @@ class TracedProcess:
     def _left(self, thread: Thread) -> None:
         """Close a thread that has ended."""
         thread.close()
-        self._lives.ended(thread.tid, thread.started)
+        self._lives.note_end(thread.tid, thread.started)
         name = self.reader.left(thread.tid) if self.reader is not None else ""
-        if name and thread.known:
+        if name and thread.has_name:
             self._departed.append(ThreadInfo(self.pid, thread.tid, name, self.name, thread.started, self.started))
 
-    def departed(self) -> list[ThreadInfo]:
+    def take_ended_threads(self) -> list[ThreadInfo]:
         """Return threads that ended since the last call, with the names that an interpreter gave them."""
         departed, self._departed = self._departed, []
         return departed
 
-    def end(self) -> None:
+    def close_ended(self) -> None:
         """Close the process after it has ended."""
         for thread in self.threads.values():
             self._left(thread)

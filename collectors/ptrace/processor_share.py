@@ -11,7 +11,7 @@ WINDOW_NS = 100_000_000
 """Time that a thread must run and wait before its share is known. The kernel updates both times at ticks and
 switches.
 """
-WHOLE = 0.9
+MIN_WHOLE_SHARE = 0.9
 """Share above which a thread counts as always running. The rest is caused by the profiler or by a few switches."""
 
 
@@ -33,7 +33,7 @@ class ProcessorShare:
     share: float = -1.0
     credit: float = field(default_factory=random.random)
 
-    def due(self, schedstat: bytes) -> bool:
+    def is_due(self, schedstat: bytes) -> bool:
         """Return True if a runnable thread should be sampled now.
 
         It is sampled in the share of its runnable time in which it had a processor. Otherwise ten threads on two
@@ -48,11 +48,11 @@ class ProcessorShare:
         more, idle = ran - self.ran, waited - self.waited
         if more + idle >= WINDOW_NS:
             share = more / (more + idle)
-            self.share = share if share < WHOLE else 1.0
+            self.share = share if share < MIN_WHOLE_SHARE else 1.0
             self.ran, self.waited = ran, waited
         is_young = self.share < 0
         self.credit += self.young.share if is_young else self.share
         taken = self.credit >= 1
         self.credit -= taken
-        self.young.found(is_young, taken)
+        self.young.count_runnable(is_young, taken)
         return taken

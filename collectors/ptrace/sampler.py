@@ -7,7 +7,7 @@ import time
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import task_state
-from pyprof.collectors.linux.syscalls import BlockedCall, parse_syscall, survives_stop
+from pyprof.collectors.linux.syscalls import BlockedCall, can_survive_stop, parse_syscall
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.stop import Stopper
@@ -29,7 +29,7 @@ The sample then counts for all of these rounds. Nothing shows whether a running 
 """
 
 
-class Sampler:
+class ThreadSampler:
     """A sampler of single threads.
 
     Attributes:
@@ -67,9 +67,9 @@ class Sampler:
         """True if there is no room for another sample."""
         return self._builder.full
 
-    def relax(self) -> None:
+    def restore_priority(self) -> None:
         """Return to normal priority, because no thread must be stopped now."""
-        self._stopper.relax()
+        self._stopper.restore_priority()
 
     def look_at_modules(self, target: TracedProcess) -> None:
         """Read the modules of a process, because the last sample needs an unknown one.
@@ -80,19 +80,19 @@ class Sampler:
         """
         target.look_at_modules(self._builder, force=True)
 
-    def sleeps_on(self, thread: Thread) -> bool:
+    def is_still_asleep(self, thread: Thread) -> bool:
         """Return True if a thread has slept since its last sample and sleeping threads are not sampled. Most threads
         are such.
         """
         try:
-            if self._idle or thread.slept is None or thread.schedstat() != thread.slept:
+            if self._idle or thread.slept is None or thread.read_schedstat() != thread.slept:
                 return False
-        except OSError:  # sample() reports the error
+        except OSError:  # sample_thread() reports the error
             return False
-        thread.still += 1
+        thread.asleep_checks += 1
         return True
 
-    def sample(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
+    def sample_thread(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
         """Sample a thread, and return True if the batch has a sample of it now.
 
         schedstat is read before and after a sleeping thread is read. If both are equal, the thread has not run in
@@ -104,20 +104,20 @@ class Sampler:
         """
         if thread.no_user_stack:
             return False
-        held = self._stopper.held.get(thread.tid)
+        held = self._stopper.stopped_threads.get(thread.tid)
         if held is not None:  # when it stops at last, its sample stands for this one too
-            if self._idle or self.turns.is_due(thread, thread.schedstat()):
+            if self._idle or self.turns.is_due(thread, thread.read_schedstat()):
                 held.weight += weight
             return False
         for _ in range(_TRIES):
-            before = thread.schedstat()
+            before = thread.read_schedstat()
             if before == thread.slept:
-                thread.still += 1
+                thread.asleep_checks += 1
                 return self._still_asleep(thread, spaces, weight)
-            line = thread.syscall()
+            line = thread.read_syscall()
             if line.startswith(b"running"):
-                thread.woke()
-                thread.still = 0
+                thread.note_wakeup()
+                thread.asleep_checks = 0
                 if not self._options.running or not (self._idle or self.turns.is_due(thread, before)):
                     return False
                 if thread.transfers:
@@ -129,15 +129,15 @@ class Sampler:
             if call is None or call.sp == 0:
                 thread.no_user_stack = True
                 return False
-            left = not self._idle and self._options.running and self.turns.has_just_left(thread, before)
+            left = not self._idle and self._options.running and self.turns.has_run_until_turn(thread, before)
             if self._idle or left:
-                self._stopper.copy.copy(thread, spaces, call.sp)
-                evidence = spaces.evidence(call.pc)
-                state = task_state.state(thread.tid)
+                self._stopper.copy.copy_stack(thread, spaces, call.sp)
+                evidence = spaces.collect_evidence(call.pc)
+                state = task_state.read_stop_state(thread.tid)
             at_ns = time.monotonic_ns()
-            if thread.schedstat() == before:
+            if thread.read_schedstat() == before:
                 if not (self._idle or left):
-                    thread.woke()
+                    thread.note_wakeup()
                     thread.slept = before
                     return False
                 lane = self._fell_asleep(thread, spaces, weight, call, before, at_ns, evidence)
@@ -148,7 +148,7 @@ class Sampler:
                 break
         else:
             self._diagnostics.count("thread ran while it was read from outside")
-        thread.woke()
+        thread.note_wakeup()
         return False
 
     def _fell_asleep(
@@ -167,16 +167,16 @@ class Sampler:
             Number of the sample in the batch.
         """
         stopped = thread.stopped
-        if stopped is not None and stopped[:2] == (call.sp, call.pc) and self._stopper.copy.equals(stopped[2]):
+        if stopped is not None and stopped[:2] == (call.sp, call.pc) and self._stopper.copy.is_same_copy(stopped[2]):
             thread.slept = slept
             thread.stop_wanted = False
             return self._unchanged(thread, spaces, weight, at_ns)
-        thread.woke()
+        thread.note_wakeup()
         thread.slept = slept
         thread.arch = spaces.image.arch
-        lane = self._stopper.copy.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, evidence)
+        lane = self._stopper.copy.add_lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, evidence)
         self._builder.set_sp_pc(lane, call.sp, call.pc)
-        spaces.took(lane, call.pc, call.sp, evidence)
+        spaces.note_sample(lane, call.pc, call.sp, evidence)
         self.blocked += 1
         return lane
 
@@ -185,8 +185,8 @@ class Sampler:
             return False
         if thread.stop_wanted and thread.stopped is None and self._options.stop_sleepers:
             thread.stop_wanted = False
-            call = parse_syscall(thread.syscall())
-            if call is not None and survives_stop(call, thread.pid, spaces.image.arch):
+            call = parse_syscall(thread.read_syscall())
+            if call is not None and can_survive_stop(call, thread.pid, spaces.image.arch):
                 return self._stop_asleep(thread, spaces, weight, call)
             self._diagnostics.count("sleeping thread not stopped: its system call might fail")
         self._unchanged(thread, spaces, weight, time.monotonic_ns())
@@ -197,15 +197,15 @@ class Sampler:
 
     def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
         self.unchanged += 1
-        return self._stopper.copy.empty_lane(thread, spaces, weight, at_ns)
+        return self._stopper.copy.add_empty_lane(thread, spaces, weight, at_ns)
 
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> bool:
-        return self.concluded(thread, self._stopper.stop(thread, spaces, weight, asleep))
+        return self.handle_outcome(thread, self._stopper.stop_thread(thread, spaces, weight, asleep))
 
-    def concluded(self, thread: Thread, outcome: Outcome) -> bool:
+    def handle_outcome(self, thread: Thread, outcome: Outcome) -> bool:
         """Handle the outcome of a stop. Return True if the batch has a sample of the thread now."""
         if outcome is Outcome.ASLEEP:
-            self.turns.fell_asleep()
+            self.turns.count_asleep()
         elif outcome is Outcome.GONE:
             thread.ended = True
         elif outcome is Outcome.REFUSED:

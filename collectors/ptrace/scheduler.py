@@ -46,9 +46,9 @@ class Scheduler:
         self._most_ns = self._soon_ns if options.idle else HOLD * self._soon_ns
         self._walkable_ns = self._most_ns
         self._flush_every_ns = 0
-        self.begin()
+        self.start()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the schedule now."""
         self._began_ns = self._flushed_ns = self._alive_ns = time.monotonic_ns()
         self._start_clock()
@@ -59,13 +59,13 @@ class Scheduler:
         self.clock = SamplingClock(rate_hz, limit, time.monotonic_ns(), random.random, stride)
         self._due_ns: int | None = None
 
-    def visit(self, processors: int) -> None:
+    def set_visits(self, processors: int) -> None:
         """Visit a number of processors from now on."""
         self._missed += self.clock.skipped / self.visits
         self.visits = processors
         self._start_clock()
 
-    def ahead(self, most_ns: int) -> list[tuple[int, int]]:
+    def take_future_times(self, most_ns: int) -> list[tuple[int, int]]:
         """Return the next sampling times until a batch is due, at most in most_ns, each with the time at which it is
         too late.
 
@@ -83,8 +83,8 @@ class Scheduler:
             found.append(clock.slot_after(len(found)))
         return found
 
-    def passed(self, slots: int, used: int, shift_ns: int) -> None:
-        """Count sampling times of ahead() that are over.
+    def count_passed(self, slots: int, used: int, shift_ns: int) -> None:
+        """Count sampling times of take_future_times() that are over.
 
         Args:
             slots: Their number.
@@ -92,7 +92,7 @@ class Scheduler:
             shift_ns: The grid's shift after them (SamplingClock.shift_ns).
         """
         if slots:
-            self.clock.passed(slots, used, shift_ns)
+            self.clock.advance(slots, used, shift_ns)
             self._due_ns = None
 
     def _due(self, now: int) -> int:
@@ -122,7 +122,7 @@ class Scheduler:
                 time.sleep(min(left, _SLEEP_NS) / 1e9)
         return False
 
-    def ticked(self, rounds: int = 1) -> None:
+    def count_rounds(self, rounds: int = 1) -> None:
         """Count rounds of samples that were made."""
         self._kept += rounds / self.visits
         passed_ns = time.monotonic_ns() - self._began_ns
@@ -153,7 +153,7 @@ class Scheduler:
         """True if an empty batch is due to show that the collector is alive."""
         return time.monotonic_ns() - self._alive_ns >= self._soon_ns
 
-    def flushed(self, samples: bool) -> None:
+    def note_flush(self, samples: bool) -> None:
         """Note that a batch is yielded.
 
         If it has samples, later ones wait longer, up to HOLD times flush_s, as long as their walk is short.
@@ -162,16 +162,16 @@ class Scheduler:
         if samples:
             self._flush_every_ns = min(max(2 * self._flush_every_ns, _FIRST_FLUSH_NS), self._walkable_ns)
 
-    def showed_life(self) -> None:
+    def note_empty_batch(self) -> None:
         """Note that an empty batch was yielded."""
         self._alive_ns = time.monotonic_ns()
 
-    def walked(self, sampled_ns: int, took_ns: int) -> None:
+    def note_walk(self, sampled_ns: int, took_ns: int) -> None:
         """Learn how long the walk took of samples from some time."""
         if sampled_ns > 0 and took_ns > 0:
             self._walkable_ns = min(max(sampled_ns * _WALK_NS // took_ns, self._soon_ns), self._most_ns)
             self._flush_every_ns = min(self._flush_every_ns, self._walkable_ns)
 
-    def hasten(self) -> None:
+    def limit_wait(self) -> None:
         """Limit the wait of samples to flush_s, because there is something to learn."""
         self._flush_every_ns = min(self._flush_every_ns, self._soon_ns)

@@ -1,6 +1,7 @@
 """The copy of a thread's stack, and of the memory with its interpreter's frames.
 
-copy() is called while the thread is stopped. It reads into memory that was allocated before, and raises no exception.
+copy_stack() is called while the thread is stopped. It reads into memory that was allocated before, and raises no
+exception.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class StackCopy:
         """Forget the latest copy."""
         self._size = self._piece_size = self._length = 0
 
-    def copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+    def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """Copy the thread's stack, and the memory with its interpreter's frames."""
         self._copy(thread, spaces, sp)
         if thread.reader is not None:
@@ -63,7 +64,7 @@ class StackCopy:
         assert thread.reader is not None
         used = self._memory.used
         stack = self._arena[used : used + (self._size & ~7)].cast("Q")
-        self._gather.begin(thread.tid)
+        self._gather.start_reads(thread.tid)
         try:
             thread.reader.copy(thread.tid, stack, self._base, self._gather)
         except Exception:
@@ -82,7 +83,7 @@ class StackCopy:
         if thread.reader is None:
             return
         stack = self._arena[offset : offset + (came.size & ~7)].cast("Q")
-        self._gather.begin(thread.tid)
+        self._gather.start_reads(thread.tid)
         try:
             thread.reader.copied_ahead(thread.tid, read.plan, stack, came.base, read.gather, self._gather)
             chain = thread.reader.take()
@@ -94,7 +95,7 @@ class StackCopy:
 
     def warm_up(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """Make a copy for its effects on caches, and on what the reader of the interpreter requests at once."""
-        self.copy(thread, spaces, sp)
+        self.copy_stack(thread, spaces, sp)
         if thread.reader is not None:
             try:
                 thread.reader.learn()
@@ -111,7 +112,7 @@ class StackCopy:
         memory, ptrace, shape = self._memory, self._ptrace, thread.shape
         into = memory.address + memory.used
         self._length = 0
-        self._base, size = shape.length(sp, spaces.region_at)
+        self._base, size = shape.length(sp, spaces.find_region)
         if size > shape.most:
             size = self._begin_deep(thread, size)
         got = ptrace.read_memory(thread.tid, self._base, size, into)
@@ -123,7 +124,7 @@ class StackCopy:
         self._piece_size = 0
         if self._length:
             self._look_beyond(thread)
-        if self._size == 0 or shape.is_home(sp, spaces.region_at):
+        if self._size == 0 or shape.is_home(sp, spaces.find_region):
             return
         home = shape.occupied
         if home is None:
@@ -140,13 +141,13 @@ class StackCopy:
         """Return the number of bytes to copy of a stack that exceeds the limit."""
         self._length = length
         most = thread.shape.most
-        return most if thread.reader is not None else thread.deep.to_copy(self._base, most)
+        return most if thread.reader is not None else thread.deep.choose_copy(self._base, most)
 
     def _look_beyond(self, thread: Thread) -> None:
         self._spotted = memoryview(b"")
         if self._size:
-            self._spans = thread.deep.spots(self._base + self._size, self._base + self._length)
-            self._spots.begin(thread.tid)
+            self._spans = thread.deep.choose_ranges(self._base + self._size, self._base + self._length)
+            self._spots.start_reads(thread.tid)
             self._spotted = self._spots(self._spans)
 
     def _beyond(self, thread: Thread) -> Beyond:
@@ -154,15 +155,17 @@ class StackCopy:
         deep, word = thread.deep, thread.arch.word
         deep.longest = max(deep.longest, self._length)
         spots = pieces(self._spans, self._spotted)
-        if deep.holds(self._base, self._size):
+        if deep.is_joined(self._base, self._size):
             return Beyond(self._length, deep.outer, spots, deep.longest)
-        if not self._size or not deep.may_read(self._length):
+        if not self._size or not deep.can_read_rest(self._length):
             return Beyond(self._length, longest=deep.longest)
         used = self._memory.used
-        deep.read(self._ptrace, thread.tid, self._base, self._arena[used : used + self._size], self._length, word)
+        deep.read_beyond(
+            self._ptrace, thread.tid, self._base, self._arena[used : used + self._size], self._length, word
+        )
         return Beyond(self._length, deep.outer, spots, deep.longest)
 
-    def lane(
+    def add_lane(
         self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, evidence: MapsEvidence
     ) -> int:
         """Add a sample with the latest copy, in the address space that the evidence indicates, and return its
@@ -170,13 +173,13 @@ class StackCopy:
         """
         if evidence.text or evidence.changed:
             with suppress(OSError):  # the process may have ended since
-                for earlier, space in spaces.refresh(time.monotonic_ns, force=True, text=evidence.text):
-                    self._builder.move(earlier, space)
+                for earlier, space in spaces.refresh_space(time.monotonic_ns, force=True, text=evidence.text):
+                    self._builder.move_to_space(earlier, space)
         builder = self._builder
         beyond = self._beyond(thread) if self._length else None
         piece_at = self._memory.used + ((self._size + 7) & ~7)
         made = Lane(thread.arch, kind, at_ns, thread.pid, thread.tid, spaces.current, weight, thread.started)
-        lane = builder.add(made, self._base, self._size)
+        lane = builder.add_sample(made, self._base, self._size)
         if beyond is not None:
             builder.set_beyond(lane, beyond)
         if self._piece_size:
@@ -192,14 +195,14 @@ class StackCopy:
                     builder.set_chain(lane, chain)
         return lane
 
-    def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
+    def add_empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
         """Add a sample that repeats the thread's last one, and return its number."""
         made = Lane(
             thread.arch, SampleKind.UNCHANGED, at_ns, thread.pid, thread.tid, spaces.current, weight, thread.started
         )
-        return self._builder.add(made, 0, 0)
+        return self._builder.add_sample(made, 0, 0)
 
-    def equals(self, earlier: bytes) -> bool:
+    def is_same_copy(self, earlier: bytes) -> bool:
         """Return True if the current copy, which is in no sample yet, equals an earlier one with the same base.
 
         The kernel stores a thread's processor above its frames. That may differ although the thread did not run.

@@ -18,7 +18,7 @@ RED_ZONE = 128
 RegionAt = Callable[[int], StackMapping | None]
 """address -> the writable mapping around it, or None if it is unknown"""
 
-LEAST = 4096
+MIN_SPAN_BYTES = 4096
 SLACK = 256
 _AWAY = 32 << 10
 _GROWTH = 16 << 10
@@ -74,7 +74,7 @@ class StackShape:
             assert self.home is not None
             end = self.home.end
             if sp < self.top:
-                end = min(end, max(self.top + SLACK, base + LEAST))
+                end = min(end, max(self.top + SLACK, base + MIN_SPAN_BYTES))
         else:
             # the stack of a new thread may be newer than the last reading of the maps: then the read ends where the
             # stack does
@@ -116,7 +116,7 @@ class StackShape:
             elif region is not None and not (region.start <= base < region.end):
                 self.home, self.top = region, 0
             else:
-                self.away = min(self.most, max(2 * self.away, missing - base + LEAST))
+                self.away = min(self.most, max(2 * self.away, missing - base + MIN_SPAN_BYTES))
         elif home is not None and home.start <= top <= home.end and top > self.top:
             self.top = top
         return (self.home, self.top, self.away) != before

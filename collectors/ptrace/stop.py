@@ -1,7 +1,7 @@
 """One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH.
 
 The caller must block all signals and switch off the garbage collector, so that nothing else of the profiler runs
-between the stop and the DETACH. In all cases a thread that was seized is in `held` until it is detached or has ended.
+between the stop and the DETACH. In all cases a thread that was seized is in `stopped_threads` until it is detached or has ended.
 
 Measured (kernel 6.18, 2 cores): it is better to sleep at once until SIGCHLD than to poll first. A target that shares
 the sampler's core is stopped only when the sampler leaves it (two spinning threads: pause p50 34 us against 2-6 ms).
@@ -18,15 +18,15 @@ from functools import partial
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
-from pyprof.collectors.linux.procfs import thread_status
+from pyprof.collectors.linux.procfs import read_thread_status
 from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.linux.syscalls import BlockedCall
-from pyprof.collectors.linux.task_state import ENDED, is_own_child, state
+from pyprof.collectors.linux.task_state import ENDED_STATES, is_own_child, read_stop_state
 from pyprof.collectors.linux.transfers import ShortCall
 from pyprof.collectors.native.code import SampleRow, StopEnding, registers_of
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, InterruptedCalls
 from pyprof.collectors.ptrace.stack_copy import StackCopy
-from pyprof.collectors.ptrace.stopped_thread import BOUND_NS, HeldThread, Outcome, nobody
+from pyprof.collectors.ptrace.stopped_thread import MAX_STOP_WAIT_NS, Outcome, StoppedThread, find_no_thread
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker, TargetImage
 from pyprof.diagnostics import Diagnostics
@@ -42,7 +42,7 @@ _COLD_NS = 3_000_000
 
 The rehearsal brings code and page tables back into the caches while the target still runs.
 """
-_PATIENCE_NS = 100_000_000
+_STOP_TIMEOUT_NS = 100_000_000
 _SLICE_NS = 100_000
 FELL_ASLEEP = "thread blocked before the stop"
 
@@ -51,14 +51,14 @@ class Stopper:
     """The stops of threads.
 
     Attributes:
-        held: Threads that are seized now, by tid.
+        stopped_threads: Threads that are seized now, by tid.
         copy: Copy of the stack of the thread that was stopped last.
         pauses: Duration of each stop in ns, from the last moment at which the thread surely ran.
         stopped_ns: Their sum.
         transferring: Number of threads of which a stop has cut a system call short.
-        ended: Maps a pid to the number of sampling times at which one of its threads ran but ended before it stopped.
-            The reader clears it.
-        unclaimed: Returns a thread that machine code has stopped and that is not in `held`.
+        ended_counts: Maps a pid to the number of sampling times at which one of its threads ran but ended before it
+            stopped. The reader clears it.
+        find_unclaimed: Returns a thread that machine code has stopped and that is not in `stopped_threads`.
         last_stop_ns: End of the last stop.
     """
 
@@ -71,9 +71,9 @@ class Stopper:
     ) -> None:
         """Create a stopper; `arches` are the architectures of threads on this machine."""
         self.ptrace = libc.PtraceCalls()
-        self.held: dict[int, HeldThread] = {}
+        self.stopped_threads: dict[int, StoppedThread] = {}
         self.transferring = 0
-        self.ended: Counter[int] = Counter()
+        self.ended_counts: Counter[int] = Counter()
         self.pauses = PauseLog()
         self.stopped_ns = 0
         self._calls = InterruptedCalls(self.ptrace, diagnostics)
@@ -82,18 +82,21 @@ class Stopper:
         self._diagnostics = diagnostics
         self._idle = options.idle
         self.copy = StackCopy(self.ptrace, builder, diagnostics, options.stack_size)
-        self.unclaimed: Callable[[], HeldThread | None] = nobody
+        self.find_unclaimed: Callable[[], StoppedThread | None] = find_no_thread
         self.last_stop_ns = 0
 
-    def stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> Outcome:
-        """Stop and sample a thread. If the outcome is TAKEN, the batch has its sample. See HeldThread for `asleep`."""
-        self.ptrace.hurry()
-        try:
+    def stop_thread(
+        self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None
+    ) -> Outcome:
+        """Stop and sample a thread. If the outcome is TAKEN, the batch has its sample. See StoppedThread for
+        `asleep`.
+        """
+        self.ptrace.raise_priority() try:
             return self._stop(thread, spaces, weight, asleep)
         finally:
-            self.relax()
+            self.restore_priority()
 
-    def catch(self, tid: int, known: Callable[[], tuple[Thread, SpaceTracker] | None], weight: int) -> Outcome:
+    def sample_unknown(self, tid: int, known: Callable[[], tuple[Thread, SpaceTracker] | None], weight: int) -> Outcome:
         """Stop and sample an unknown thread.
 
         It is stopped while known() reads its /proc files, because that takes longer than many a process lives. The time
@@ -116,32 +119,32 @@ class Stopper:
                 self._abandon(tid)
         if found is None:
             return Outcome.UNUSABLE
-        held = self.held[tid] = HeldThread(*found, weight, since_ns, since_ns)
+        held = self.stopped_threads[tid] = StoppedThread(*found, weight, since_ns, since_ns)
         return self._await(held)
 
     def _abandon(self, tid: int) -> None:
         """Detach from a thread that was seized and is not known. If it does not stop in time, it continues when the
         profiler ends.
         """
-        deadline = time.monotonic_ns() + _PATIENCE_NS
+        deadline = time.monotonic_ns() + _STOP_TIMEOUT_NS
         while time.monotonic_ns() < deadline:
             status = self.ptrace.poll_stop(tid)
             if status > 0:
                 size = self.ptrace.read_registers(tid)
                 regset = next((each for each in self._regsets.values() if each.arch.kernel.regset_size == size), None)
                 if regset is not None:
-                    self._calls.before_release(tid, status, regset)
+                    self._calls.prepare_release(tid, status, regset)
                 libc.detach(tid, status & 0x7F if status >> 8 == 0 else 0)
                 return
-            if status < 0 or state(tid) in ENDED:
+            if status < 0 or read_stop_state(tid) in ENDED_STATES:
                 libc.reap(tid)
                 return
             self.ptrace.wait_sigchld(_SLICE_NS)
 
-    def relax(self) -> None:
+    def restore_priority(self) -> None:
         """Return to normal priority, unless a thread has not stopped yet. It would have to wait for the sampler."""
-        if not self.held:
-            self.ptrace.relax()
+        if not self.stopped_threads:
+            self.ptrace.restore_priority()
 
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None) -> Outcome:
         tid = thread.tid
@@ -150,15 +153,15 @@ class Stopper:
         failed = libc.seize(tid)
         if failed:
             outcome = self._refused(tid, -failed)
-            self.ended[thread.pid] += weight * (outcome is Outcome.GONE)
+            self.ended_counts[thread.pid] += weight * (outcome is Outcome.GONE)
             return outcome
-        held = self.held[tid] = HeldThread(thread, spaces, weight, asleep=asleep)
+        held = self.stopped_threads[tid] = StoppedThread(thread, spaces, weight, asleep=asleep)
         held.since_ns = held.asked_ns = time.monotonic_ns()
         failed = libc.interrupt(tid)
         return self._lost(tid) if failed else self._await(held)
 
-    def went_on(self, held: HeldThread, came: SampleRow) -> Outcome:
-        """Finish a stop that machine code began or tried. The thread is already in `held`."""
+    def finish_native_stop(self, held: StoppedThread, came: SampleRow) -> Outcome:
+        """Finish a stop that machine code began or tried. The thread is already in `stopped_threads`."""
         tid = held.thread.tid
         held.since_ns = held.asked_ns = came.since_ns
         if came.ending == StopEnding.HELD:
@@ -167,12 +170,14 @@ class Stopper:
             return self._await(held)
         if came.ending == StopEnding.LOST:
             return self._lost(tid)
-        del self.held[tid]
+        del self.stopped_threads[tid]
         outcome = self._refused(tid, -came.error)
-        self.ended[held.thread.pid] += held.weight * (outcome is Outcome.GONE)
+        self.ended_counts[held.thread.pid] += held.weight * (outcome is Outcome.GONE)
         return outcome
 
-    def took(self, held: HeldThread, space: AddressSpace, arch: Arch, came: SampleRow, lane: int, offset: int) -> None:
+    def fill_native_sample(
+        self, held: StoppedThread, space: AddressSpace, arch: Arch, came: SampleRow, lane: int, offset: int
+    ) -> None:
         """Fill the reserved row of a sample that machine code has taken from a thread and released.
 
         Args:
@@ -188,27 +193,27 @@ class Stopper:
         self._passed(held, came.resumed_ns)
         kind, started = SampleKind.STOPPED, thread.started
         made = Lane(arch, kind, came.at_ns, thread.pid, thread.tid, space, held.weight, started)
-        self._builder.fill(lane, made, came.base, offset, came.size)
+        self._builder.fill_reserved(lane, made, came.base, offset, came.size)
         self._builder.set_regset(lane, registers_of(came, arch.kernel.regset_size // 8))
         sp, pc = (came.registers[arch.kernel.prstatus[column]] for column in (arch.sp, arch.pc))
         thread.last_sp = sp
         if spaces.current is space:
-            spaces.took(lane, arch.code_address(pc), sp, spaces.answered())
+            spaces.note_sample(lane, arch.code_address(pc), sp, spaces.accept_answer())
 
-    def arch_of(self, image: TargetImage) -> Arch:
+    def choose_arch(self, image: TargetImage) -> Arch:
         """Return the architecture as which the registers of a program's main code are read."""
         return self._regsets[image.arch.name].arch
 
-    def _passed(self, held: HeldThread, now_ns: int) -> None:
+    def _passed(self, held: StoppedThread, now_ns: int) -> None:
         """Note the end of a pause."""
         self.last_stop_ns = max(self.last_stop_ns, now_ns)
         self.stopped_ns += now_ns - held.since_ns
         self.pauses.add(now_ns - held.since_ns)
 
-    def _await(self, held: HeldThread) -> Outcome:
+    def _await(self, held: StoppedThread) -> Outcome:
         """Wait until a thread stops, or until it counts as pending."""
         tid = held.thread.tid
-        deadline = time.monotonic_ns() + BOUND_NS
+        deadline = time.monotonic_ns() + MAX_STOP_WAIT_NS
         while True:
             woken = self.ptrace.wait_sigchld(min(_SLICE_NS, max(deadline - time.monotonic_ns(), 0)))
             status = self.ptrace.poll_stop(tid)
@@ -216,13 +221,13 @@ class Stopper:
                 outcome = self._finish(held, status)
                 self._finish_others(None, self.last_stop_ns)
                 return outcome
-            if status < 0 or (woken and state(tid) in ENDED):
+            if status < 0 or (woken and read_stop_state(tid) in ENDED_STATES):
                 return self._lost(tid)
             now = time.monotonic_ns()
             self._finish_others(held, now if woken else 0)
             held.since_ns = now
             if now >= deadline:
-                return self._lost(tid) if state(tid) in ENDED else Outcome.PENDING
+                return self._lost(tid) if read_stop_state(tid) in ENDED_STATES else Outcome.PENDING
 
     def _rehearse(self, thread: Thread, spaces: SpaceTracker) -> None:
         """Rehearse a stop with a thread that is not traced: the kernel answers each call with ESRCH and does nothing.
@@ -231,7 +236,7 @@ class Stopper:
         """
         tid, ptrace = thread.tid, self.ptrace
         libc.interrupt(tid)
-        if not self.held:  # otherwise the signal may report one of those
+        if not self.stopped_threads:  # otherwise the signal may report one of those
             ptrace.wait_sigchld(0)
         ptrace.read_registers(tid)
         self.copy.warm_up(thread, spaces, thread.last_sp)
@@ -240,31 +245,31 @@ class Stopper:
 
     def wait_pending(self, wait_ns: int) -> None:
         """Sleep until one of the pending threads has stopped, then read and release it."""
-        self.ptrace.hurry()
+        self.ptrace.raise_priority()
         try:
             if self.ptrace.wait_sigchld(wait_ns):
                 self._finish_others(None, time.monotonic_ns())
             else:
                 self.poll_pending()
         finally:
-            self.relax()
+            self.restore_priority()
 
-    def _finish_others(self, wanted: HeldThread | None, woken_ns: int) -> None:
+    def _finish_others(self, wanted: StoppedThread | None, woken_ns: int) -> None:
         """Finish all other threads that have stopped.
 
         Args:
             wanted: Thread to leave out.
             woken_ns: Time at which a stop has just woken the sampler, without delay if it has priority; 0 if none has.
         """
-        if len(self.held) <= (wanted is not None):
+        if len(self.stopped_threads) <= (wanted is not None):
             return
-        for tid, held in list(self.held.items()):
+        for tid, held in list(self.stopped_threads.items()):
             if held is wanted or self._builder.full:
                 continue
             now = time.monotonic_ns()
             status = self.ptrace.poll_stop(tid)
             if status > 0:
-                if self.ptrace.hurries:
+                if self.ptrace.raises_priority:
                     held.since_ns = max(held.since_ns, woken_ns)
                 self._finish(held, status)
             else:
@@ -272,7 +277,7 @@ class Stopper:
 
     def poll_pending(self) -> None:
         """Read and release the threads that have stopped meanwhile."""
-        for tid, held in list(self.held.items()):
+        for tid, held in list(self.stopped_threads.items()):
             status = self._status_of(tid)
             if status > 0 and self._builder.full:
                 self._let_go(held, status)
@@ -283,36 +288,36 @@ class Stopper:
             else:
                 self._ask_again(held)
 
-    def _ask_again(self, held: HeldThread) -> None:
+    def _ask_again(self, held: StoppedThread) -> None:
         """Repeat the interrupt, because an exec drops it although it keeps the tracer. A sleeping thread may still stop
         by itself.
         """
         held.since_ns = time.monotonic_ns()
-        late = held.since_ns - held.asked_ns > _PATIENCE_NS
+        late = held.since_ns - held.asked_ns > _STOP_TIMEOUT_NS
         if late:
             self._diagnostics.count("thread did not stop within 0.1 s")
-        if late or state(held.thread.tid) == "R":
+        if late or read_stop_state(held.thread.tid) == "R":
             held.asked_ns = held.since_ns
             libc.interrupt(held.thread.tid)
 
     def release_all(self, timeout_ns: int = 1_000_000_000) -> None:
         """Detach from all threads. The kernel detaches a thread that does not stop in time when the profiler ends."""
         deadline = time.monotonic_ns() + timeout_ns
-        left = self.unclaimed()
+        left = self.find_unclaimed()
         if left is not None:
-            self.held[left.thread.tid] = left
-        for tid in self.held:
+            self.stopped_threads[left.thread.tid] = left
+        for tid in self.stopped_threads:
             libc.interrupt(tid)
-        while self.held and time.monotonic_ns() < deadline:
-            for tid, held in list(self.held.items()):
+        while self.stopped_threads and time.monotonic_ns() < deadline:
+            for tid, held in list(self.stopped_threads.items()):
                 status = self._status_of(tid)
                 if status > 0:
                     self._let_go(held, status)
                 elif status < 0:
                     self._lost(tid)
-            if self.held:
+            if self.stopped_threads:
                 self.ptrace.wait_sigchld(1_000_000)
-        self.ptrace.relax()
+        self.ptrace.restore_priority()
 
     def _status_of(self, tid: int) -> int:
         """Return the wait status of a stop, 0 if there is none, or -ESRCH if the thread has ended.
@@ -323,14 +328,14 @@ class Stopper:
         status = self.ptrace.poll_stop(tid)
         if status:
             return status
-        letter = state(tid)
-        if letter in ENDED:
+        letter = read_stop_state(tid)
+        if letter in ENDED_STATES:
             return -errno.ESRCH
         if letter == "t":
             return self.ptrace.poll_stop(tid) or self.ptrace.stop_reason(tid)
         return 0
 
-    def _finish(self, held: HeldThread, status: int) -> Outcome:
+    def _finish(self, held: StoppedThread, status: int) -> Outcome:
         """Copy what the sample needs, release the thread, and only then add the sample."""
         thread, tid = held.thread, held.thread.tid
         regset: Regset | None = None
@@ -343,9 +348,9 @@ class Stopper:
             regset = self._regset(held.spaces.image, got)
             if regset is not None:
                 thread.arch = regset.arch
-                self.copy.copy(thread, held.spaces, regset.sp)
-                evidence = held.spaces.evidence(regset.arch.code_address(regset.pc))
-                call = self._calls.before_release(tid, status, regset)
+                self.copy.copy_stack(thread, held.spaces, regset.sp)
+                evidence = held.spaces.collect_evidence(regset.arch.code_address(regset.pc))
+                call = self._calls.prepare_release(tid, status, regset)
                 if regset.arch.pac_mask and not held.spaces.image.pac_known:
                     held.spaces.image.set_pac_mask(self.ptrace.read_pac_mask(tid))
         finally:
@@ -363,7 +368,7 @@ class Stopper:
         if not self._idle and asleep():
             self._diagnostics.count(FELL_ASLEEP)
             return Outcome.ASLEEP
-        self.relax()
+        self.restore_priority()
         self._lane(held, at, evidence, regset)
         return Outcome.TAKEN
 
@@ -378,45 +383,45 @@ class Stopper:
             return own
         return next((regset for regset in self._regsets.values() if regset.arch.kernel.regset_size == size), None)
 
-    def _lane(self, held: HeldThread, at_ns: int, evidence: MapsEvidence, regset: Regset) -> None:
-        lane = self.copy.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, evidence)
+    def _lane(self, held: StoppedThread, at_ns: int, evidence: MapsEvidence, regset: Regset) -> None:
+        lane = self.copy.add_lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, evidence)
         self._builder.set_regset(lane, regset.columns)
         if held.asleep is not None:  # also if it took long to stop
             held.thread.stopped = (held.asleep.sp, held.asleep.pc, self._builder.copy_of(lane))
             self._builder.set_kernel_stack(lane, (Blocked(regset.arch.name, "S", held.asleep.number),))
         held.thread.last_sp = regset.sp
-        held.spaces.took(lane, regset.arch.code_address(regset.pc), regset.sp, evidence)
+        held.spaces.note_sample(lane, regset.arch.code_address(regset.pc), regset.sp, evidence)
 
-    def _let_go(self, held: HeldThread, status: int) -> None:
+    def _let_go(self, held: StoppedThread, status: int) -> None:
         """Release a thread without a sample."""
         tid = held.thread.tid
         call: ShortCall | None = None
         try:
             regset = self._regset(held.spaces.image, self.ptrace.read_registers(tid))
             if regset is not None:
-                call = self._calls.before_release(tid, status, regset)
+                call = self._calls.prepare_release(tid, status, regset)
         finally:
             self._release(tid, status)
         self._judge(held.thread, call)
 
     def _judge(self, thread: Thread, call: ShortCall | None) -> None:
-        if self._calls.after_release(thread.tid, call) and not thread.transfers:
+        if self._calls.check_release(thread.tid, call) and not thread.transfers:
             thread.transfers = True
             self.transferring += 1
 
     def _release(self, tid: int, status: int) -> None:
         """Detach a thread; a signal that it was about to receive is delivered.
 
-        A thread that was killed meanwhile stays in `held`, because its status must still be collected.
+        A thread that was killed meanwhile stays in `stopped_threads`, because its status must still be collected.
         """
         if libc.detach(tid, status & 0x7F if status >> 8 == 0 else 0) == 0:
-            self.held.pop(tid, None)
+            self.stopped_threads.pop(tid, None)
 
     def _refused(self, tid: int, error: int) -> Outcome:
         if error == errno.ESRCH:
             return Outcome.GONE
         try:
-            status = thread_status(tid)
+            status = read_thread_status(tid)
         except OSError:
             return Outcome.GONE
         if status.get("State", "Z")[:1] in "ZX":
@@ -432,7 +437,7 @@ class Stopper:
         """
         if not is_own_child(tid) and libc.reap(tid) is None and os.path.exists(f"/proc/{tid}"):
             return Outcome.GONE  # a leader whose other threads live on stays in held until it can be collected
-        held = self.held.pop(tid, None)
+        held = self.stopped_threads.pop(tid, None)
         if held is not None:
-            self.ended[held.thread.pid] += held.weight
+            self.ended_counts[held.thread.pid] += held.weight
         return Outcome.GONE

@@ -9,7 +9,7 @@ from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.records import dataclass
 
-BOUND_NS = 200_000
+MAX_STOP_WAIT_NS = 200_000
 """Maximum wait for one thread to stop. After that it is checked between the other samples.
 
 A running thread stops in some 10 us. A thread that waits for a processor stops when it gets one.
@@ -17,7 +17,7 @@ A running thread stops in some 10 us. A thread that waits for a processor stops 
 
 
 @dataclass(eq=False, slots=True)
-class HeldThread:
+class StoppedThread:
     """A thread that is seized.
 
     Attributes:
@@ -37,7 +37,7 @@ class HeldThread:
     asleep: BlockedCall | None = None
 
 
-def nobody() -> None:
+def find_no_thread() -> None:
     """Return None: no thread is held outside Stopper.held."""
     return None
 

@@ -16,7 +16,7 @@ from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.collectors.targets.spaces import SpaceTracker
-from pyprof.collectors.thread_lives import Identities, Leaving
+from pyprof.collectors.thread_lives import DelayedRemoval, Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import StackReader
 from pyprof.model.keys import ThreadKey
@@ -26,7 +26,7 @@ from pyprof.model.sample import SampleBatch, SampleKind, keys_of
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
-CUT = "stack longer than --stack-size, cut there"
+CUT_COUNTER = "stack longer than --stack-size, cut there"
 
 _FEW = 16
 """Maximum number of processes whose children are read at each visit."""
@@ -40,7 +40,7 @@ class Targets:
     Attributes:
         by_pid: Processes that are sampled now.
         refused: Pids that may not be read.
-        births: Number of threads that were found, and of processes that ended before they could be read.
+        birth_count: Number of threads that were found, and of processes that ended before they could be read.
         brief: Number of the latter.
         fresh: True if there is a process, a module or a sampled thread that no batch had before. The reader clears it.
     """
@@ -69,15 +69,15 @@ class Targets:
         self._young: dict[int, YoungThreads] = {}
         self._seen: set[int] = set()
         self._reported: dict[int, AddressSpace] = {}
-        self._leaving: Leaving[ThreadKey] = Leaving()
-        self._unseen: Leaving[int] = Leaving()
+        self._leaving: DelayedRemoval[ThreadKey] = DelayedRemoval()
+        self._unseen: DelayedRemoval[int] = DelayedRemoval()
 
     def _of_fresh(self, next_id: Callable[[], int]) -> int:
         """Return the number of a new address space."""
         self.fresh = True
         return next_id()
 
-    def add(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         """Add a process.
 
         Raises:
@@ -100,13 +100,13 @@ class Targets:
         finally:
             directory.close()
 
-    def add_all(self, pids: Iterable[int], what: str = "process") -> None:
+    def add_processes(self, pids: Iterable[int], what: str = "process") -> None:
         """Add processes that are not sampled yet; `what` names them in diagnostics."""
         for pid in pids:
             if self._is_sampled(pid) or pid == os.getpid():
                 continue
             try:
-                self.add(pid)
+                self.add_process(pid)
             except ProcessLookupError:
                 self._diagnostics.count(f"{what} ended before its first sample")
                 self._past_births += 1
@@ -116,25 +116,25 @@ class Targets:
                 self.refused.add(pid)
                 self._diagnostics.count(f"{what} may not be looked at")
 
-    def new_child(self, is_it: Callable[[bytes], bool]) -> int:
+    def find_new_child(self, is_it: Callable[[bytes], bool]) -> int:
         """Return a child of the first processes that is not sampled yet and whose /proc/TID/sched satisfies `is_it`; 0
         if none.
         """
         for target in list(self.by_pid.values())[:_FEW]:
             with contextlib.suppress(OSError):
                 for pid in target.directory.children():
-                    if pid not in self.by_pid and pid not in self.refused and is_it(procfs.sched(pid)):
+                    if pid not in self.by_pid and pid not in self.refused and is_it(procfs.read_sched(pid)):
                         return pid
         return 0
 
-    def opened(self, pid: int, builder: BatchBuilder[ArenaMemory]) -> tuple[Thread, SpaceTracker] | None:
+    def open_child(self, pid: int, builder: BatchBuilder[ArenaMemory]) -> tuple[Thread, SpaceTracker] | None:
         """Add a child and return its first thread, or None if it has ended or may not be read."""
-        self.add_all([pid], "child")
+        self.add_processes([pid], "child")
         target = self.by_pid.get(pid)
         if target is None:
             return None
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            target.look(builder)
+            target.update(builder)
         thread = target.threads.get(pid)
         return (thread, target.spaces) if thread is not None else None
 
@@ -142,11 +142,11 @@ class Targets:
         """Return True if a process with this pid is sampled and has not ended."""
         target = self.by_pid.get(pid)
         if target is not None and target.has_ended():
-            self.end(target)
+            self.remove_ended(target)
             return False
         return target is not None
 
-    def was_seen(self, pid: int) -> bool:
+    def has_been_sampled(self, pid: int) -> bool:
         """Return True if a thread of the process was ever sampled, or if the process ended before that."""
         return pid in self._seen
 
@@ -159,7 +159,7 @@ class Targets:
         """Return the selected process from which a process descends, even if it has ended."""
         return self._root_of.get(pid, pid)
 
-    def round_passed(self, rounds: int = 1) -> None:
+    def count_rounds(self, rounds: int = 1) -> None:
         """Count rounds of samples."""
         for young in self._young.values():
             young.rounds += rounds
@@ -168,17 +168,17 @@ class Targets:
         """Update the shares of short-lived threads; `spent_ns` returns the processor time of a process tree."""
         now = time.monotonic_ns()
         for root, young in self._young.items():
-            young.settle(now, spent_ns(root))
+            young.update_share(now, spent_ns(root))
 
     @property
-    def births(self) -> int:
+    def birth_count(self) -> int:
         return self._past_births + sum(young.born for young in self._young.values())
 
-    def describe(self, target: TracedProcess, thread: Thread) -> None:
+    def describe_thread(self, target: TracedProcess, thread: Thread) -> None:
         """Store the names of a thread at its first sample."""
-        thread.known = self.fresh = True
+        thread.has_name = self.fresh = True
         self._seen.add(target.pid)
-        info = target.describe(thread.tid) or target.info(thread.tid, "?")
+        info = target.describe_thread(thread.tid) or target.describe_known(thread.tid, "?")
         self._infos[info.key] = info
 
     def describe_late(self, batch: SampleBatch) -> None:
@@ -187,33 +187,33 @@ class Targets:
             self._seen.add(key.pid)
             target = self.by_pid.get(key.pid)
             thread = target.threads.get(key.tid) if target else None
-            if target and thread and thread.started == key.started and not thread.known:
-                self.describe(target, thread)
+            if target and thread and thread.started == key.started and not thread.has_name:
+                self.describe_thread(target, thread)
             elif key not in self._infos:  # it has ended meanwhile
-                began = self._ids.lives.process_at(key.pid, key.started)
+                began = self._ids.lives.find_process(key.pid, key.started)
                 names = (info.process for info in self._infos.values() if info.process_key == (key.pid, began))
                 name = target.name if target else next(names, "?")
                 self._infos[key] = ThreadInfo(*key[:2], name, name, key.started, began)
 
-    def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
+    def complete_batch(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Complete the samples before the batch is yielded."""
         for target in self.by_pid.values():
-            target.settle(builder)
-            self._name(target.departed())
-            self._name(target.names(time.monotonic_ns()))
+            target.assign_spaces(builder)
+            self._name(target.take_ended_threads())
+            self._name(target.read_names(time.monotonic_ns()))
 
     def _name(self, infos: Iterable[ThreadInfo]) -> None:
         self._infos.update((info.key, info) for info in infos)
 
-    def end(self, target: TracedProcess) -> None:
+    def remove_ended(self, target: TracedProcess) -> None:
         """Remove a process that has ended."""
         self.by_pid.pop(target.pid, None)
         target.spaces.forget_unsettled()
         target.spaces.image.alive = False
-        target.end()
-        self._name(target.departed())
+        target.close_ended()
+        self._name(target.take_ended_threads())
 
-    def deny(self, target: TracedProcess) -> None:
+    def note_denied(self, target: TracedProcess) -> None:
         """Note that a process may no longer be read."""
         if not target.denied:
             target.denied = True
@@ -229,8 +229,8 @@ class Targets:
             if target is None or thread is None or self._is_beyond(target, thread, batch, lane, top, missing):
                 continue
             if missing:
-                target.spaces.distrust()
-            region = target.spaces.region_at(missing) if missing else None
+                target.spaces.force_read()
+            region = target.spaces.find_region(missing) if missing else None
             learned = thread.shape.learn(int(batch.stack.base[lane]), top, missing, region)
             if learned and kind == SampleKind.BLOCKED and missing:
                 thread.slept = None  # its stack is the same, but more of it must be copied
@@ -250,28 +250,28 @@ class Targets:
             thread.slept = None  # also if the thread sleeps
         target.bridged = deep.bridged
         if missing:
-            self._diagnostics.count(CUT)
+            self._diagnostics.count(CUT_COUNTER)
         return needed > 0 or base <= missing < base + beyond.length
 
-    def news(self) -> set[int]:
+    def take_new_processes(self) -> set[int]:
         """Return processes that appeared or called exec since the last call."""
         before, self._reported = self._reported, {pid: target.spaces.current for pid, target in self.by_pid.items()}
         return {pid for pid, space in self._reported.items() if before.get(pid) is not space}
 
-    def infos(self) -> list[ThreadInfo]:
+    def list_threads(self) -> list[ThreadInfo]:
         """Return every thread that was ever sampled, with its latest name."""
         for target in self.by_pid.values():
-            self._name(target.departed())
-            self._name(target.names(0, force=True))
+            self._name(target.take_ended_threads())
+            self._name(target.read_names(0, force=True))
         return [self._infos[key] for key in sorted(self._infos)]
 
     def retire(self) -> None:
         """Forget threads and processes that had ended when the previous window was closed."""
         there = {(t.pid, thread.tid, thread.started) for t in self.by_pid.values() for thread in t.threads.values()}
-        for key in self._leaving.settle({key for key in self._infos if key not in there}):
+        for key in self._leaving.take_gone({key for key in self._infos if key not in there}):
             del self._infos[key]
         known = {key.pid for key in self._infos} | self.by_pid.keys()
-        for pid in self._unseen.settle((self._seen | self._root_of.keys()) - known):
+        for pid in self._unseen.take_gone((self._seen | self._root_of.keys()) - known):
             self._seen.discard(pid)
             self._root_of.pop(pid, None)
         roots = set(self._root_of.values())

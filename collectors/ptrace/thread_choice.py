@@ -32,11 +32,11 @@ class ThreadChoice:
         self._named: list[Thread] | None = None
         self._read_at = 0
 
-    def forget(self) -> None:
+    def forget_choices(self) -> None:
         """Forget the selection, because threads have started or ended."""
         self._named = None
 
-    def of(self, threads: Mapping[int, Thread], describe: Describe) -> list[Thread]:
+    def select_threads(self, threads: Mapping[int, Thread], describe: Describe) -> list[Thread]:
         """Return the selected ones of all threads of the process."""
         found = self._by_name(threads, describe)
         wants = self._wants

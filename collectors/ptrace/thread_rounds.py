@@ -10,9 +10,9 @@ from typing import NamedTuple
 from pyprof.collectors.linux.children import ChildFinder
 from pyprof.collectors.ptrace.guard import StopGuard
 from pyprof.collectors.ptrace.native_abi import Check, Due, Round
-from pyprof.collectors.ptrace.native_loop import Grid, InPython, QuickRounds
+from pyprof.collectors.ptrace.native_loop import Grid, NativeRounds, PythonCheck
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.sampler import Sampler
+from pyprof.collectors.ptrace.sampler import ThreadSampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
 from pyprof.collectors.ptrace.stopped_thread import Outcome
 from pyprof.collectors.ptrace.targets import Targets
@@ -48,8 +48,8 @@ class ThreadRounds:
 
     def __init__(
         self,
-        sampler: Sampler,
-        quick: QuickRounds,
+        sampler: ThreadSampler,
+        quick: NativeRounds,
         scheduler: Scheduler,
         targets: Targets,
         guard: StopGuard,
@@ -67,8 +67,10 @@ class ThreadRounds:
         """Stop sampling. Any thread may call this."""
         self._quick.stop()
 
-    def run_on(self, finder: ChildFinder | None, is_there: Callable[[TracedProcess], bool]) -> RestOfRound | None:
-        """Make the next rounds by machine code. Frames to decode then wait for decode().
+    def run_future_rounds(
+        self, finder: ChildFinder | None, is_there: Callable[[TracedProcess], bool]
+    ) -> RestOfRound | None:
+        """Make the next rounds by machine code. Frames to decode then wait for decode_samples().
 
         Args:
             finder: Finds new children.
@@ -82,39 +84,39 @@ class ThreadRounds:
         if len(targets.by_pid) != 1:
             return None
         (target,) = targets.by_pid.values()
-        if not self._quick.runs_on(target):
+        if not self._quick.is_running_on(target):
             return None
-        news = finder.news if finder is not None else -1
-        dues = [] if finder is not None and news < 0 else scheduler.ahead(_RUN_NS)[: self._most]
+        news = finder.event_fd if finder is not None else -1
+        dues = [] if finder is not None and news < 0 else scheduler.take_future_times(_RUN_NS)[: self._most]
         if not dues or not is_there(target):
             return None
         ahead = _rounds(target, dues)
         try:
             self._guard.enter()
             clock = scheduler.clock
-            came = self._quick.ahead(
+            came = self._quick.run_future_rounds(
                 target, ahead, Grid(clock.period_ns, clock.shift_ns), news, self._in_python(target)
             )
             self._describe(target)
         finally:
-            self._sampler.relax()
+            self._sampler.restore_priority()
             self._guard.leave()
         under_way = came.left is not None
-        scheduler.passed(came.passed + under_way, came.done + under_way, came.shift_ns)
-        scheduler.ticked(came.done)
-        targets.round_passed(came.done)
+        scheduler.count_passed(came.passed + under_way, came.done + under_way, came.shift_ns)
+        scheduler.count_rounds(came.done)
+        targets.count_rounds(came.done)
         self._most = max(2 * came.passed, _FEW)
         return RestOfRound(target, came.left, came.changed)
 
-    def decode(self) -> None:
+    def decode_samples(self) -> None:
         """Add what machine code has read to the batch, before it is yielded."""
         try:
             self._guard.enter()
-            self._quick.decode()
+            self._quick.decode_samples()
         finally:
             self._guard.leave()
 
-    def check(
+    def run_checks(
         self, target: TracedProcess, checks: Sequence[Check], first: Thread | None, flush: Flush
     ) -> Iterator[SampleBatch]:
         """Check threads of a process now.
@@ -125,8 +127,8 @@ class ThreadRounds:
             first: Thread that was already sampled.
             flush: Returns the batches collected so far, if there is no more room.
         """
-        if checks and self._quick.usable(target):
-            checks = self._quick.now(target, checks, self._scheduler.clock.weight, self._in_python(target))
+        if checks and self._quick.is_usable(target):
+            checks = self._quick.run_round(target, checks, self._scheduler.clock.weight, self._in_python(target))
             self._describe(target)
         for thread, rounds in checks:
             if self._sampler.full:
@@ -138,19 +140,19 @@ class ThreadRounds:
             if thread is not first:
                 self._check_one(target, thread, rounds)
 
-    def _in_python(self, target: TracedProcess) -> InPython:
-        return InPython(partial(self._check_one, target), partial(self._conclude, target))
+    def _in_python(self, target: TracedProcess) -> PythonCheck:
+        return PythonCheck(partial(self._check_one, target), partial(self._conclude, target))
 
     def _check_one(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
-        if not self._sampler.sleeps_on(thread):
-            self.sample(target, thread, rounds)
+        if not self._sampler.is_still_asleep(thread):
+            self.sample_thread(target, thread, rounds)
 
-    def sample(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
+    def sample_thread(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
         """Sample a thread in Python; `rounds` is the number of rounds that the check stands for."""
         weight = 1 if thread.first_slot else rounds * self._scheduler.clock.weight
         thread.first_slot = False
         try:
-            taken = self._sampler.sample(thread, target.spaces, weight)
+            taken = self._sampler.sample_thread(thread, target.spaces, weight)
             if target.spaces.stale:
                 self._sampler.look_at_modules(target)
         except ProcessLookupError:
@@ -159,12 +161,12 @@ class ThreadRounds:
             self._sampler.refused.add(thread.tid)
             self._diagnostics.count("thread may not be traced")
         else:
-            if taken and not thread.known:
-                self._targets.describe(target, thread)
+            if taken and not thread.has_name:
+                self._targets.describe_thread(target, thread)
 
     def _conclude(self, target: TracedProcess, thread: Thread, outcome: Outcome) -> None:
         """Handle the outcome for a thread that machine code had left stopped."""
-        if self._sampler.concluded(thread, outcome):
+        if self._sampler.handle_outcome(thread, outcome):
             self._quick.taken.add(thread)
         if target.spaces.stale:
             with contextlib.suppress(OSError):  # it has ended, which the next look() reports
@@ -173,12 +175,12 @@ class ThreadRounds:
     def _describe(self, target: TracedProcess) -> None:
         """Store the names of threads that machine code has sampled."""
         for thread in self._quick.taken:
-            if not thread.known:
-                self._targets.describe(target, thread)
+            if not thread.has_name:
+                self._targets.describe_thread(target, thread)
         self._quick.taken.clear()
 
 
 def _rounds(target: TracedProcess, dues: Sequence[Due]) -> list[Round]:
     """Return rounds that check all threads each time, or some of them if there are many."""
-    checks = target.round()
-    return [Round(due, target.round() if n and target.is_many else checks) for n, due in enumerate(dues)]
+    checks = target.choose_threads()
+    return [Round(due, target.choose_threads() if n and target.is_many else checks) for n, due in enumerate(dues)]

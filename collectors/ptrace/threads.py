@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.cpu_bound import Steadiness
+from pyprof.collectors.ptrace.cpu_bound import ProcessorUse
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
@@ -38,8 +38,8 @@ class Thread:
         last_sp: sp at its last stop.
         no_user_stack: True if it has no stack (a leader that ended before its threads), until it is checked again.
         ended: True if it must be dropped.
-        known: True if its name was read.
-        still: Number of consecutive checks that found it asleep.
+        has_name: True if its name was read.
+        asleep_checks: Number of consecutive checks that found it asleep.
         transfers: True if a stop has cut one of its system calls short.
         deep: State of a stack that is longer than the maximum copy.
         schedstat_fd: Descriptor of its schedstat file, -1 if not open.
@@ -55,7 +55,7 @@ class Thread:
     reader: StackReader | None = None
     started: int = 0
     share: ProcessorShare = field(default_factory=ProcessorShare)
-    steadiness: Steadiness = field(default_factory=Steadiness)
+    steadiness: ProcessorUse = field(default_factory=ProcessorUse)
     first_slot: bool = True
     slept: bytes | None = None
     stop_wanted: bool = False
@@ -63,15 +63,15 @@ class Thread:
     last_sp: int = 0
     no_user_stack: bool = False
     ended: bool = False
-    known: bool = False
-    still: int = 0
+    has_name: bool = False
+    asleep_checks: int = 0
     transfers: bool = False
     deep: DeepStack = field(default_factory=DeepStack)
     schedstat_fd: int = field(default=-1)
     syscall_fd: int = field(default=-1)
     sched_fd: int = field(default=-1)
 
-    def open(self) -> None:
+    def open_files(self) -> None:
         """Open the files. If there are no free descriptors, each read opens its file again.
 
         Raises:
@@ -85,7 +85,7 @@ class Thread:
         except OSError:
             pass
 
-    def schedstat(self) -> bytes:
+    def read_schedstat(self) -> bytes:
         """Return the line with the time run, the time waited and the number of time slices.
 
         Raises:
@@ -95,7 +95,7 @@ class Thread:
             return os.pread(self.schedstat_fd, _SIZE, 0)
         return self.directory.read(f"task/{self.tid}/schedstat")
 
-    def syscall(self) -> bytes:
+    def read_syscall(self) -> bytes:
         """Return b"running", or the line with the system call in which the thread is blocked.
 
         Raises:
@@ -106,7 +106,7 @@ class Thread:
             return os.pread(self.syscall_fd, _SIZE, 0)
         return self.directory.read(f"task/{self.tid}/syscall")
 
-    def sched(self) -> bytes:
+    def read_sched(self) -> bytes:
         """Return the scheduler's statistics, or b"" if there are no free descriptors.
 
         Raises:
@@ -126,7 +126,7 @@ class Thread:
         """True if stops should copy frames of an interpreter."""
         return self.reader is not None and self.reader.reads
 
-    def woke(self) -> None:
+    def note_wakeup(self) -> None:
         """Note that the thread has run since it was last seen asleep."""
         self.slept = None
         self.stop_wanted = False

@@ -8,12 +8,12 @@ Without that, four threads of a millisecond on one processor would get four time
 
 from __future__ import annotations
 
-_LEAST_NS = 80_000_000
+_MIN_NS = 80_000_000
 _KEPT = 0.7
 """Weight of a window's numbers in the next window."""
-_MOST_PAID = 0.5
+_MAX_PAID = 0.5
 """Maximum share of a window's samples that is left out because there were too many before."""
-_MOST_BEHIND = 4
+_MAX_BEHIND = 4
 """Maximum number of missing samples that are made up for; more were never possible."""
 
 
@@ -24,7 +24,7 @@ class YoungThreads:
 
     Attributes:
         share: Probability with which a young thread that is found runnable should be sampled.
-        rounds: Number of sampling times since settle().
+        rounds: Number of sampling times since update_share().
         born: Number of threads of any age that were found.
     """
 
@@ -35,26 +35,26 @@ class YoungThreads:
         self._expected = self._found = self._ahead = 0.0
         self._since_ns = self._spent_ns = -1
 
-    def found(self, young: bool, taken: bool) -> None:
+    def count_runnable(self, young: bool, taken: bool) -> None:
         """Count a runnable thread, and whether it is sampled."""
         self._runnable += young
         self._taken += taken and young
         self._others += taken and not young
 
-    def found_older(self, taken: int) -> None:
+    def count_older(self, taken: int) -> None:
         """Count how often an older runnable thread was sampled."""
         self._others += taken
 
-    def settle(self, now_ns: int, spent_ns: int) -> None:
+    def update_share(self, now_ns: int, spent_ns: int) -> None:
         """Update the share; `spent_ns` is the tree's processor time since the recording began."""
         elapsed = now_ns - self._since_ns
         if self._since_ns < 0:
             self._since_ns, self._spent_ns, self.rounds = now_ns, spent_ns, 0
-        elif elapsed >= _LEAST_NS:
+        elif elapsed >= _MIN_NS:
             ran = (spent_ns - self._spent_ns) / elapsed * self.rounds
             due = max(ran - self._others, 0)
-            self._ahead = max(self._ahead + self._taken - due, -_MOST_BEHIND)
-            paid = min(self._ahead, _MOST_PAID * due)
+            self._ahead = max(self._ahead + self._taken - due, -_MAX_BEHIND)
+            paid = min(self._ahead, _MAX_PAID * due)
             self._expected = _KEPT * self._expected + due
             self._found = _KEPT * self._found + self._runnable
             if self._found >= 1:

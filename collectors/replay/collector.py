@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.replay.log import COLUMNS, PAGE, SLAB, VERSION
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARCHES, Arch
@@ -81,7 +81,7 @@ class ReplayCollector:
         columns: dict[str, Any] = {name: self._column(f"{at}/{name}.npy") for name in COLUMNS}
         kind, time_ns, pid, tid = (columns[name] for name in ("kind", "time_ns", "pid", "tid"))
         return replace(
-            bare_batch(self._arch, more.get("source_id", 0), kind, time_ns, pid, tid),
+            build_stackless_batch(self._arch, more.get("source_id", 0), kind, time_ns, pid, tid),
             stack=StackSlab(**slab, pieces=pieces),  # type: ignore[arg-type]  # the slab's columns are always there
             spaces={space: self._spaces[space] for space in more["spaces"]},
             unknown=frozenset(more["unknown"]),

@@ -32,7 +32,7 @@ from pyprof.records import replace
 
 VERSION = 1
 PAGE = 4096
-MOST_PAGES = 1 << 14
+MAX_PAGES = 1 << 14
 """Maximum number of pages that are saved of one address space. Reads of further pages are not in the log."""
 
 COLUMNS = ("kind", "time_ns", "tid", "pid", "space", "cpu", "weight", "regs", "kernel_stack", "length_ns", "started")
@@ -141,7 +141,7 @@ def _noting(read: ReadMemory, pages: dict[int, bytes]) -> ReadMemory:
 
     def noted(avma: int, size: int) -> bytes:
         for page in range(avma // PAGE, (avma + max(size, 1) - 1) // PAGE + 1):
-            if page not in pages and len(pages) < MOST_PAGES:
+            if page not in pages and len(pages) < MAX_PAGES:
                 pages[page] = read(page * PAGE, PAGE)
         return read(avma, size)
 

@@ -78,7 +78,7 @@ def machine_findings() -> list[Finding]:
 
 def has_capability(bit: int) -> bool:
     """Return True if a capability (capabilities(7)) of this process is effective."""
-    return bool(int(procfs.thread_status(os.getpid()).get("CapEff", "0"), 16) >> bit & 1)
+    return bool(int(procfs.read_thread_status(os.getpid()).get("CapEff", "0"), 16) >> bit & 1)
 
 
 def _reads_all_files() -> bool:
@@ -101,7 +101,7 @@ def _machine_findings() -> Iterator[Finding]:
         yield _fatal(UnsupportedArchitecture, text)
         return
     yield Finding(True, f"Linux {system.release} on {system.machine}")
-    status = procfs.thread_status(os.getpid())
+    status = procfs.read_thread_status(os.getpid())
     capable = has_capability(CAP_SYS_PTRACE)
     yield _foreign(capable)
     yield _yama(capable)
@@ -210,13 +210,13 @@ def _look(pid: int, directory: procfs.ProcDir) -> Iterator[Finding]:
         yield _fatal(NotTraceable, f"process {pid} ({stat.comm}) is a kernel thread", "it has no stack in user space")
         return
     if stat.is_zombie and directory.thread_count() <= 1:
-        parent = f"{stat.ppid} ({procfs.name(stat.ppid)})"
+        parent = f"{stat.ppid} ({procfs.read_name(stat.ppid)})"
         yield _fatal(NotTraceable, f"process {pid} ({stat.comm}) is a zombie: it has ended, its parent {parent} has "
                                    "not collected it")  # fmt: skip
         return
     tracers = _tracers(pid, directory)
     for tracer in tracers[:1]:
-        name = procfs.name(tracer)
+        name = procfs.read_name(tracer)
         text = f"process {pid} is traced already, by process {tracer} ({name}): it cannot be stopped for samples"
         yield _Traced(False, text, f"end {name} first: kill {tracer}", True, NotTraceable)
     yield from _rights(pid, directory, status)
@@ -254,12 +254,12 @@ def _rights(pid: int, directory: procfs.ProcDir, status: dict[str, str]) -> Iter
 
 def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
     try:
-        head = procfs.program_head(directory)
+        head = procfs.read_program_head(directory)
     except ProcessLookupError:
         return Finding(False, "its program file is gone")
     except OSError as error:
         return Finding(False, f"its program file cannot be read: {error.strerror}")
-    found = procfs.elf_arch(head)
+    found = procfs.parse_elf_arch(head)
     if found is None:
         return Finding(False, "its program file is no ELF file")
     machine, bits, _ = found
@@ -292,7 +292,7 @@ def _denied(pid: int, status: dict[str, str]) -> Finding:
         text = f"process {pid} may not be traced: kernel.yama.ptrace_scope is {scope}"
         setcap = f"sudo setcap cap_sys_ptrace+ep {python}"
         return _fatal(AccessDenied, text, f"sudo sysctl kernel.yama.ptrace_scope=0, or: {setcap}")
-    if status.get("Seccomp", "0") != "0" or procfs.thread_status(os.getpid()).get("Seccomp", "0") != "0":
+    if status.get("Seccomp", "0") != "0" or procfs.read_thread_status(os.getpid()).get("Seccomp", "0") != "0":
         text = f"process {pid} may not be traced: a seccomp filter or a container's rules refuse it"
         return _fatal(AccessDenied, text, "docker run --cap-add=SYS_PTRACE --security-opt seccomp=unconfined …")
     text = f"process {pid} may not be traced: it has more rights than we have, or forbids it (prctl PR_SET_DUMPABLE)"

@@ -69,7 +69,7 @@ def calling_user(environment: Mapping[str, str]) -> User | None:
 
 
 @dataclass
-class Launched:
+class LaunchedCommand:
     """A child that waits for release(). Its pid will be that of the command."""
 
     pid: int
@@ -161,7 +161,7 @@ class Launched:
         return 128 - code if code < 0 else code
 
 
-def launch(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Launched:
+def launch(command: Sequence[str], environment: Mapping[str, str] | None = None) -> LaunchedCommand:
     """Fork a child that executes the command once it is released.
 
     Raises:
@@ -195,7 +195,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str] | None = None)
             os._exit(127 if code == errno.ENOENT else 126)
     os.close(go_read)
     os.close(failed_write)
-    return Launched(pid, tuple(command), go_write, failed_read)
+    return LaunchedCommand(pid, tuple(command), go_write, failed_read)
 
 
 def _become(command: Sequence[str], env: dict[str, str], user: User | None, go: int, limits: tuple[int, int]) -> int:

@@ -8,8 +8,8 @@ from pyprof.collectors.linux.map_query import Answer, MapQuery
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.targets.maps_text import MapsText
 
-_MOST_QUESTIONS = 64
-_MOST_IN_TIME = 256  # number of queries while no thread is stopped
+_MAX_QUESTIONS = 64
+_MAX_IN_TIME = 256  # number of queries while no thread is stopped
 _FALSE_ALARMS = 8  # after this number of false alarms the kernel's answers are considered incompatible with its text
 
 
@@ -61,21 +61,21 @@ class MapChanges:
         self._doubted = False
         self._false_alarms = 0
 
-    def ask(self, pc: int, maps: MapsText, every: bool) -> Answer:
+    def check_mapping(self, pc: int, maps: MapsText, every: bool) -> Answer:
         """Check whether the mapping at pc is unchanged, or with `every` all executable mappings."""
         if self._query is None:
             return Answer.UNKNOWN
-        if every and len(maps.vmas) <= _MOST_QUESTIONS:
-            answer = self._query.every(maps.vmas)
+        if every and len(maps.vmas) <= _MAX_QUESTIONS:
+            answer = self._query.check_all_mappings(maps.vmas)
         else:
-            answer = self._query.near(pc, maps.known_vmas)
+            answer = self._query.check_mapping_at(pc, maps.expected_vmas)
         if answer is Answer.REPLACED:
             self.replaced = True
-            self._query.renew()
+            self._query.reopen_maps()
         self._doubted = answer is Answer.CHANGED
         return answer
 
-    def question(self, maps: MapsText) -> tuple[int, int, int]:
+    def build_query(self, maps: MapsText) -> tuple[int, int, int]:
         """Return the query for machine code: (descriptor or -1 for none, address of the expected answers, their
         number).
         """
@@ -90,58 +90,58 @@ class MapChanges:
             return -1, 0
         return self._size.fd, self._proved_size
 
-    def answered(self) -> None:
+    def count_expected_answer(self) -> None:
         """Note that machine code got the expected answer."""
         self._doubted = False
 
     def warm_up(self, maps: MapsText) -> None:
         """Make a query and ignore its answer."""
         if self._query is not None and maps.vmas:
-            self._query.near(maps.vmas[0][0], maps.known_vmas)
+            self._query.check_mapping_at(maps.vmas[0][0], maps.expected_vmas)
 
-    def is_same(self, maps: MapsText) -> bool:
+    def is_unchanged(self, maps: MapsText) -> bool:
         """Return True if the kernel confirms that the executable mappings are unchanged."""
-        if self._query is None or self._doubted or len(maps.vmas) > _MOST_IN_TIME:
+        if self._query is None or self._doubted or len(maps.vmas) > _MAX_IN_TIME:
             return False
         size = self._size.read() if self._size is not None else -1
-        answer = self._query.every(maps.vmas)
+        answer = self._query.check_all_mappings(maps.vmas)
         if answer is Answer.REPLACED:
             self.replaced = True
-            self._query.renew()
+            self._query.reopen_maps()
         same = answer is Answer.SAME
         self._proved_size = size if same else -1
         return same
 
-    def seem_same(self) -> bool:
+    def is_size_unchanged(self) -> bool:
         """Return True if the size of mapped memory is that of the last check."""
         if self._size is None or self._proved_size < 0 or self._doubted:
             return False
         return self._size.read() == self._proved_size
 
-    def measured(self) -> int:
+    def measure_size(self) -> int:
         """Return the size of mapped memory right before the text is read, or -1 if it is unknown."""
         return self._size.read() if self._size is not None else -1
 
-    def compared(self, changed: bool, size: int = -1) -> None:
+    def note_comparison(self, changed: bool, size: int = -1) -> None:
         """Note that the text was read. If it contradicts the kernel's answers repeatedly, queries are given up.
 
         Args:
             changed: True if its executable mappings have changed.
-            size: Result of measured() before.
+            size: Result of measure_size() before.
         """
         if self._doubted and not changed and self._query is not None:
             self._false_alarms += 1
             if self._false_alarms > _FALSE_ALARMS:
                 self._query.close()
         self._doubted = False
-        self._proved_size = size if size == self.measured() else -1
+        self._proved_size = size if size == self.measure_size() else -1
 
-    def renew(self) -> None:
+    def restart_checks(self) -> None:
         """Start with a new program image."""
         self.replaced = False
         self._proved_size = -1
         if self._query is not None:
-            self._query.renew()
+            self._query.reopen_maps()
 
     def close(self) -> None:
         if self._size is not None:

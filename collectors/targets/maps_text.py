@@ -8,7 +8,7 @@ from bisect import bisect_right
 from functools import lru_cache
 from itertools import chain
 
-from pyprof.collectors.linux.map_query import executable_vmas
+from pyprof.collectors.linux.map_query import pack_executable_vmas
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.records import dataclass
 
@@ -38,15 +38,15 @@ class MapsText:
         text: The text.
         mappings: All mappings as of the last change of executable ones.
         vmas: The executable ones in the form of the kernel's answers to queries.
-        known_vmas: The same as a set.
+        expected_vmas: The same as a set.
         packed_vmas: The same as an array of six words each.
     """
 
     def __init__(self, text: bytes) -> None:
         self._executable: tuple[bytes, ...] = ()
-        self.take(text, changed=True)
+        self.store_text(text, changed=True)
 
-    def take(self, text: bytes, changed: bool = False) -> bool:
+    def store_text(self, text: bytes, changed: bool = False) -> bool:
         """Store a new reading, and return True if the executable mappings have changed.
 
         Args:
@@ -60,12 +60,12 @@ class MapsText:
         if changed:
             self._executable = executable
             self.mappings = _parsed(text) if len(text) <= _SHORT else parse_maps(text)
-            self.vmas = executable_vmas(self.mappings)
-            self.known_vmas = frozenset(self.vmas)
+            self.vmas = pack_executable_vmas(self.mappings)
+            self.expected_vmas = frozenset(self.vmas)
             self.packed_vmas = array("Q", chain.from_iterable(self.vmas))
         return changed
 
-    def region_at(self, avma: int) -> StackMapping | None:
+    def find_region(self, avma: int) -> StackMapping | None:
         """Return the writable memory around an address."""
         at = bisect_right(self._starts, avma) - 1
         return StackMapping(self._starts[at], self._ends[at]) if at >= 0 and avma < self._ends[at] else None

@@ -92,6 +92,6 @@ class Request:
         """Returns the reader of a process's interpreter by pid; None if no interpreter is wanted."""
         return self.interpreters.reader if self.interpreters else None
 
-    def of(self, pids: tuple[int, ...]) -> Selection:
+    def with_processes(self, pids: tuple[int, ...]) -> Selection:
         """Return the selection with other processes."""
         return replace(self.selection, pids=pids)

@@ -39,7 +39,7 @@ class Processes(Protocol):
     @property
     def lasting(self) -> bool: ...
 
-    def find(self, known: Container[int]) -> Iterable[int]: ...
+    def find_new(self, known: Container[int]) -> Iterable[int]: ...
 
 
 @dataclass(eq=False)
@@ -74,17 +74,17 @@ class Selection:
         left = tuple(pid for pid in self.pids if pid not in ended)
         return replace(self, pids=left, refused=(*self.refused, *named))
 
-    def find(self, known: Container[int]) -> Iterable[int]:
+    def find_new(self, known: Container[int]) -> Iterable[int]:
         """Return processes that match and are not known yet, within a budget of the time."""
         if not self.lasting or time.monotonic_ns() < self._not_before:
             return ()
         before = time.thread_time_ns()
-        found = [pid for pid in procfs.all_pids() if pid not in known and pid not in self.ours and self._fits(pid)]
+        found = [pid for pid in procfs.list_pids() if pid not in known and pid not in self.ours and self._fits(pid)]
         self._not_before = time.monotonic_ns() + max(_LOOK_NS, _BUDGET * (time.thread_time_ns() - before))
         return found
 
 
-def select(options: TargetOptions) -> Selection:
+def select_processes(options: TargetOptions) -> Selection:
     """Select processes by the user's options.
 
     Raises:
@@ -98,7 +98,7 @@ def select(options: TargetOptions) -> Selection:
         return _is_program(pid) and all(meets(pid) for meets in criteria)
 
     lasting = not options.pids
-    pids = [pid for pid in procfs.all_pids() if fits(pid)] if lasting else list(dict.fromkeys(options.pids))
+    pids = [pid for pid in procfs.list_pids() if fits(pid)] if lasting else list(dict.fromkeys(options.pids))
     if not pids:
         raise NoSuchProcess("no process fits", "ps -eo pid,user,comm,cgroup lists them")
     possible: list[int] = []
@@ -199,10 +199,10 @@ def _is_below(path: str, group: str) -> bool:
 
 def _is_named(pid: int, pattern: re.Pattern[str]) -> bool:
     """Return True if a pattern matches comm (15 letters at most), the program's file name, or the command line."""
-    names = procfs.name(pid), os.path.basename(procfs.exe(pid))
+    names = procfs.read_name(pid), os.path.basename(procfs.read_exe(pid))
     if any(map(pattern.search, names)):
         return True
-    return bool(pattern.search(procfs.command_line(pid))) and pid not in _callers()
+    return bool(pattern.search(procfs.read_command_line(pid))) and pid not in _callers()
 
 
 @functools.cache

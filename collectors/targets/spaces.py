@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.map_query import Answer, MapQuery
-from pyprof.collectors.linux.mapped_memory import guarded, maps_of
-from pyprof.collectors.linux.procfs import ProcDir, program_arch
+from pyprof.collectors.linux.mapped_memory import make_guarded_reader, make_maps_reader
+from pyprof.collectors.linux.procfs import ProcDir, parse_program_arch
 from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
 from pyprof.collectors.targets.maps_text import MapsText, StackMapping
-from pyprof.collectors.targets.unsettled import Mappings, Moves, UnsettledLane, UnsettledSamples, executables
+from pyprof.collectors.targets.unsettled import Mappings, Moves, UnsettledLane, UnsettledSamples, list_executables
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.records import dataclass, replace
@@ -31,7 +31,7 @@ _RESTLESS_NS = 200_000  # maximum duration of a read for that
 _ONCE_NS = 1_000_000  # maximum duration of one read after a change, for a new image during its first stop
 _EVIDENCE_NS = 60_000  # maximum duration of a read while a thread is stopped
 _SELDOM = 200  # after a read that took t there is none for 200 t if a cheaper check finds no change
-_MOST_SELDOM_NS = 1_000_000_000
+_MAX_SELDOM_NS = 1_000_000_000
 _EXACT_NS = 50_000_000  # time for which the size of mapped memory replaces queries for each mapping
 _TEXT_NS = 500_000_000  # maximum age of the text if the kernel confirms that the executable mappings are unchanged
 
@@ -111,7 +111,7 @@ class SpaceTracker:
         self._not_before_ns = self._text_until_ns = self._exact_until_ns = 0
         self._restless_reads = 0
         self._usual_ns = 0
-        self.image = TargetImage(arch=program_arch(directory))
+        self.image = TargetImage(arch=parse_program_arch(directory))
         self._maps = MapsText(directory.maps())
         self.current = self._space(self._maps.mappings, 0)
 
@@ -120,29 +120,29 @@ class SpaceTracker:
 
     def _space(self, mappings: Mappings, generation: int) -> AddressSpace:
         pid = self.directory.pid
-        read = guarded(memory_reader(pid, self.image.is_alive), maps_of(pid), mappings)
+        read = make_guarded_reader(memory_reader(pid, self.image.is_alive), make_maps_reader(pid), mappings)
         return AddressSpace(self._next_id(), pid, generation, mappings, read, f"/proc/{pid}/root", image=self.image)
 
-    def took(self, lane: int, pc: int, sp: int, evidence: MapsEvidence = _NOBODY_LOOKED) -> None:
+    def note_sample(self, lane: int, pc: int, sp: int, evidence: MapsEvidence = _NOBODY_LOOKED) -> None:
         """Note a sample of the current address space.
 
         It is certain if the evidence has a text, with which the caller has refreshed. Otherwise later readings decide.
         """
         if evidence.text:
             return
-        self._unsettled.add(UnsettledLane(lane, pc, sp, evidence.proved))
+        self._unsettled.add_sample(UnsettledLane(lane, pc, sp, evidence.proved))
         code = self.current.mapping_at(pc)
-        if code is None or not code.executable or self.region_at(sp) is None:
+        if code is None or not code.executable or self.find_region(sp) is None:
             self.stale = True
 
-    def evidence(self, pc: int) -> MapsEvidence:
+    def collect_evidence(self, pc: int) -> MapsEvidence:
         """Return information about the mappings while a thread is stopped. This never raises.
 
         It is part of the pause. So the text is read only if that is fast, and only after a change, or while modules
         change and there is no cheaper check. For a new image it is read unless that is slow. Nothing known of the old
         image says where the sample is, and the next exec may come before another reading.
         """
-        answer = self._changes.ask(pc, self._maps, self._restless_reads > 0)
+        answer = self._changes.check_mapping(pc, self._maps, self._restless_reads > 0)
         if answer is Answer.SAME:
             return MapsEvidence(self._maps.text, proved=True)
         if answer is Answer.NEAR:
@@ -159,9 +159,9 @@ class SpaceTracker:
             return _NOBODY_LOOKED
 
     @property
-    def question(self) -> tuple[int, int, int]:
-        """See MapChanges.question(). It is for an address space that is not restless."""
-        return self._changes.question(self._maps)
+    def build_query(self) -> tuple[int, int, int]:
+        """See MapChanges.build_query(). It is for an address space that is not restless."""
+        return self._changes.build_query(self._maps)
 
     @property
     def mapped_size(self) -> tuple[int, int]:
@@ -170,20 +170,22 @@ class SpaceTracker:
         """
         return self._changes.mapped_size
 
-    def answered(self) -> MapsEvidence:
+    def accept_answer(self) -> MapsEvidence:
         """Return the evidence of a query by machine code in a stop: the mapping is that of the current address
         space.
         """
-        if self.question[0] < 0:
+        if self.build_query[0] < 0:
             return _NOBODY_LOOKED
-        self._changes.answered()
+        self._changes.count_expected_answer()
         return _PROVED
 
     def warm_up(self) -> None:
-        """Make the calls of evidence() and ignore the result."""
+        """Make the calls of collect_evidence() and ignore the result."""
         self._changes.warm_up(self._maps)
 
-    def refresh(self, clock: Callable[[], int], force: bool = False, text: bytes = b"", last: bool = False) -> Moves:
+    def refresh_space(
+        self, clock: Callable[[], int], force: bool = False, text: bytes = b"", last: bool = False
+    ) -> Moves:
         """Read the maps if the budget allows.
 
         Args:
@@ -207,18 +209,18 @@ class SpaceTracker:
                 return []
             cpu_before = time.thread_time_ns()
             known = before < self._text_until_ns and not self.stale
-            seem_same = known and not last and before < self._exact_until_ns and self._changes.seem_same()
-            if seem_same or (known and self._changes.is_same(self._maps)):
+            seem_same = known and not last and before < self._exact_until_ns and self._changes.is_size_unchanged()
+            if seem_same or (known and self._changes.is_unchanged(self._maps)):
                 after = clock()
                 read_ns = min(after - before, time.thread_time_ns() - cpu_before)
                 self._not_before_ns = after + _BUDGET * read_ns
                 if not seem_same:
                     self._exact_until_ns = after + _seldom(_EXACT_NS, read_ns)
-                    self._unsettled.clear()
+                    self._unsettled.clear_samples()
                 return []
         self._restless_reads = max(self._restless_reads - 1, 0)
         cpu_before = time.thread_time_ns()
-        size = self._changes.measured()
+        size = self._changes.measure_size()
         moves = self._compare(self.directory.maps(), size)
         after = clock()
         read_ns = min(after - before, time.thread_time_ns() - cpu_before)  # waiting for a processor does not count
@@ -227,7 +229,7 @@ class SpaceTracker:
         self._text_until_ns = after + _seldom(_TEXT_NS, read_ns)
         return moves
 
-    def distrust(self) -> None:
+    def force_read(self) -> None:
         """Read the text at the next check, because data may have been mapped."""
         self._text_until_ns = 0
 
@@ -235,14 +237,14 @@ class SpaceTracker:
         moves: Moves = []
         taken_in, changed = self.current, False
         if text and (text != self._maps.text or self._changes.replaced):
-            changed = self._maps.take(text, self._changes.replaced)
+            changed = self._maps.store_text(text, self._changes.replaced)
             if changed:
                 self._restless_reads = _RESTLESS_READS
                 moves = self._change(self._maps.mappings)
-        self._changes.compared(changed, size)
+        self._changes.note_comparison(changed, size)
         if self.stale:
             self._unsettled.count_unexplained(moves, taken_in)
-        self._unsettled.clear()
+        self._unsettled.clear_samples()
         self.stale = False
         return moves
 
@@ -256,28 +258,28 @@ class SpaceTracker:
         return self._restless_reads > 0 and self._usual_ns < _RESTLESS_NS
 
     def forget_unsettled(self) -> None:
-        self._unsettled.clear()
+        self._unsettled.clear_samples()
 
     def _change(self, mappings: Mappings) -> Moves:
         old = self.current
         new_image = self._changes.replaced or _is_new_image(old.mappings, mappings)
         if new_image:
             self.image.alive = False
-            self.image = TargetImage(arch=program_arch(self.directory))
+            self.image = TargetImage(arch=parse_program_arch(self.directory))
             self.exec_count += 1
-            self._changes.renew()
+            self._changes.restart_checks()
         self.current = self._space(mappings, old.generation + 1)
         joined = None if new_image else lambda both: self._space(both, old.generation)
-        return self._unsettled.settle(old, self.current, joined)
+        return self._unsettled.decide_moves(old, self.current, joined)
 
-    def region_at(self, avma: int) -> StackMapping | None:
+    def find_region(self, avma: int) -> StackMapping | None:
         """Return the writable memory around an address, as of the last reading."""
-        return self._maps.region_at(avma)
+        return self._maps.find_region(avma)
 
 
 def _seldom(least_ns: int, took_ns: int) -> int:
     """Return the time to wait before an operation is repeated that took a given time."""
-    return min(max(least_ns, _SELDOM * took_ns), _MOST_SELDOM_NS)
+    return min(max(least_ns, _SELDOM * took_ns), _MAX_SELDOM_NS)
 
 
 def _mapped_size(directory: ProcDir) -> MappedSize | None:
@@ -292,4 +294,4 @@ def _is_new_image(old: Iterable[Mapping], new: Iterable[Mapping]) -> bool:
     vdso_old, vdso_new = ({m.start for m in maps if m.path == "[vdso]"} for maps in (old, new))
     if vdso_old and vdso_new:
         return vdso_old != vdso_new
-    return not (executables(old) & executables(new))
+    return not (list_executables(old) & list_executables(new))

@@ -36,16 +36,18 @@ class UnsettledSamples:
         self._ambiguous = ambiguous
         self._samples: list[UnsettledLane] = []
 
-    def add(self, sample: UnsettledLane) -> None:
+    def add_sample(self, sample: UnsettledLane) -> None:
         self._samples.append(sample)
 
     def __bool__(self) -> bool:
         return bool(self._samples)
 
-    def clear(self) -> None:
+    def clear_samples(self) -> None:
         self._samples.clear()
 
-    def settle(self, old: AddressSpace, new: AddressSpace, joined: Callable[[Mappings], AddressSpace] | None) -> Moves:
+    def decide_moves(
+        self, old: AddressSpace, new: AddressSpace, joined: Callable[[Mappings], AddressSpace] | None
+    ) -> Moves:
         """Decide for each sample whether it belongs to the old or the new mappings.
 
         Args:
@@ -56,7 +58,7 @@ class UnsettledSamples:
         if not self._samples:
             return []
         if joined is not None:
-            was, now = executables(old.mappings), executables(new.mappings)
+            was, now = list_executables(old.mappings), list_executables(new.mappings)
             added, removed = now - was, was - now
             if not added:
                 return []
@@ -88,7 +90,7 @@ class UnsettledSamples:
 _Key = tuple[int, int, int, str, int, str]
 
 
-def executables(mappings: Iterable[Mapping]) -> set[_Key]:
+def list_executables(mappings: Iterable[Mapping]) -> set[_Key]:
     return {
         (m.start, m.end, m.offset, m.dev, m.inode, m.path) for m in mappings if m.executable and m.path != "[vsyscall]"
     }

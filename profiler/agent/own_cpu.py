@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from pyprof.collectors.linux.children import descendants
+from pyprof.collectors.linux.children import find_descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIELDS = slice(11, 15)
@@ -36,7 +36,7 @@ def spent(agent: int | None = None) -> float:
 
 def _processes(agent: int | None) -> tuple[int, ...]:
     pid = os.getpid() if agent is None else agent
-    return pid, *descendants([pid])
+    return pid, *find_descendants([pid])
 
 
 def _of(pid: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pyprof.agent.processes import Seen
-from pyprof.collectors.cpu_accounts import TICK_NS, process_ns
+from pyprof.collectors.cpu_accounts import TICK_NS, read_process_ns
 from pyprof.records import dataclass
 
 _POLL_NS = 1_000_000_000
@@ -90,7 +90,7 @@ class ProcessClocks:
     """
 
     def __init__(
-        self, read: Callable[[int], int] = process_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
+        self, read: Callable[[int], int] = read_process_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         """Create the object.
 

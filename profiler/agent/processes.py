@@ -55,11 +55,11 @@ class Facts:
         if name.startswith("env:"):
             return _variable(pid, name.removeprefix("env:"))
         if name == "exe":
-            return _known(procfs.exe(pid))
+            return _known(procfs.read_exe(pid))
         if name == "cmdline":
-            return procfs.command_line(pid)
+            return procfs.read_command_line(pid)
         if name == "parent":
-            return _known(procfs.name(int(self("ppid"))))
+            return _known(procfs.read_name(int(self("ppid"))))
         if name == "user":
             return _user(pid)
         cgroup = self("cgroup") if name != "cgroup" else _cgroup(pid)
@@ -111,7 +111,7 @@ class Seen:
     """A process as it was seen.
 
     Attributes:
-        entry: Number of its entry in /proc, see procfs.pids_by_entry().
+        entry: Number of its entry in /proc, see procfs.list_pids_with_inodes().
         start: Start in clock ticks since boot.
         at: Monotonic time of the look in seconds.
         young: True if it had just started.
@@ -173,13 +173,13 @@ class ProcessTable:
         if now < self._next:
             return self.by_pid
         self._next = now + LOOK_S
-        census = procfs.census()
+        census = procfs.read_census()
         if census and census == self._census and now < self._again_at:
             return self.by_pid
         try:
             uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
             found: dict[int, Seen] = {}
-            for pid, entry in procfs.pids_by_entry().items():
+            for pid, entry in procfs.list_pids_with_inodes().items():
                 if self._left:
                     return self.by_pid
                 if (seen := self._seen(pid, entry, now, uptime)) is not None:

@@ -89,7 +89,7 @@ def look_into(pid: int, sandbox: bool) -> bool:
     diagnostics = Diagnostics()
     with Examiner(forked, sandbox) as examiner:
         show(list(Runtimes(examiner.symbols(diagnostics), diagnostics).describe(pid)))
-        space = replace(procfs.address_space(pid, space_id=1, generation=0), image=ProgramImage())
+        space = replace(procfs.read_address_space(pid, space_id=1, generation=0), image=ProgramImage())
         found = examiner.one(SurveyOf(space), ProcessSurvey)
     bad = show_modules(found.modules)
     show_code(found.code)
@@ -129,7 +129,7 @@ def show_collectors(pid: int) -> None:
     from pyprof.collectors.targets.request import CollectorTarget
     from pyprof.options import CollectOptions
 
-    show(registry.findings(CollectorTarget(pid), CollectOptions()))
+    show(registry.list_findings(CollectorTarget(pid), CollectOptions()))
 
 
 def show_modules(modules: Sequence[ModuleSurvey]) -> bool:

@@ -18,7 +18,7 @@ from pyprof.errors import OutputError, PyprofError
 if TYPE_CHECKING:
     from pyprof.cli.flight import Timing
     from pyprof.cli.progress import Progress
-    from pyprof.collectors.targets.launch import Launched
+    from pyprof.collectors.targets.launch import LaunchedCommand
     from pyprof.options import RecordOptions, RemoteOptions, TargetOptions
     from pyprof.session.recording import Recording
     from pyprof.session.worker.process import Start
@@ -64,7 +64,7 @@ class Invocation:
         self._how = how
         self._recording: Recording | None = None
         self._flight: Flight | None = None
-        self._command: Launched | None = None
+        self._command: LaunchedCommand | None = None
         self._ended_by = 0
         self._is_write_out_due = False
         self._same_until = 0.0
@@ -268,7 +268,9 @@ class Invocation:
             recording.deliveries.every(self._when.every, sink)
         return self._flight
 
-    def _waited_for(self, command: Launched, recording: Recording, sink: WindowWriter, progress: Progress) -> int:
+    def _waited_for(
+        self, command: LaunchedCommand, recording: Recording, sink: WindowWriter, progress: Progress
+    ) -> int:
         """Wait for the command to end, and return its exit code."""
         if command.poll() is None:
             sink.say(f"pyprof: {printable(recording.subject.name)} runs on; waiting for its end (Ctrl-C ends it)")

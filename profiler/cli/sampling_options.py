@@ -42,9 +42,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     _add_modes(what)
     what.add_argument(
         "--collector",
-        choices=collectors.names(),
+        choices=collectors.list_names(),
         default=collectors.AUTO,
-        help=f"{collectors.summaries()}; {collectors.AUTO} (default): perf where it is allowed, where an "
+        help=f"{collectors.list_summaries()}; {collectors.AUTO} (default): perf where it is allowed, where an "
         "interpreter runs bpf, or else stops",
     )
     what.add_argument(

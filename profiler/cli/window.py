@@ -152,7 +152,7 @@ class WindowWriter:
         pid, target = self.subject.pid, self.how.target
         if "thread may not be traced" in profile.summary.errors:
             return f"its threads may not be stopped: pyprof doctor {pid} says why"
-        if target == "pid" and procfs.state(pid, pid) == "stopped":
+        if target == "pid" and procfs.read_state(pid, pid) == "stopped":
             return f"the target is stopped: kill -CONT {pid}"
         followed = self.options.subprocesses or (self.options.subprocesses is None and target == "command")
         if (spent := profile.summary.children).children_s > spent.own_s:

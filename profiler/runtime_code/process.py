@@ -190,7 +190,7 @@ def _perf_map(pid: int, root: str) -> GrowingFile | None:
     if owners is None:
         return None
     try:
-        since_ns = procfs.began_ns(current().about(pid, "stat")) - _CLOCK_SLACK_NS
+        since_ns = procfs.compute_start_ns(current().about(pid, "stat")) - _CLOCK_SLACK_NS
     except OSError:
         return None
     return GrowingFile(partial(below, root, name, follow=False), owners, since_ns)

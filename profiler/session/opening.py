@@ -11,9 +11,9 @@ from types import MappingProxyType
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.children import descendants
-from pyprof.collectors.targets.launch import Launched
-from pyprof.collectors.targets.selection import Selection, select
+from pyprof.collectors.linux.children import find_descendants
+from pyprof.collectors.targets.launch import LaunchedCommand
+from pyprof.collectors.targets.selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.flush_protocol import FlushProtocol, Stride
@@ -58,10 +58,10 @@ def of_processes(
 
     Raises:
         UsageError: An option is invalid.
-        PyprofError: What select() and the collectors raise.
+        PyprofError: What select_processes() and the collectors raise.
     """
     check(options)
-    selection = select(targets)
+    selection = select_processes(targets)
     name = _name(targets, selection)
     subject = Recorded(selection.pids[0], name, targets.several, {**given, **targets.as_text()})
     return _of_selection(selection, options, subject, start)
@@ -93,7 +93,7 @@ def of_selection(selection: Selection, options: RecordOptions, name: str, flush_
 
 
 def of_command(
-    command: Launched, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
+    command: LaunchedCommand, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
 ) -> Recording:
     """Make a recording of a launched program. A program that still waits starts now, or is killed after an error.
 
@@ -105,7 +105,7 @@ def of_command(
     """
     try:
         check(options)
-        selection = select(TargetOptions(pids=(command.pid,)))
+        selection = select_processes(TargetOptions(pids=(command.pid,)))
         program = command.command[0]
         subject = Recorded(command.pid, os.path.basename(program), asked={**given, "command": program})
         recording = _of_selection(selection, options, subject, start, command)
@@ -162,7 +162,7 @@ def _of_selection(
     options: RecordOptions,
     subject: Recorded,
     start: Start,
-    command: Launched | None = None,
+    command: LaunchedCommand | None = None,
     flush_s: float = DEFAULT_FLUSH_S,
     stride: Stride | None = None,
 ) -> Recording:
@@ -180,7 +180,7 @@ def _of_selection(
         collect = replace(collect, stride=stride or collect.stride)
         program = _program(command) if command and command.waits else ""
         worker.wait_until_ready()  # batches from before that would wait to be unwound, and their feedback would be late
-        selection.ours.update(descendants([worker.pid]))  # its file broker
+        selection.ours.update(find_descendants([worker.pid]))  # its file broker
         if program and runs_python(program):
             runtimes.rehearse(worker.pid)
         collector = registry.open_collector(options.collector, selection, collect, diagnostics, runtimes, program)
@@ -232,7 +232,7 @@ def _sampling(
         raise
 
 
-def _program(command: Launched) -> str:
+def _program(command: LaunchedCommand) -> str:
     import shutil
 
     return shutil.which(command.command[0]) or command.command[0]
@@ -245,7 +245,7 @@ def _name(targets: TargetOptions, selection: Selection) -> str:
     criteria = (targets.name.pattern if targets.name else None, targets.user, targets.cgroup)
     found = " ".join(filter(None, criteria))
     more = f"+{len(selection.pids) - 1}" if len(selection.pids) > 1 else ""
-    return found or procfs.name(selection.pids[0]) + more
+    return found or procfs.read_name(selection.pids[0]) + more
 
 
 def check(options: RecordOptions) -> None:
@@ -256,7 +256,7 @@ def check(options: RecordOptions) -> None:
     """
     check_stacks(options)
     _one_of("mode", options.mode, MODES)
-    _one_of("collector", options.collector, registry.names())
+    _one_of("collector", options.collector, registry.list_names())
     _within("duration", options.duration, 0.0, math.inf)
     _within("rate", options.rate, 0.0, MOST_RATE_HZ)
     _within("max_overhead", options.max_overhead, 0.0, 1.0)
@@ -267,11 +267,11 @@ def check(options: RecordOptions) -> None:
             re.compile(options.thread)
         except re.error as error:
             raise UsageError(f"thread: {options.thread!r} is no regular expression: {error}") from None
-    if options.kernel and not registry.shows_kernel(options.collector):
+    if options.kernel and not registry.can_show_kernel(options.collector):
         raise no_kernel()
     if options.wakers and options.mode == "cpu":
         raise UsageError("threads that run were not woken by anybody: --wakers is of waits", "--mode offcpu --wakers")
-    if (options.wakers or options.mode == "lock") and not registry.reports_wakers(options.collector):
+    if (options.wakers or options.mode == "lock") and not registry.can_report_wakers(options.collector):
         raise no_wakers()
 
 

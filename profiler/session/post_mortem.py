@@ -178,7 +178,7 @@ def _unwound(
 
 def _registers(session: Session, saved: SavedThreads, names: Sequence[str]) -> Registers:
     found: Registers = {}
-    for batch in saved.again():
+    for batch in saved.sample_again():
         for tid, frames in zip(batch.tid.tolist(), session.unwinder.registers(batch), strict=True):
             found[tid] = [_known(names, values) for values in frames]
     return found

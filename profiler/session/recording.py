@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 from pyprof.collectors.base import CollectorStats
-from pyprof.collectors.targets.launch import Launched
+from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.errors import PyprofError, UsageError
 from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.profile import Profile
@@ -79,7 +79,7 @@ class Recording:
         subject: Recorded,
         options: RecordOptions,
         handover: FlushProtocol,
-        command: Launched | None = None,
+        command: LaunchedCommand | None = None,
     ) -> None:
         self.subject = subject
         self.options = options

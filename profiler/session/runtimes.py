@@ -213,9 +213,9 @@ class Runtimes:
     def _live(self, pid: int) -> LiveProcess:
         return LiveProcess(
             pid,
-            lambda: procfs.tasks(pid),
+            lambda: procfs.list_tasks(pid),
             _tids(pid),
-            lambda: procfs.address_space(pid, next(self._ids), generation=0),
+            lambda: procfs.read_address_space(pid, next(self._ids), generation=0),
             lambda: _perf_map_head(pid),
         )
 
@@ -231,12 +231,12 @@ def _tids(pid: int) -> Callable[[int], int]:
 
     def inner(tid: int) -> int:
         try:
-            return int(procfs.thread_status(tid)["NSpid"].split()[-1])
+            return int(procfs.read_thread_status(tid)["NSpid"].split()[-1])
         except (OSError, KeyError, ValueError, IndexError):
             return tid
 
     try:
-        nested = len(procfs.thread_status(pid)["NSpid"].split()) > 1
+        nested = len(procfs.read_thread_status(pid)["NSpid"].split()) > 1
     except (OSError, KeyError):
         nested = False
     return inner if nested else int

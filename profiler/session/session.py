@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Collector
-from pyprof.collectors.thread_lives import Leaving
+from pyprof.collectors.thread_lives import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.symbols import read_symbols
 from pyprof.model.interpreter import FunctionPlace
@@ -98,7 +98,7 @@ class Session:
         self.unfollowed: Unfollowed | None = None
         self._lock = threading.RLock()
         self._closed = False
-        self._leaving: Leaving[str] = Leaving()
+        self._leaving: DelayedRemoval[str] = DelayedRemoval()
         self.files = files or RecordingFiles(unwind, diagnostics)
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
@@ -169,7 +169,7 @@ class Session:
         left = self.images.forget(*(window.spaces[number] for number in window.spaces.keys() - self.recorder.spaces))
         self.unwinder.retire(left)
         self.files.starts.retire(left)
-        self.diagnostics.retire(self._leaving.settle(self.diagnostics.problems.keys() - self.images.paths))
+        self.diagnostics.retire(self._leaving.take_gone(self.diagnostics.problems.keys() - self.images.paths))
         gone = {
             space.root for number, space in window.spaces.items() if space.ended and number not in self.recorder.spaces
         }

@@ -93,8 +93,8 @@ def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> Thread
     attach.check_target(pid)
     sources = _SourceFiles(pid)
     with _Looking(options, start) as looking:
-        states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
-        exe, arch = procfs.exe(pid), procfs.arch(pid).name
+        states = {tid: procfs.read_state(pid, tid) for tid in procfs.list_tasks(pid)}
+        exe, arch = procfs.read_exe(pid), procfs.read_arch(pid).name
         runtimes = looking.runtimes
         collector = PtraceCollector(pid, looking.collect, looking.diagnostics, readers=runtimes.reader)
         profile = looking.profile(UntilWhole(collector, lambda: states.keys() & set(_tasks(pid)), _MOST_S), exe)
@@ -175,7 +175,7 @@ class _Looking:
 def _tasks(pid: int) -> list[int]:
     """Return the tids of live threads, none if the process has ended."""
     try:
-        return [tid for tid in procfs.tasks(pid) if procfs.state(pid, tid) != "zombie"]
+        return [tid for tid in procfs.list_tasks(pid) if procfs.read_state(pid, tid) != "zombie"]
     except ProcessLookupError:
         return []
 
@@ -188,7 +188,7 @@ def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[Thre
     known = {thread.tid for thread in profile.threads}
     for tid in _tasks(pid):
         if tid in states and tid not in known:
-            info = ThreadInfo(pid, tid, procfs.name(tid), procfs.name(pid))
+            info = ThreadInfo(pid, tid, procfs.read_name(tid), procfs.read_name(pid))
             yield ThreadStack(info, states[tid], StackEnd.UNREADABLE, ())
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from pyprof.collectors.cpu_accounts import process_ns
+from pyprof.collectors.cpu_accounts import read_process_ns
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 
@@ -42,7 +42,7 @@ class _Cpu:
         self._before = time.monotonic_ns(), self._spent()
 
     def _spent(self) -> dict[int, int]:
-        return {pid: process_ns(pid) for pid in self.pids()}
+        return {pid: read_process_ns(pid) for pid in self.pids()}
 
     def check(self) -> str:
         """Check the condition. A process that is new or has ended counts only from the next check on."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from pyprof.collectors.cpu_accounts import Times, parse_times
-from pyprof.collectors.linux.children import descendants
+from pyprof.collectors.cpu_accounts import ProcessTimes, parse_times
+from pyprof.collectors.linux.children import find_descendants
 from pyprof.records import dataclass
 
 _LOOK_NS = 2_000_000_000
@@ -83,11 +83,11 @@ def _spent(pid: int) -> Spent | None:
     own = _times(pid)
     if own is None:
         return None
-    below = [times for child in descendants([pid]) if (times := _times(child)) is not None]
+    below = [times for child in find_descendants([pid]) if (times := _times(child)) is not None]
     return Spent(own.own_ns, own.waited_ns + sum(times.own_ns + times.waited_ns for times in below))
 
 
-def _times(pid: int) -> Times | None:
+def _times(pid: int) -> ProcessTimes | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return parse_times(file.read())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.collectors.cpu_accounts import NO_ACCOUNT, Unseen, missed, unseen
+from pyprof.collectors.cpu_accounts import NO_ACCOUNT, UnsampledTime, count_missed_time, find_unsampled_time
 from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
@@ -55,7 +55,7 @@ def with_unseen(window: Window) -> Window:
     )
 
 
-def _leader(each: Unseen, began: int) -> ThreadInfo:
+def _leader(each: UnsampledTime, began: int) -> ThreadInfo:
     """Return the first thread of a process that has no samples itself."""
     return ThreadInfo(each.pid, each.pid, each.name, each.name, began, began)
 
@@ -65,11 +65,11 @@ def _pieces(ns: int) -> list[int]:
     return [ns * (at + 1) // _PIECES - ns * at // _PIECES for at in range(_PIECES)]
 
 
-def _found(window: Window) -> tuple[Unseen, ...]:
-    return unseen(window.before.accounts, window.after.accounts)
+def _found(window: Window) -> tuple[UnsampledTime, ...]:
+    return find_unsampled_time(window.before.accounts, window.after.accounts)
 
 
-def _parts(each: Unseen) -> list[tuple[Mark, int]]:
+def _parts(each: UnsampledTime) -> list[tuple[Mark, int]]:
     parts = (
         (NOT_SAMPLED, each.short_ns),
         (LATE, each.late_ns),
@@ -133,7 +133,7 @@ def processor_time(window: Window) -> ProcessorTime:
     for root, account in after.items():  # an account whose tree has ended may be missing later
         old = before.get(root, NO_ACCOUNT)
         spent += max(account.spent_ns - old.spent_ns, 0)
-        late += missed(old, account)[1]
+        late += count_missed_time(old, account)[1]
     found = _found(window)
     rows = [(each.short_ns, each.lost_ns, each.kernel_ns, each.late_ns) for each in found] or [(0, 0, 0, 0)]
     short, lost, kernel, seldom = (round(sum(ns) / 1e9, 3) for ns in zip(*rows, strict=True))

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 
-from pyprof.collectors.linux.rights import memory_file
+from pyprof.collectors.linux.rights import create_memory_file
 from pyprof.errors import PyprofError
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
@@ -46,7 +46,7 @@ def _by_objdump(data: bytes, start: int, arch: Arch) -> list[Instruction]:
     program = shutil.which("objdump")
     if program is None:
         raise PyprofError("objdump is not installed", "apt-get install binutils")
-    fd = memory_file("code")
+    fd = create_memory_file("code")
     try:
         os.write(fd, data)
         command = [program, "-D", "-b", "binary", "-w", "--no-show-raw-insn", f"--adjust-vma={start:#x}"]

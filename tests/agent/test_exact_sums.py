@@ -14,7 +14,7 @@ from pyprof.agent.exact_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
 from pyprof.agent.processes import Seen
 from pyprof.agent.rules import NOT_RECORDED
-from pyprof.collectors.cpu_accounts import process_ns
+from pyprof.collectors.cpu_accounts import read_process_ns
 from pyprof.collectors.linux import procfs
 from pyprof.model.markers import LATE, NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
@@ -111,7 +111,7 @@ def test_two_processes_that_had_one_number_have_each_its_own_time() -> None:
 
 
 def seen(pid: int) -> dict[int, Seen]:
-    start = procfs.started(pid)
+    start = procfs.read_start_ticks(pid)
     assert start is not None
     return {pid: Seen(0, start, "python3", 0.0, False, NOT_RECORDED)}
 
@@ -225,10 +225,10 @@ def test_clock_of_a_process_is_its_own_between_two_windows() -> None:
     with worker() as child:
         spun(child)
         start_ns = begin_window_now(clocks, seen(child.pid))
-        before = process_ns(child.pid)
+        before = read_process_ns(child.pid)
         after = spun(child)
         (found,) = end_window_now(clocks, seen(child.pid), start_ns)
-        assert SPIN_NS <= after - before <= found.ns <= process_ns(child.pid)
+        assert SPIN_NS <= after - before <= found.ns <= read_process_ns(child.pid)
         assert found.ns - (after - before) < SPIN_NS, "what it had before is not in the window"
         assert (found.pid, found.name, found.unread_ns) == (child.pid, "python3", 0)
         child.communicate()

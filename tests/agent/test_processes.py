@@ -59,7 +59,7 @@ def started_as(pid: int, *words: str) -> subprocess.Popen[bytes]:
 
 def began_ns(pid: int) -> int:
     """Return the start time of a process in nanoseconds of the monotonic clock."""
-    ticks = procfs.started(pid)
+    ticks = procfs.read_start_ticks(pid)
     assert ticks is not None
     since_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     return ticks * 10**9 // os.sysconf("SC_CLK_TCK") - since_boot_ns
@@ -121,17 +121,17 @@ def test_names_of_control_groups_are_labels_without_what_a_terminal_obeys(name: 
 
 def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
     lists = 0
-    listed = procfs.pids_by_entry
+    listed = procfs.list_pids_with_inodes
 
     def counted() -> dict[int, int]:
         nonlocal lists
         lists += 1
         return listed()
 
-    monkeypatch.setattr(procfs, "pids_by_entry", counted)
+    monkeypatch.setattr(procfs, "list_pids_with_inodes", counted)
     monkeypatch.setattr(processes, "LOOK_S", 0.0)
     census, now, found = b"700 1000", 1000.0, table('name = "*"')
-    monkeypatch.setattr(procfs, "census", lambda: census)
+    monkeypatch.setattr(procfs, "read_census", lambda: census)
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(processes, "_YOUNG_S", 0.0)
     found.look()
@@ -158,15 +158,15 @@ def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monk
 
 
 def test_census_changes_with_each_process_and_thread() -> None:
-    seen = {procfs.census()}
+    seen = {procfs.read_census()}
     assert b"" not in seen
     with started():
-        assert procfs.census() not in seen
-        seen.add(procfs.census())
+        assert procfs.read_census() not in seen
+        seen.add(procfs.read_census())
         thread = threading.Thread(target=lambda: None)
         thread.start()
         thread.join()
-        assert procfs.census() not in seen
+        assert procfs.read_census() not in seen
 
 
 @pytest.mark.parametrize("text", [b"0.00 0.00 0.00 0/0 0\n", b"", b"x", b"0.1 0.1 0.1 1/2 3\n"])
@@ -174,9 +174,9 @@ def test_census_of_a_file_that_is_not_the_kernels_is_not_known(
     text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert procfs.parse_census(text) == (b"2 3" if b"1/2 3" in text else b"")
-    assert procfs.census() != b""
+    assert procfs.read_census() != b""
     monkeypatch.setattr(procfs, "_PROC", str(tmp_path))
-    assert procfs.census() == b""
+    assert procfs.read_census() == b""
 
 
 def test_new_process_is_found_by_the_next_look_and_one_that_ended_is_still_named() -> None:
@@ -268,7 +268,7 @@ def test_look_that_fails_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -
     def fail() -> dict[int, int]:
         raise OSError(24, "too many open files")
 
-    monkeypatch.setattr(procfs, "pids_by_entry", fail)
+    monkeypatch.setattr(procfs, "list_pids_with_inodes", fail)
     assert again(found) is known
     assert found.failed == 1
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.sampler import packed
+from pyprof.collectors.bpf.sampler import pack_offsets
 from pyprof.interpreters.cpython.layout import NONE, AwaitLayout, Layout
 from pyprof.interpreters.cpython.rows import offsets_of
 from pyprof.interpreters.cpython.tables import LAYOUTS
@@ -146,7 +146,7 @@ class MadeProcess:
         said.memory(STACK, high, bytes(self.stack[: low - STACK]))
         if self.absent:
             said.memory(high, STACK + STACK_BYTES, bytes(self.stack[high - STACK :]))
-        said.entry("layouts", 0, packed(self.offsets))
+        said.entry("layouts", 0, pack_offsets(self.offsets))
         said.entry("processes", PID, abi.PROCESS.pack(self.runtime, 0, 0, 0, 0))
         said.constant("seeks_waiting", 1)
         said.constant("follows_tasks", 1)

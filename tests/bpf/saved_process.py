@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.sampler import packed
-from pyprof.collectors.bpf.source import frame_rows
+from pyprof.collectors.bpf.sampler import pack_offsets
+from pyprof.collectors.bpf.source import build_frame_rows
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
@@ -145,7 +145,7 @@ class SavedProcess:
                 data = self.space.read(region.start, region.end - region.start)
             said.memory(region.start, region.end, data[: absent - region.start] if region == self.first_stack else data)
         runtime, offsets = self.offsets
-        said.entry("layouts", 0, packed(offsets))
+        said.entry("layouts", 0, pack_offsets(offsets))
         said.entry("processes", self.pid, abi.PROCESS.pack(runtime, 0, 0, 0, 0))
         said.constant("seeks_waiting", 1)
         said.constant("follows_tasks", 1)
@@ -162,7 +162,7 @@ class SavedProcess:
     def chain(self, ran: Ran) -> Chain | None:
         """Return the frames in the rows of the only record."""
         record = ran.record
-        (found,) = self.kernel.chains(frame_rows(record, record.texts, ran.words))
+        (found,) = self.kernel.chains(build_frame_rows(record, record.texts, ran.words))
         return found
 
     def names(self, chain: Chain) -> list[list[object]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.collectors.bpf.abi import PAGE, LossReason
-from pyprof.collectors.bpf.source import frame_rows
+from pyprof.collectors.bpf.source import build_frame_rows
 from pyprof.interpreters.cpython.rows import MOST_ROWS
 from tests.bpf.made_memory import FREE, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.test_hostile_memory import MOST_LATE_OF_WAITING, SIZE, code, sampled
@@ -126,7 +126,7 @@ def test_page_of_a_stack_that_could_not_be_read_has_no_words() -> None:
     assert int(record.holes[0]) == 1 << 2
     first = int(record.offset[0]) >> 3
     words[first + 2 * PAGE // 8 : first + 3 * PAGE // 8] = root(process)
-    copy = frame_rows(record, record.texts, words).copies[0]
+    copy = build_frame_rows(record, record.texts, words).copies[0]
     assert (copy.state, copy.base) == (process.thread, STACK)
     assert copy.words.nbytes == int(record.size[0]) == STACK_BYTES
     stack = bytes(process.stack)

@@ -145,10 +145,10 @@ def test_other_collectors_refuse_in_one_sentence(options: tuple[str, ...]) -> No
 
 
 def test_whoever_has_no_rights_hears_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(procfs, "thread_status", lambda tid: {"CapEff": "0"})
+    monkeypatch.setattr(procfs, "read_thread_status", lambda tid: {"CapEff": "0"})
     for spec in registry.COLLECTORS:
         refusal = spec.can(CollectorTarget(), CollectOptions(idle=True, wakers=True))
         assert refusal is not None
         assert "CAP_BPF" in refusal.message or spec.name == "ptrace"
-    found = [each for each in registry.findings(CollectorTarget(), CollectOptions()) if "--mode lock" in each.text]
+    found = [each for each in registry.list_findings(CollectorTarget(), CollectOptions()) if "--mode lock" in each.text]
     assert [(each.ok, each.text) for each in found] == [(False, "--wakers, --mode lock: no: they need --collector bpf")]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from pyprof.collectors.bpf.collector import BpfCollector
-from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.flush_protocol import FlushProtocol
 from pyprof.options import CollectOptions
 from tests.live.support import recording as native
@@ -46,7 +46,7 @@ def test_signs_of_life_are_few_where_nobody_watches() -> None:
 class Reader:
     """A reader of the ring buffer that process events wake."""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: BpfSampler) -> None:
         self.sampler = sampler
         self._poll = select.epoll()
         self._poll.register(sampler.ring.fd, select.EPOLLIN | select.EPOLLET)
@@ -54,16 +54,16 @@ class Reader:
     def woken(self) -> bool:
         """Read the ring, and return True if the reader has been woken since the last call."""
         found = bool(self._poll.poll(0))
-        self.sampler.ring.give_back(self.sampler.ring.take()[1])
+        self.sampler.ring.release_records(self.sampler.ring.take_records()[1])
         return found
 
 
 @contextlib.contextmanager
 def watched(target: int, rate_hz: float = 500, follow: bool = False, everything: bool = False) -> Iterator[Reader]:
     watched = KernelTargets(rate_hz, follow=follow, everything=everything)
-    sampler = Sampler(watched, 16 << 20, online_cpus())
+    sampler = BpfSampler(watched, 16 << 20, list_online_cpus())
     try:
-        sampler.add(target)
+        sampler.add_process(target)
         yield Reader(sampler)
     finally:
         sampler.close()

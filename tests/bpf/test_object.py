@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
-from pyprof.collectors.bpf.sampler import program
+from pyprof.collectors.bpf.sampler import read_program
 from pyprof.collectors.linux import bpf
 from pyprof.collectors.linux.perf_arch import PERF_ARCHES
 from pyprof.errors import FormatError
@@ -27,11 +27,11 @@ def test_shipped_object_is_what_its_source_makes(tmp_path: Path) -> None:
     subprocess.run([str(FOLDER / "build"), str(tmp_path)], check=True, timeout=60)
     assert len(PERF_ARCHES) == 2
     for machine in PERF_ARCHES:
-        assert (tmp_path / f"sampler.{machine}.o").read_bytes() == program(machine)
+        assert (tmp_path / f"sampler.{machine}.o").read_bytes() == read_program(machine)
 
 
 def test_reasons_of_the_program_are_those_of_its_reader() -> None:
-    assert (FOLDER / "losses.h").read_text() == abi.as_c()
+    assert (FOLDER / "losses.h").read_text() == abi.format_losses_header()
 
 
 def test_each_reason_that_is_counted_has_a_sentence() -> None:
@@ -41,7 +41,7 @@ def test_each_reason_that_is_counted_has_a_sentence() -> None:
 
 
 def test_program_that_the_verifier_refuses_is_one_error_with_its_reason() -> None:
-    data = bytearray(program())
+    data = bytearray(read_program())
     loaded = BpfObject(bytes(data), "sampler.o")
     with pytest.raises(ProgramRefused) as refused:
         loaded.load({"perf_event/sample": bpf.RAW_TRACEPOINT})
@@ -52,4 +52,4 @@ def test_program_that_the_verifier_refuses_is_one_error_with_its_reason() -> Non
 @pytest.mark.parametrize("size", [0, 63, 64, 1000, 20_000])
 def test_object_that_is_cut_off_is_an_error(size: int) -> None:
     with pytest.raises(FormatError):
-        BpfObject(program()[:size], "sampler.o")
+        BpfObject(read_program()[:size], "sampler.o")

@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from pyprof.collectors.bpf.object import BpfObject
-from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, program
+from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, read_program
 from pyprof.collectors.linux.perf_arch import PERF_ARCHES
 
 pytestmark = pytest.mark.system
@@ -36,7 +36,7 @@ Edge = tuple[int, bool]
 
 def instructions(machine: str, section: str) -> list[tuple[int, int, int, int]]:
     """Return (code, registers, offset, immediate) of each instruction of a program as it is loaded."""
-    loaded = BpfObject(program(machine), "sampler.o")
+    loaded = BpfObject(read_program(machine), "sampler.o")
     loaded.maps = dict.fromkeys([*loaded.definitions, ".rodata"], 0)
     return [*_INSTRUCTION.iter_unpack(loaded._linked(section))]
 

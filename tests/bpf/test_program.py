@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.kernel_types import kernel_types, member_offset
+from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_types
 from pyprof.collectors.bpf.object import BpfObject
-from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, KernelTargets, Sampler, program, ring_size
+from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, BpfSampler, KernelTargets, choose_ring_size, read_program
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.linux.perf_arch import PERF_ARCHES
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.collectors.targets.request import CollectorTarget
 from pyprof.errors import FormatError
 from pyprof.options import CollectOptions
@@ -80,7 +80,7 @@ def test_layouts_are_those_of_the_header(machine: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("tasks", [False, True])
 @pytest.mark.parametrize(("waits", "seeks"), [(False, True), (True, False), (True, True)])
 def test_kernel_takes_it_after_little_work(waits: bool, seeks: bool, tasks: bool) -> None:
-    loaded = BpfObject(program(), "sampler.o")
+    loaded = BpfObject(read_program(), "sampler.o")
     loaded.set_constant("seeks_waiting", struct.pack("=I", seeks))
     loaded.set_constant("follows_tasks", struct.pack("=I", tasks))
     loaded.set_constant("wakers", struct.pack("=I", waits))
@@ -126,7 +126,7 @@ def gone(programs: set[int], maps: set[int]) -> bool:
 
 
 def test_nothing_stays_in_the_kernel() -> None:
-    sampler = Sampler(KernelTargets(99), 1 << 20, online_cpus())
+    sampler = BpfSampler(KernelTargets(99), 1 << 20, list_online_cpus())
     programs, maps = held(os.getpid(), "prog_id"), held(os.getpid(), "map_id")
     assert len(programs & in_kernel(_NEXT_PROGRAM)) >= 3
     assert len(maps & in_kernel(_NEXT_MAP)) >= 8
@@ -150,31 +150,33 @@ def test_nothing_stays_of_a_recording_that_is_killed(mode: str, tmp_path: Path) 
 
 
 def test_whoever_has_no_rights_is_told_which_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(procfs, "thread_status", lambda tid: {"CapEff": f"{1 << 39:x}"})
+    monkeypatch.setattr(procfs, "read_thread_status", lambda tid: {"CapEff": f"{1 << 39:x}"})
     refusal = bpf_opening.can(CollectorTarget(), CollectOptions())
     assert refusal is not None
     assert "CAP_PERFMON" in refusal.message
-    monkeypatch.setattr(procfs, "thread_status", lambda tid: {"CapEff": f"{1 << 39 | 1 << 38:x}"})
+    monkeypatch.setattr(procfs, "read_thread_status", lambda tid: {"CapEff": f"{1 << 39 | 1 << 38:x}"})
     assert bpf_opening.can(CollectorTarget(), CollectOptions()) is None
 
 
 def test_rings_hold_a_quarter_of_a_second_of_all_processors() -> None:
-    assert ring_size(KernelTargets(99), 2) == 16 << 20
-    assert ring_size(KernelTargets(999), 2) == 64 << 20
-    assert ring_size(KernelTargets(99), 64) == 128 << 20
-    assert ring_size(KernelTargets(0, waits=True), 2) == 64 << 20
-    assert ring_size(KernelTargets(9999), 256) == 256 << 20
+    assert choose_ring_size(KernelTargets(99), 2) == 16 << 20
+    assert choose_ring_size(KernelTargets(999), 2) == 64 << 20
+    assert choose_ring_size(KernelTargets(99), 64) == 128 << 20
+    assert choose_ring_size(KernelTargets(0, waits=True), 2) == 64 << 20
+    assert choose_ring_size(KernelTargets(9999), 256) == 256 << 20
 
 
 def test_offset_of_a_field_is_found_in_the_kernels_types() -> None:
-    types = kernel_types()
-    assert 0 < member_offset(types, "task_struct", "pid") < member_offset(types, "task_struct", "tgid") < 1 << 16
+    types = read_kernel_types()
+    assert (
+        0 < find_member_offset(types, "task_struct", "pid") < find_member_offset(types, "task_struct", "tgid") < 1 << 16
+    )
     with pytest.raises(FormatError):
-        member_offset(types, "task_struct", "no_such_field")
+        find_member_offset(types, "task_struct", "no_such_field")
     with pytest.raises(FormatError):
-        member_offset(b"\0" * 64, "task_struct", "pid")
+        find_member_offset(b"\0" * 64, "task_struct", "pid")
     with pytest.raises(FormatError, match="past the end"):
-        member_offset(types[:4097], "task_struct", "pid")
+        find_member_offset(types[:4097], "task_struct", "pid")
 
 
 def btf(*records: list[int], names: list[str]) -> bytes:
@@ -196,8 +198,8 @@ def test_field_of_an_anonymous_structure_inside_another_is_found() -> None:
         [other, head, 16, first, 1, 0, inside, 1, 64],
         [0, head, 16, first, 1, 0, inside, 1, 64],
     )
-    assert member_offset(btf(*records, names=names), "outer", "inside") == 8 + 8
-    assert member_offset(btf(*records, names=names), "outer", "first") == 0
-    assert member_offset(btf(*records, names=names), "other", "inside") == 8
+    assert find_member_offset(btf(*records, names=names), "outer", "inside") == 8 + 8
+    assert find_member_offset(btf(*records, names=names), "outer", "first") == 0
+    assert find_member_offset(btf(*records, names=names), "other", "inside") == 8
     with pytest.raises(FormatError, match=r"no outer\.inside"):
-        member_offset(btf(*records[:2], names=names), "outer", "inside")
+        find_member_offset(btf(*records[:2], names=names), "outer", "inside")

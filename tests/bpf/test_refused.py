@@ -17,8 +17,8 @@ import pytest
 import pyprof
 from pyprof.collectors.bpf import sampler
 from pyprof.collectors.bpf.object import ProgramRefused
-from pyprof.collectors.bpf.sampler import KernelTargets, Sampler, program
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, read_program
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.model.profile import Profile
 from tests.interpreters.pythons import HERE, running
 from tests.live.support import recording as native
@@ -36,15 +36,15 @@ REASON = "invalid func unknown#9999 (at: u64 began = ktime_get_ns(); @ sampler.b
 def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the clock helper of all programs by the number of a helper that no kernel has."""
     known, unknown = (struct.pack("<BBhi", _CALL, 0, 0, number) for number in (_KTIME, _NO_HELPER))
-    broken = program().replace(known, unknown)
-    assert broken != program()
-    monkeypatch.setattr(sampler, "program", lambda: broken)
+    broken = read_program().replace(known, unknown)
+    assert broken != read_program()
+    monkeypatch.setattr(sampler, "read_program", lambda: broken)
 
 
 @pytest.mark.usefixtures("refused")
 def test_refusal_is_one_sentence_with_the_line_of_the_source() -> None:
     with pytest.raises(ProgramRefused) as error:
-        Sampler(KernelTargets(99), 1 << 20, online_cpus())
+        BpfSampler(KernelTargets(99), 1 << 20, list_online_cpus())
     said = error.value
     assert said.message.startswith("The kernel refuses the program sample: Invalid argument; its verifier says: ")
     assert REASON in said.message
@@ -62,7 +62,7 @@ def test_signals_that_come_while_the_verifier_works_are_no_refusal() -> None:
     try:
         for delay_s in (0.005, 0.01, 0.02):
             signal.setitimer(signal.ITIMER_REAL, delay_s, 0.002)
-            Sampler(KernelTargets(99), 1 << 20, online_cpus()).close()
+            BpfSampler(KernelTargets(99), 1 << 20, list_online_cpus()).close()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

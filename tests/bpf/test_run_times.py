@@ -6,38 +6,38 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.bpf.ring import FOREVER_NS
-from pyprof.collectors.bpf.run_times import NOT_KNOWN, RunTimes
-from pyprof.collectors.bpf.sampler import Waiting
+from pyprof.collectors.bpf.run_times import UNKNOWN_NS, RunTimes
+from pyprof.collectors.bpf.sampler import WaitingThread
 
 pytestmark = pytest.mark.system
 
 
-def thread(tid: int, ran: int, on: int = 0) -> Waiting:
-    return Waiting(tid, tid, 0, 0, 0, -1, False, 0, 0, 0, on, ran)
+def thread(tid: int, ran: int, on: int = 0) -> WaitingThread:
+    return WaitingThread(tid, tid, 0, 0, 0, -1, False, 0, 0, 0, on, ran)
 
 
-def share(times: RunTimes, tids: list[int], threads: list[Waiting], now: int) -> list[int]:
-    found: list[int] = times.share(np.array(tids, np.int64), threads, now, {}, FOREVER_NS).tolist()
+def share(times: RunTimes, tids: list[int], threads: list[WaitingThread], now: int) -> list[int]:
+    found: list[int] = times.distribute_run_time(np.array(tids, np.int64), threads, now, {}, FOREVER_NS).tolist()
     return found
 
 
 def test_time_that_was_read_too_late_counts_for_the_next_period() -> None:
     times = RunTimes()
-    times.begin(0, [thread(7, 0), thread(8, 0)])
+    times.start_accounting(0, [thread(7, 0), thread(8, 0)])
     tids, late = np.array([7, 8], np.int64), [thread(7, 1500), thread(8, 1500)]
-    assert times.share(tids, late, 1000, {8: 300}, 1000).tolist() == [1000, 300]
-    assert times.share(tids, late, 2000, {}, 1000).tolist() == [500, 1000]
+    assert times.distribute_run_time(tids, late, 1000, {8: 300}, 1000).tolist() == [1000, 300]
+    assert times.distribute_run_time(tids, late, 2000, {}, 1000).tolist() == [500, 1000]
 
 
 def test_samples_share_what_their_thread_ran() -> None:
     times = RunTimes()
-    times.begin(1000, [thread(7, 500), thread(8, 100, on=400)])
+    times.start_accounting(1000, [thread(7, 500), thread(8, 100, on=400)])
     assert share(times, [7, 8, 7], [thread(7, 1100), thread(8, 100, on=400)], 2000) == [300, 1000, 300]
 
 
 def test_time_without_a_sample_counts_for_the_next_one() -> None:
     times = RunTimes()
-    times.begin(0, [thread(7, 0)])
+    times.start_accounting(0, [thread(7, 0)])
     assert share(times, [], [thread(7, 40)], 1000) == []
     assert share(times, [7], [thread(7, 100)], 2000) == [100]
     assert share(times, [7], [thread(7, 130)], 3000) == [30]
@@ -45,7 +45,7 @@ def test_time_without_a_sample_counts_for_the_next_one() -> None:
 
 def test_what_is_not_known_is_told_apart() -> None:
     times = RunTimes()
-    times.begin(0, [thread(7, 900)])
+    times.start_accounting(0, [thread(7, 900)])
     again, fresh = thread(7, 20), thread(8, 50)  # the kernel has reused the first tid
-    assert share(times, [7, 8, 9], [again, fresh], 1000) == [NOT_KNOWN] * 3
-    assert share(times, [7, 8, 9], [thread(7, 30), thread(8, 60)], 2000) == [10, 10, NOT_KNOWN]
+    assert share(times, [7, 8, 9], [again, fresh], 1000) == [UNKNOWN_NS] * 3
+    assert share(times, [7, 8, 9], [thread(7, 30), thread(8, 60)], 2000) == [10, 10, UNKNOWN_NS]

@@ -13,10 +13,10 @@ import pytest
 
 from pyprof.collectors.bpf import source
 from pyprof.collectors.bpf.abi import STACK_SLACK, LossReason
-from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
+from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.rows import MOST_ROWS
 from tests import warm
@@ -180,9 +180,9 @@ def test_functions_of_children_that_are_gone_when_names_are_read_have_theirs(tmp
 def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sample a process whose stacks grow to 30 KB at once, as during imports."""
     limits: list[int] = []
-    monkeypatch.setattr(Sampler, "limit", lambda sampler, size, least_ns, share: limits.append(size))
+    monkeypatch.setattr(BpfSampler, "limit", lambda sampler, size, least_ns, share: limits.append(size))
     source = BpfSource(
-        Sampler(KernelTargets(99), 64 << 10, online_cpus()), Diagnostics(), itertools.count(1).__next__, None
+        BpfSampler(KernelTargets(99), 64 << 10, list_online_cpus()), Diagnostics(), itertools.count(1).__next__, None
     )
     try:
         for reach in (500, 30_000, 200_000):
@@ -195,20 +195,20 @@ def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkey
 @pytest.mark.parametrize("placed", [False, True])
 def test_arguments_and_environment_of_a_program_are_not_copied(placed: bool) -> None:
     """Record a program with long arguments, which lie above the main stack in its mapping and are often longer."""
-    sampler = Sampler(KernelTargets(500), 1 << 20, online_cpus())
+    sampler = BpfSampler(KernelTargets(500), 1 << 20, list_online_cpus())
     source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
     try:
         words = (sys.executable, "-c", "print('ready', flush=True)\nwhile True: pass", "x" * 50_000)
         with native.running(*words) as target:
             if placed:
-                source.begin([target.pid])
+                source.add_processes([target.pid])
             else:
-                source.follow([target.pid])
+                source.add_before_exec([target.pid])
             end = time.monotonic() + 20
-            while sampler.counts()[0][LossReason.SAMPLED] < 5 and time.monotonic() < end:
+            while sampler.read_counts()[0][LossReason.SAMPLED] < 5 and time.monotonic() < end:
                 time.sleep(0.05)
             first = procfs.parse_stat(Path(f"/proc/{target.pid}/stat").read_bytes()).stack
-            samples = source.take()
+            samples = source.take_samples()
         ends = samples.base + samples.size.astype(np.uint64)
         assert set(ends.tolist()) == {(first + STACK_SLACK) & ~7}
         assert int(samples.size.max()) < 50_000
@@ -217,20 +217,20 @@ def test_arguments_and_environment_of_a_program_are_not_copied(placed: bool) -> 
 
 
 def test_samples_that_find_no_room_are_counted() -> None:
-    sampler = Sampler(KernelTargets(4000), 64 << 10, online_cpus())
+    sampler = BpfSampler(KernelTargets(4000), 64 << 10, list_online_cpus())
     source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
     try:
         with native.running("sh", "-c", "echo ready; while :; do :; done") as target:
-            source.begin([target.pid])
+            source.add_processes([target.pid])
             end = time.monotonic() + 20
-            while not sampler.counts()[0][LossReason.RING_FULL] and time.monotonic() < end:
+            while not sampler.read_counts()[0][LossReason.RING_FULL] and time.monotonic() < end:
                 time.sleep(0.05)
-            sampler.silence()
-            counts, histogram = sampler.counts()
-            samples = source.take()
+            sampler.stop_program()
+            counts, histogram = sampler.read_counts()
+            samples = source.take_samples()
             assert 0 < len(samples) == counts[LossReason.SAMPLED] == sum(histogram)
             assert set(samples.pid.tolist()) == {target.pid}
-            source.done()
+            source.release_samples()
             assert source.lost == counts[LossReason.RING_FULL] > 0
     finally:
         source.close()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.bpf import sampler
-from pyprof.collectors.bpf.sampler import overflow_rate
+from pyprof.collectors.bpf.sampler import choose_overflow_rate
 from tests.bpf.user_space import UserSpace
 
 pytestmark = pytest.mark.system
@@ -58,7 +58,7 @@ def test_without_slots_each_overflow_is_a_sample() -> None:
 
 
 def test_event_never_overflows_more_often_than_the_kernel_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 400 < overflow_rate(99) < 500
+    assert 400 < choose_overflow_rate(99) < 500
     monkeypatch.setattr(sampler, "max_sample_rate", lambda: 1000.0)
-    assert overflow_rate(999) == 1000
-    assert overflow_rate(5000) == 5000
+    assert choose_overflow_rate(999) == 1000
+    assert choose_overflow_rate(5000) == 5000

@@ -99,7 +99,7 @@ def taken(recording: pyprof.Recording) -> tuple[int, int]:
 
 
 def test_stack_that_was_swapped_out_is_cut_and_whole_again_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absent_pages, "_AGAIN_NS", 100_000_000)
+    monkeypatch.setattr(absent_pages, "_MIN_REREAD_NS", 100_000_000)
     with native.running(ladder("ladder_deeper"), "spin", native.LIFE, str(DEPTH)) as program:
         pages = Pages(program.pid)
         with pyprof.attach(program.pid, collector="bpf", rate=499) as recording:
@@ -127,10 +127,10 @@ def test_pages_come_back_now_and_then_not_at_each_sample(monkeypatch: pytest.Mon
         read.append(at)
         return bytes(size)
 
-    monkeypatch.setattr(procfs, "read_memory", lambda pid: take)
+    monkeypatch.setattr(procfs, "make_memory_reader", lambda pid: take)
     pages = AbsentPages(1 << 16, lambda: now[0])
     for now[0] in range(0, 21_000_000_000, 1_000_000_000):
-        pages.bring(1, 4096, 8192)
+        pages.read_pages(1, 4096, 8192)
     assert read == 3 * [4096, 8192]
-    pages.bring(2, 4096, 4096)
+    pages.read_pages(2, 4096, 4096)
     assert len(read) == 7

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.bpf.abi import Flag
-from pyprof.collectors.bpf.records import Ended
-from pyprof.collectors.bpf.sampler import Waiting
+from pyprof.collectors.bpf.records import WaitEnds
+from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.collectors.bpf.waits import (
     FOREVER_NS,
@@ -17,8 +17,8 @@ from pyprof.collectors.bpf.waits import (
     SwitchOut,
     Waits,
     WaitTimes,
-    letter,
-    table_at,
+    rebuild_table,
+    state_letter,
 )
 from pyprof.model.blocked_frame import NOT_ONE_BY_ONE
 
@@ -32,7 +32,7 @@ def left(*times: int, why: int = S) -> SwitchOut:
     return SwitchOut(np.full(n, TID), np.array(times, np.int64), np.full(n, why, np.uint32), np.ones(n, np.bool_))
 
 
-def ended(*rows: tuple[int, int, int], flags: int = Flag.ENDED, blocked: int = 0, why: int = S) -> Ended:
+def ended(*rows: tuple[int, int, int], flags: int = Flag.ENDED, blocked: int = 0, why: int = S) -> WaitEnds:
     """Return ended waits.
 
     Args:
@@ -49,11 +49,11 @@ def ended(*rows: tuple[int, int, int], flags: int = Flag.ENDED, blocked: int = 0
     some = np.full(n, why, np.uint32)
     nobody = (word, narrow * 0, narrow * 0, narrow * 0, np.zeros(n, "S16"))
     flag = np.full(n, flags, np.uint32)
-    return Ended(ran, narrow, narrow, flag, off, waking, some, narrow * 0, word + blocked, word, *nobody)
+    return WaitEnds(ran, narrow, narrow, flag, off, waking, some, narrow * 0, word + blocked, word, *nobody)
 
 
-def waiting(off: int, waking: int = 0, blocked: int = 0, copied: bool = True) -> list[Waiting]:
-    return [Waiting(TID, TID, off, waking, S, -1, copied, blocked, 0, 1, 0, 0)]
+def waiting(off: int, waking: int = 0, blocked: int = 0, copied: bool = True) -> list[WaitingThread]:
+    return [WaitingThread(TID, TID, off, waking, S, -1, copied, blocked, 0, 1, 0, 0)]
 
 
 NONE = ended()
@@ -61,11 +61,11 @@ NONE = ended()
 
 def total(times: WaitTimes) -> int:
     lanes = int(times.blocked_ns.sum() + times.runnable_ns.sum())
-    return lanes + sum(each.ns for each in times.again) + sum(each.ns for each in times.bare)
+    return lanes + sum(each.ns for each in times.continued) + sum(each.ns for each in times.stackless)
 
 
 def test_wait_with_its_stack_and_its_end_is_accounted_at_once() -> None:
-    times = Waits().account(left(100), ended((100, 800, 900)), waiting(0), (), 1000, 0)
+    times = Waits().account_until(left(100), ended((100, 800, 900)), waiting(0), (), 1000, 0)
     assert times.blocked_ns.tolist() == [700]
     assert times.runnable_ns.tolist() == [100]
     assert total(times) == 800
@@ -73,96 +73,96 @@ def test_wait_with_its_stack_and_its_end_is_accounted_at_once() -> None:
 
 def test_wait_that_goes_on_is_accounted_in_parts() -> None:
     waits = Waits()
-    first = waits.account(left(100), NONE, waiting(100), (), 1000, 0)
-    second = waits.account(left(), NONE, waiting(100), (), 3000, 0)
-    third = waits.account(left(), ended((100, 3500, 3600)), waiting(0), (), 4000, 0)
+    first = waits.account_until(left(100), NONE, waiting(100), (), 1000, 0)
+    second = waits.account_until(left(), NONE, waiting(100), (), 3000, 0)
+    third = waits.account_until(left(), ended((100, 3500, 3600)), waiting(0), (), 4000, 0)
     assert first.blocked_ns.tolist() == [900]
-    assert second.again == [ContinuedWait(TID, 1000, 2000)]
+    assert second.continued == [ContinuedWait(TID, 1000, 2000)]
     assert total(third) == 600
-    assert not total(waits.account(left(), NONE, waiting(0), (), 5000, 0))
+    assert not total(waits.account_until(left(), NONE, waiting(0), (), 5000, 0))
 
 
 def test_long_time_for_a_processor_is_not_the_wait_before_it() -> None:
     waits = Waits()
-    waits.account(left(100), NONE, waiting(100), (), 1000, 0)
-    times = waits.account(left(), ended((100, 50 * US, 90 * US)), waiting(0), (), 100 * US, 0)
-    assert times.again == [ContinuedWait(TID, 1000, 49 * US, 0), ContinuedWait(TID, 50 * US, 40 * US, woken=True)]
-    assert not times.bare
+    waits.account_until(left(100), NONE, waiting(100), (), 1000, 0)
+    times = waits.account_until(left(), ended((100, 50 * US, 90 * US)), waiting(0), (), 100 * US, 0)
+    assert times.continued == [ContinuedWait(TID, 1000, 49 * US, 0), ContinuedWait(TID, 50 * US, 40 * US, woken=True)]
+    assert not times.stackless
 
 
 def test_wait_without_a_stack_is_accounted_while_it_lasts_and_at_its_end() -> None:
     waits = Waits()
-    first = waits.account(left(), NONE, waiting(100, copied=False), (), 5000, 1000)
-    second = waits.account(left(), ended((100, 7000, 7000)), waiting(0), (), 8000, 1000)
-    assert [each.state for each in (*first.bare, *second.bare)] == ["S", "S"]
+    first = waits.account_until(left(), NONE, waiting(100, copied=False), (), 5000, 1000)
+    second = waits.account_until(left(), ended((100, 7000, 7000)), waiting(0), (), 8000, 1000)
+    assert [each.state for each in (*first.stackless, *second.stackless)] == ["S", "S"]
     assert total(first) + total(second) == 6900
-    assert not total(Waits().account(left(), NONE, waiting(4500, copied=False), (), 5000, 1000))
+    assert not total(Waits().account_until(left(), NONE, waiting(4500, copied=False), (), 5000, 1000))
 
 
 def test_sums_are_accounted_as_they_grow_and_at_the_end_of_the_thread() -> None:
     waits = Waits()
     at = ((1000, 300), (2000, 300), (3000, 500))
-    times = [waits.account(left(), NONE, waiting(0, blocked=ns), (), now, 0) for now, ns in at]
+    times = [waits.account_until(left(), NONE, waiting(0, blocked=ns), (), now, 0) for now, ns in at]
     assert [total(each) for each in times] == [300, 0, 200]
-    assert times[0].bare[0].call == NOT_ONE_BY_ONE
-    gone = waits.account(left(), ended((0, 0, 3500), flags=Flag.GONE, blocked=600), [], (), 4000, 0)
+    assert times[0].stackless[0].call == NOT_ONE_BY_ONE
+    gone = waits.account_until(left(), ended((0, 0, 3500), flags=Flag.GONE, blocked=600), [], (), 4000, 0)
     assert total(gone) == 100
 
 
 def test_wait_whose_end_found_no_room_is_in_the_sums_and_not_accounted_twice() -> None:
     waits = Waits()
-    times = [waits.account(left(100), NONE, waiting(100), (), 1000, 0)]
-    times += [waits.account(left(), NONE, waiting(0, blocked=5000), (), 7000 + n, 0) for n in range(3)]
-    times.append(waits.account(left(), NONE, waiting(0, blocked=7000), (), 10000, 0))
+    times = [waits.account_until(left(100), NONE, waiting(100), (), 1000, 0)]
+    times += [waits.account_until(left(), NONE, waiting(0, blocked=5000), (), 7000 + n, 0) for n in range(3)]
+    times.append(waits.account_until(left(), NONE, waiting(0, blocked=7000), (), 10000, 0))
     assert sum(map(total, times)) == 7000
 
 
 def test_end_that_comes_late_is_taken() -> None:
     waits = Waits()
-    times = [waits.account(left(100), NONE, waiting(0), (), 1000, 0)]
-    assert times[0].goes_on.tolist() == [True]
-    times.append(waits.account(left(), ended((100, 900, 900)), waiting(0), (), 2000, 0))
+    times = [waits.account_until(left(100), NONE, waiting(0), (), 1000, 0)]
+    assert times[0].continues.tolist() == [True]
+    times.append(waits.account_until(left(), ended((100, 900, 900)), waiting(0), (), 2000, 0))
     assert [total(each) for each in times] == [0, 800]
-    assert times[1].again == [ContinuedWait(TID, 100, 800, 0)]
+    assert times[1].continued == [ContinuedWait(TID, 100, 800, 0)]
 
 
 def test_thread_that_sleeps_from_before_is_accounted_from_the_beginning_on() -> None:
     waits = Waits()
-    waits.met([TID], 50)
-    waits.begin(100, [])
-    seen = waits.account(left(), NONE, [], [TID], 1000, 0)
+    waits.note_threads([TID], 50)
+    waits.start_at(100, [])
+    seen = waits.account_until(left(), NONE, [], [TID], 1000, 0)
     assert seen.asleep_ns == {TID: 900}
-    assert waits.account(left(), NONE, [], (), 2000, 0).again == [ContinuedWait(TID, 1000, 1000)]
-    woke = waits.account(left(), ended((0, 0, 2500)), waiting(0), (), 3000, 0)
+    assert waits.account_until(left(), NONE, [], (), 2000, 0).continued == [ContinuedWait(TID, 1000, 1000)]
+    woke = waits.account_until(left(), ended((0, 0, 2500)), waiting(0), (), 3000, 0)
     assert total(woke) == 500
 
 
 def test_thread_that_woke_before_it_was_looked_at_has_slept_until_then() -> None:
     waits = Waits()
-    waits.met([TID], 50)
-    waits.begin(100, [])
-    times = waits.account(left(), ended((0, 0, 700)), waiting(0), [TID], 1000, 0)
-    assert times.bare == [StacklessWait(TID, 50, 600, "B", -1)]
+    waits.note_threads([TID], 50)
+    waits.start_at(100, [])
+    times = waits.account_until(left(), ended((0, 0, 700)), waiting(0), [TID], 1000, 0)
+    assert times.stackless == [StacklessWait(TID, 50, 600, "B", -1)]
     assert not times.asleep_ns
 
 
 def test_nothing_is_accounted_of_the_time_before_and_after() -> None:
     waits = Waits()
-    waits.begin(500, waiting(0, blocked=77))
-    waits.end(2000)
-    times = waits.account(left(100, 1500), ended((100, 900, 900)), waiting(1500, blocked=77), (), 9000, 0)
+    waits.start_at(500, waiting(0, blocked=77))
+    waits.stop_at(2000)
+    times = waits.account_until(left(100, 1500), ended((100, 900, 900)), waiting(1500, blocked=77), (), 9000, 0)
     assert times.blocked_ns.tolist() == [400, 500]
-    assert not times.bare
+    assert not times.stackless
     assert FOREVER_NS > 2000
 
 
 def test_states_of_tasks_have_the_letters_of_proc() -> None:
-    assert [letter(why) for why in (0, 1, 2, 0x102, 0x402, 4, 8, 0x2001, 0x800)] == list("PSDDITtSB")
+    assert [state_letter(why) for why in (0, 1, 2, 0x102, 0x402, 4, 8, 0x2001, 0x800)] == list("PSDDITtSB")
 
 
 def test_threshold_falls_where_it_is_quiet_and_rises_where_waits_are_many() -> None:
     rates = WaitRates(1_000_000, clock=iter(range(0, 2_000_000_000, 100_000_000)).__next__)
-    assert [rates.changed(1, 1, 0.0) and rates.least_ns for _ in range(6)] == [
+    assert [rates.adjust_limits(1, 1, 0.0) and rates.least_ns for _ in range(6)] == [
         500_000,
         250_000,
         125_000,
@@ -171,10 +171,10 @@ def test_threshold_falls_where_it_is_quiet_and_rises_where_waits_are_many() -> N
         20_000,
     ]
     for _ in range(4):
-        rates.changed(10_000, 10_000, 0.0)
+        rates.adjust_limits(10_000, 10_000, 0.0)
     assert rates.least_ns > 300_000
     share = rates.share
-    assert rates.changed(0, 0, 0.5)
+    assert rates.adjust_limits(0, 0, 0.5)
     assert rates.share == 4 * share > 32
 
 
@@ -201,7 +201,7 @@ def test_each_period_has_the_waits_of_its_own_time_however_late_it_is_read(
         rows.append((now + ran, now + ran + slept, now + ran + slept + runnable))
         now = rows[-1][2]
     waits, before = Waits(), 0
-    waits.begin(before, [])
+    waits.start_at(before, [])
     for passed, delay in flushes:
         until = before + passed
         read = until + delay
@@ -210,8 +210,8 @@ def test_each_period_has_the_waits_of_its_own_time_however_late_it_is_read(
         later = [row for row in rows if until < row[2] <= read]
         off, waking = next(((off, waking) for off, waking, on in rows if off <= read < on), (0, 0))
         table = waiting(off, waking if waking <= read else 0, copied=has_stacks)
-        times = waits.account(
-            left(*begun if has_stacks else ()), ended(*over), table_at(table, ended(*later), until), (), until, 0
+        times = waits.account_until(
+            left(*begun if has_stacks else ()), ended(*over), rebuild_table(table, ended(*later), until), (), until, 0
         )
         assert total(times) == sum(max(min(on, until) - max(off, before), 0) for off, _, on in rows)
         before = until

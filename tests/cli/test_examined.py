@@ -106,7 +106,7 @@ def test_worker_is_confined_where_that_is_asked(
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_worker_without_rights_says_the_same(question: str, folder: Path, sleeper: int) -> None:
     try:
-        seccomp.program(os.uname().machine, os.getpid(), ())
+        seccomp.build_filter(os.uname().machine, os.getpid(), ())
     except NotImplementedError:
         missing("needs x86-64 or AArch64")
     command = asked(question, folder, sleeper)

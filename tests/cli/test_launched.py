@@ -176,7 +176,7 @@ def test_recording_of_a_command_ends_with_it_though_a_child_runs_on(tmp_path: Pa
     found = record(tmp_path, "--", sys.executable, "-c", code)
     pid = int((tmp_path / "pid").read_text())
     try:
-        assert procfs.state(pid, pid) == "sleeping"
+        assert procfs.read_state(pid, pid) == "sleeping"
         assert found.summary["samples"] > 0
     finally:
         os.kill(pid, 9)

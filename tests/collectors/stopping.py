@@ -11,7 +11,7 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.stop import Stopper
-from pyprof.collectors.ptrace.stopped_thread import HeldThread, Outcome
+from pyprof.collectors.ptrace.stopped_thread import Outcome, StoppedThread
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
@@ -25,17 +25,17 @@ class Stopping:
     target: TracedProcess
     diagnostics: Diagnostics
 
-    def held(self, tid: int) -> HeldThread:
-        return HeldThread(self.target.threads[tid], self.target.spaces, 1, time.monotonic_ns())
+    def held(self, tid: int) -> StoppedThread:
+        return StoppedThread(self.target.threads[tid], self.target.spaces, 1, time.monotonic_ns())
 
     def stop(self, tid: int) -> Outcome:
         """Stop the thread once, and wait for the stop if it does not come at once."""
-        self.builder.take()
+        self.builder.take_batches()
         self.stopper.ptrace.block_signals()
         try:
-            outcome = self.stopper.stop(self.target.threads[tid], self.target.spaces, 1)
+            outcome = self.stopper.stop_thread(self.target.threads[tid], self.target.spaces, 1)
             deadline = time.monotonic() + 10
-            while tid in self.stopper.held and time.monotonic() < deadline:
+            while tid in self.stopper.stopped_threads and time.monotonic() < deadline:
                 self.stopper.ptrace.wait_sigchld(1_000_000)
                 self.stopper.poll_pending()
                 outcome = Outcome.TAKEN
@@ -46,7 +46,7 @@ class Stopping:
     def wait_stop(self, tid: int) -> None:
         """Wait until the thread is in a ptrace stop, without collecting the stop."""
         deadline = time.monotonic() + 10
-        while procfs.state(self.target.pid, tid) != "tracing stop":
+        while procfs.read_state(self.target.pid, tid) != "tracing stop":
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
@@ -58,7 +58,7 @@ def stopping(pid: int) -> Iterator[Stopping]:
     builder = BatchBuilder(arches, ArenaMemory(65536), 1)
     target = TracedProcess(pid, CollectOptions(stack_size=65536), Identities(), diagnostics)
     stopper = Stopper(arches, builder, diagnostics, CollectOptions(idle=True))
-    target.look(builder)
+    target.update(builder)
     try:
         yield Stopping(stopper, builder, target, diagnostics)
     finally:

@@ -29,7 +29,7 @@ class Program:
     @property
     def ended(self) -> bool:
         """Return True if the process has ended, without wait(2), which would also collect the sampler's stops."""
-        return procfs.state(self.pid, self.pid) in ("gone", "zombie")
+        return procfs.read_state(self.pid, self.pid) in ("gone", "zombie")
 
     @property
     def pid(self) -> int:
@@ -57,9 +57,9 @@ def wait_asleep(*pids: int) -> None:
     deadline = time.monotonic() + LONGEST_S
     before: list[bytes] = []
     while True:
-        threads = [(pid, tid) for pid in pids for tid in procfs.tasks(pid)]
+        threads = [(pid, tid) for pid in pids for tid in procfs.list_tasks(pid)]
         now = [Path(f"/proc/{pid}/task/{tid}/schedstat").read_bytes() for pid, tid in threads]
-        if now == before and {procfs.state(pid, tid) for pid, tid in threads} == {"sleeping"}:
+        if now == before and {procfs.read_state(pid, tid) for pid, tid in threads} == {"sleeping"}:
             return
         assert time.monotonic() < deadline
         before = now

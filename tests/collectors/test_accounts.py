@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pyprof.collectors.cpu_accounts import TICK_NS, Account, Accounts, Endings, parse_times, process_ns, unseen
+from pyprof.collectors.cpu_accounts import (
+    TICK_NS,
+    Account,
+    Accounts,
+    EndedThreadTimes,
+    find_unsampled_time,
+    parse_times,
+    read_process_ns,
+)
 from pyprof.collectors.linux import procfs
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
@@ -34,16 +42,16 @@ def family(pid: int) -> dict[int, int]:
 @pytest.mark.parametrize("what", ["thread", "process"])
 def test_time_of_all_that_came_and_went_between_looks_is_known(what: str, program: Start) -> None:
     kept = Accounts(FAMILY)
-    kept.begin({})
+    kept.start({})
     target = program("c_births", what, "2000", "3")
     while (account := kept.result().get(target.pid)) is None or account.spent_ns < 300 * MS:
-        kept.look(family(target.pid), force=True)
+        kept.read_accounts(family(target.pid), force=True)
     assert target.process.stdin is not None
     target.process.stdin.close()
     with closing(procfs.ProcDir(target.pid)) as process:
         while not process.stat().is_zombie:
             pass
-    kept.look({target.pid: target.pid}, force=True)
+    kept.read_accounts({target.pid: target.pid}, force=True)
     assert target.process.stdout is not None
     _, spent = map(int, target.process.stdout.read().split())
     assert kept.result()[target.pid].name == "c_births"
@@ -52,22 +60,22 @@ def test_time_of_all_that_came_and_went_between_looks_is_known(what: str, progra
 
 def test_time_from_before_the_beginning_does_not_count(program: Start) -> None:
     target = program("c_births", "thread", "2000", "1")
-    while process_ns(target.pid) < 200 * MS:
+    while read_process_ns(target.pid) < 200 * MS:
         pass
     kept = Accounts(CollectOptions())
-    kept.begin({target.pid: target.pid})
-    kept.look({target.pid: target.pid}, force=True)
+    kept.start({target.pid: target.pid})
+    kept.read_accounts({target.pid: target.pid}, force=True)
     assert kept.result()[target.pid].spent_ns < 100 * MS
 
 
 def test_children_that_are_not_followed_do_not_count(program: Start) -> None:
     target = program("c_births", "process", "20000", "2")
     kept = Accounts(CollectOptions())
-    kept.begin({target.pid: target.pid})
+    kept.start({target.pid: target.pid})
     before = sum_of_children(target.pid)
     while sum_of_children(target.pid) < before + 300 * MS:
         pass
-    kept.look({target.pid: target.pid}, force=True)
+    kept.read_accounts({target.pid: target.pid}, force=True)
     assert 0 < kept.result()[target.pid].spent_ns < 100 * MS
 
 
@@ -78,19 +86,19 @@ def test_time_of_children_stays_where_their_parent_ends_between_the_same_looks()
     """
     burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo; read line <&3"
     kept = Accounts(FAMILY)
-    kept.begin({})
+    kept.start({})
     with subprocess.Popen(
         ["sh", "-c", f"{{ {burn}; }} 3<&0 & exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"\n"
         roots = family(parent.pid)
-        kept.look(roots, force=True)
+        kept.read_accounts(roots, force=True)
         spent = kept.result()[parent.pid].spent_ns
         parent.communicate()
     while any(Path(f"/proc/{pid}").exists() for pid in roots):
         pass
-    kept.look(roots, force=True)
+    kept.read_accounts(roots, force=True)
     assert kept.result()[parent.pid].spent_ns == spent > 20 * MS
 
 
@@ -112,7 +120,7 @@ def test_time_is_unseen_only_where_it_is_more_than_rounding_and_chance() -> None
         before = {7: Account("a", 5_000 * MS, 4_700 * MS, 4_000 * MS, 0, 300 * MS, 100 * MS, only, 500 * MS)}
         due = (4_700 + spent - late - kernel) * MS
         times = ((5_000 + spent) * MS, due, (4_000 + seen) * MS, chance * MS, (300 + kernel) * MS, (100 + lost) * MS)
-        found = unseen(before, {7: Account("a", *times, only, (500 + ended) * MS)})
+        found = find_unsampled_time(before, {7: Account("a", *times, only, (500 + ended) * MS)})
         return [(each.pid, each.short_ns // MS, each.lost_ns // MS, each.kernel_ns // MS) for each in found]
 
     assert missing(1000, 600) == [(7, 400, 0, 0)]
@@ -138,11 +146,11 @@ def test_time_is_unseen_only_where_it_is_more_than_rounding_and_chance() -> None
 def test_chance_is_where_threads_sleep_at_some_sampling_times(program: Start) -> None:
     target = program("c_births", "thread", "2000", "1")
     kept = Accounts(CollectOptions(rate_hz=100))
-    kept.begin({target.pid: target.pid})
+    kept.start({target.pid: target.pid})
 
     def chance_ns(samples: int) -> int:
-        kept.saw(cast("SampleBatch", Seen(samples)), lambda pid: target.pid)
-        kept.look({target.pid: target.pid}, force=True, slots=(100, 0))
+        kept.count_batch(cast("SampleBatch", Seen(samples)), lambda pid: target.pid)
+        kept.read_accounts({target.pid: target.pid}, force=True, slots=(100, 0))
         return kept.result()[target.pid].chance_ns
 
     assert chance_ns(50) == pytest.approx(2 * 10 * MS * 5)
@@ -165,12 +173,12 @@ class Seen:
 def test_time_in_sampling_times_that_were_missed_is_not_due(program: Start) -> None:
     target = program("c_births", "thread", "2000", "1")
     kept = Accounts(CollectOptions())
-    kept.begin({target.pid: target.pid})
+    kept.start({target.pid: target.pid})
     for slots in ((10, 0), (15, 15), (15, 45)):
-        before = process_ns(target.pid)
-        while process_ns(target.pid) < before + 100 * MS:
+        before = read_process_ns(target.pid)
+        while read_process_ns(target.pid) < before + 100 * MS:
             pass
-        kept.look({target.pid: target.pid}, force=True, slots=slots)
+        kept.read_accounts({target.pid: target.pid}, force=True, slots=slots)
     account = kept.result()[target.pid]
     assert account.spent_ns >= 300 * MS
     assert 120 * MS < account.due_ns < account.spent_ns - 150 * MS
@@ -181,13 +189,13 @@ def test_time_in_the_kernel_is_what_records_and_the_account_leave_together(
     inexact_ms: int, missing_ms: int, program: Start
 ) -> None:
     target = program("c_births", "thread", "2000", "1")
-    endings = Endings(inexact_ms * MS, missing_ms * MS)
+    endings = EndedThreadTimes(inexact_ms * MS, missing_ms * MS)
     kept = Accounts(CollectOptions(), user_only=True, endings=lambda: endings)
-    kept.begin({target.pid: target.pid})
-    before = process_ns(target.pid)
-    while process_ns(target.pid) < before + 200 * MS:
+    kept.start({target.pid: target.pid})
+    before = read_process_ns(target.pid)
+    while read_process_ns(target.pid) < before + 200 * MS:
         pass
-    kept.look({target.pid: target.pid}, force=True)
+    kept.read_accounts({target.pid: target.pid}, force=True)
     by_account, _ = kept.totals()
     account = kept.result()[target.pid]
     assert account.spent_ns == kept.spent_ns(target.pid) >= 200 * MS
@@ -200,16 +208,16 @@ def test_time_in_the_kernel_is_what_records_and_the_account_leave_together(
 def test_time_in_the_kernel_that_has_samples_is_not_counted_twice(program: Start) -> None:
     target = program("c_births", "thread", "2000", "1")
     kept = Accounts(CollectOptions(rate_hz=100), user_only=True)
-    kept.begin({target.pid: target.pid})
-    kept.saw(cast("SampleBatch", Seen(1000)), lambda pid: target.pid)
-    kept.look({target.pid: target.pid}, force=True)
+    kept.start({target.pid: target.pid})
+    kept.count_batch(cast("SampleBatch", Seen(1000)), lambda pid: target.pid)
+    kept.read_accounts({target.pid: target.pid}, force=True)
     assert kept.result()[target.pid].kernel_ns == 0
 
 
 def test_own_line_of_stat_has_what_the_clocks_say() -> None:
     times = parse_times(Path("/proc/self/stat").read_bytes())
     assert times.parent == os.getppid()
-    assert times.own_ns == pytest.approx(process_ns(os.getpid()), abs=30 * MS)
+    assert times.own_ns == pytest.approx(read_process_ns(os.getpid()), abs=30 * MS)
     found = parse_times(b"1 (a) R) S 2 " + b"0 " * 9 + b"3 4 5 6 0 0 0 0 9 1 1")
     assert (found.own_ns, found.own_kernel_ns, found.waited_ns, found.waited_kernel_ns) == (
         *(70 * MS, 40 * MS),

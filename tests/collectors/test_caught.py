@@ -21,7 +21,7 @@ SPIN = 'my $x = 0; $| = 1; print "ready\\n"; $x++ while 1'
 
 def _goes_on(pid: int) -> bool:
     """Return True if the process is not traced and its main thread runs."""
-    status, spent = procfs.thread_status(pid), procfs.ProcDir(pid)
+    status, spent = procfs.read_thread_status(pid), procfs.ProcDir(pid)
     before, deadline = spent.stat().worked, time.monotonic() + 10
     while spent.stat().worked == before and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -36,12 +36,12 @@ def _caught(found: Callable[[Stopping, int], object]) -> tuple[Outcome | None, i
         outcome = None
         stop.stopper.ptrace.block_signals()
         try:
-            outcome = stop.stopper.catch(program.pid, lambda: found(stop, program.pid), 1)  # type: ignore[arg-type,return-value]
+            outcome = stop.stopper.sample_unknown(program.pid, lambda: found(stop, program.pid), 1)  # type: ignore[arg-type,return-value]
         except LookupError:
             pass
         finally:
             deadline = time.monotonic() + 10
-            while stop.stopper.held and time.monotonic() < deadline:
+            while stop.stopper.stopped_threads and time.monotonic() < deadline:
                 stop.stopper.ptrace.wait_sigchld(1_000_000)
                 stop.stopper.poll_pending()
             stop.stopper.ptrace.restore_signals()

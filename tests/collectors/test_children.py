@@ -13,9 +13,9 @@ from pyprof.collectors.linux import children
 from pyprof.collectors.linux.children import (
     Connector,
     Poller,
-    child_finder,
-    children_by_parent,
-    descendants,
+    find_descendants,
+    list_children_by_parent,
+    open_child_finder,
     parse_event,
 )
 from pyprof.collectors.ptrace import collector as ptrace
@@ -39,7 +39,7 @@ while True: pass
 
 
 def listening() -> bool:
-    finder = child_finder(Diagnostics(), lambda pid: True)
+    finder = open_child_finder(Diagnostics(), lambda pid: True)
     finder.close()
     return isinstance(finder, Connector)
 
@@ -58,7 +58,7 @@ def tree() -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    for pid in descendants([process.pid]):
+    for pid in find_descendants([process.pid]):
         subprocess.run(["kill", "-9", str(pid)], check=False)
     process.kill()
     process.communicate()
@@ -67,7 +67,7 @@ def end(process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize("finder", ["connector", "poller"])
 def test_existing_children_and_grandchildren_are_sampled(finder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if finder == "poller":
-        monkeypatch.setattr(ptrace, "child_finder", lambda diagnostics, is_sampled: Poller())
+        monkeypatch.setattr(ptrace, "open_child_finder", lambda diagnostics, is_sampled: Poller())
     else:
         need_connector()
     process = tree()
@@ -75,7 +75,7 @@ def test_existing_children_and_grandchildren_are_sampled(finder: str, monkeypatc
         recording = record(
             process.pid, lambda r: len({lane.pid for lane in r.lanes}) >= 3, rate_hz=300, subprocesses=True
         )
-        family = {process.pid, *descendants([process.pid])}
+        family = {process.pid, *find_descendants([process.pid])}
         assert {lane.pid for lane in recording.lanes} == family
         spaces = {lane.pid: lane.space for lane in recording.lanes}
         assert len(set(spaces.values())) == 3
@@ -104,7 +104,7 @@ def test_every_short_lived_child_is_sampled_or_counted_as_missed(program: Start)
 def test_short_lived_children_are_found_by_looking_where_the_kernel_does_not_tell(
     program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ptrace, "child_finder", lambda diagnostics, is_sampled: Poller())
+    monkeypatch.setattr(ptrace, "open_child_finder", lambda diagnostics, is_sampled: Poller())
     for count in (100, 200, 400, 800):  # how many live long enough depends on the other work of the machine
         found = {lane.pid for lane in short_lived(program, count).lanes}
         if len(found) > 3:
@@ -120,11 +120,11 @@ def test_look_that_waited_for_a_processor_does_not_delay_the_next(monkeypatch: p
         time.sleep(0.05)
         return []
 
-    monkeypatch.setattr(children, "descendants", wait)
+    monkeypatch.setattr(children, "find_descendants", wait)
     poller = Poller()
-    poller.find([1])
+    poller.find_children([1])
     time.sleep(0.05)
-    poller.find([1])
+    poller.find_children([1])
     assert len(looks) == 2
 
 
@@ -140,8 +140,8 @@ def test_without_subprocesses_children_are_left_alone(program: Start) -> None:
 def test_children_are_found_by_their_parents_where_the_kernel_has_no_list() -> None:
     process = tree()
     try:
-        assert sorted(children_by_parent({process.pid})) == sorted(descendants([process.pid]))
-        assert len(descendants([process.pid])) == 2
+        assert sorted(list_children_by_parent({process.pid})) == sorted(find_descendants([process.pid]))
+        assert len(find_descendants([process.pid])) == 2
     finally:
         end(process)
 
@@ -151,7 +151,7 @@ def test_a_refused_connector_falls_back_to_looking(monkeypatch: pytest.MonkeyPat
         raise PermissionError(1, "no")
 
     monkeypatch.setattr(socket, "socket", refuse)
-    assert isinstance(child_finder(Diagnostics(), lambda pid: True), Poller)
+    assert isinstance(open_child_finder(Diagnostics(), lambda pid: True), Poller)
 
 
 def test_short_messages_of_the_connector_are_no_events() -> None:

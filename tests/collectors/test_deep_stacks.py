@@ -142,15 +142,15 @@ class Recording:
         registers = self._program.registers
         self._calls.goes_on = 0.0
         self._copy.clear()
-        self._copy.copy(self.thread, self._spaces, registers[X86_64.sp])
+        self._copy.copy_stack(self.thread, self._spaces, registers[X86_64.sp])
         self._calls.goes_on = self._goes_on
         evidence = MapsEvidence()
-        lane = self._copy.lane(SampleKind.STOPPED, self.thread, self._spaces, 1, len(self._builder) + 1, evidence)
+        lane = self._copy.add_lane(SampleKind.STOPPED, self.thread, self._spaces, 1, len(self._builder) + 1, evidence)
         self._builder.set_registers(lane, [registers.get(column, 0) for column in range(len(X86_64.registers))])
 
     def walk(self) -> list[list[str] | None]:
         """Return the frames of each stop since the last walk, or None for a truncated stack."""
-        (batch,) = self._builder.take()
+        (batch,) = self._builder.take_batches()
         walk = self._unwinder.walk(batch)
         self._learn(batch, walk)
         walk = walk.whole()
@@ -220,33 +220,33 @@ def test_stop_copies_the_part_of_a_known_stack_that_changes_and_not_all_that_it_
 
         Return the number of bytes that the next stop copies and checks.
         """
-        deep.read(PtraceCalls(), os.getpid(), base + inner, stack.data[inner:most], length - inner, 8)
-        size = deep.to_copy(base, most)
-        return size + sum(size for _, size in deep.spots(base + size, base + length))
+        deep.read_beyond(PtraceCalls(), os.getpid(), base + inner, stack.data[inner:most], length - inner, 8)
+        size = deep.choose_copy(base, most)
+        return size + sum(size for _, size in deep.choose_ranges(base + size, base + length))
 
-    assert deep.to_copy(base, most) == most
+    assert deep.choose_copy(base, most) == most
     assert 64 << 10 <= read(0) < 300 << 10
-    assert deep.to_copy(base - (8 << 10), most) == max(64 << 10, (8 << 10) + (16 << 10))
+    assert deep.choose_copy(base - (8 << 10), most) == max(64 << 10, (8 << 10) + (16 << 10))
     assert deep.outer is not None
     beyond = Beyond(length, deep.outer)
     deep.learn(beyond, whole=False, missing=0, most=most)
-    assert deep.to_copy(base, most) == most, "the rest is read anew"
+    assert deep.choose_copy(base, most) == most, "the rest is read anew"
     assert 128 << 10 <= read(0) < 400 << 10
     assert read(200 << 10) > 216 << 10
-    assert deep.to_copy(base, most) == 216 << 10, "up to what is known, and a part of that"
+    assert deep.choose_copy(base, most) == 216 << 10, "up to what is known, and a part of that"
 
 
 def test_small_copy_is_enough_while_walks_go_on_where_the_stack_began() -> None:
     most, base, beyond = 1 << 20, 1 << 40, Beyond(2 << 20)
     deep = DeepStack()
-    assert not deep.holds(base, most)
+    assert not deep.is_joined(base, most)
     for needed, size in ((3_000, 64 << 10), (50_000, 100_000), (20, 100_000), (most, most)):
         deep.learn(beyond, whole=True, missing=0, most=most, needed=needed)
-        assert deep.to_copy(base, most) == size
-        assert deep.holds(base, size), "nothing else is read"
+        assert deep.choose_copy(base, most) == size
+        assert deep.is_joined(base, size), "nothing else is read"
     deep.learn(beyond, whole=False, missing=base + (100 << 10), most=most)
-    assert deep.to_copy(base, most) == most
-    assert not deep.holds(base, most)
+    assert deep.choose_copy(base, most) == most
+    assert not deep.is_joined(base, most)
 
 
 def test_caller_far_from_the_end_of_the_stack_is_checked_from_the_second_stop() -> None:

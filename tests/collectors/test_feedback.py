@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback
-from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
@@ -32,7 +32,7 @@ FAR = 2 * MOST_STACK
 def sample(source_id: int) -> SampleBatch:
     """Return a batch with one sample of the main thread of this process."""
     one = np.ones(1, np.int64)
-    return bare_batch(X86_64, source_id, np.zeros(1, np.uint8), one, one * os.getpid(), one * os.getpid())
+    return build_stackless_batch(X86_64, source_id, np.zeros(1, np.uint8), one, one * os.getpid(), one * os.getpid())
 
 
 def taught(batch: SampleBatch, missing: int = 0) -> Feedback:

@@ -9,7 +9,14 @@ from typing import Any, cast
 import pytest
 
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.idle_subsampling import EVERY, MANY, MOST, STILL, USUAL, IdleSubsampling
+from pyprof.collectors.ptrace.idle_subsampling import (
+    MAX_QUIET_CHECKS,
+    MIN_SUBSAMPLED_THREADS,
+    QUIET_AFTER_CHECKS,
+    QUIET_INTERVAL,
+    USUAL_THREADS,
+    IdleSubsampling,
+)
 from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.model.arch import X86_64
@@ -26,23 +33,23 @@ def thread(tid: int = 1) -> Thread:
 def looked(rounds: IdleSubsampling, threads: list[Thread], awake: set[int]) -> dict[int, int]:
     """Run one round in which the awake threads are found running, and return the weight of each checked thread."""
     found = {}
-    for each, weight in rounds.choose(threads):
+    for each, weight in rounds.choose_threads(threads):
         found[each.tid] = weight
-        each.still = 0 if each.tid in awake else each.still + 1
+        each.asleep_checks = 0 if each.tid in awake else each.asleep_checks + 1
     return found
 
 
 def test_few_threads_are_all_looked_at() -> None:
-    threads = [thread(tid) for tid in range(MANY - 1)]
+    threads = [thread(tid) for tid in range(MIN_SUBSAMPLED_THREADS - 1)]
     rounds = IdleSubsampling(random.Random(1).random)
-    for _ in range(3 * STILL):
-        assert looked(rounds, threads, set()) == dict.fromkeys(range(MANY - 1), 1)
+    for _ in range(3 * QUIET_AFTER_CHECKS):
+        assert looked(rounds, threads, set()) == dict.fromkeys(range(MIN_SUBSAMPLED_THREADS - 1), 1)
 
 
 def test_quiet_threads_are_looked_at_now_and_then_and_count_for_the_rounds_between() -> None:
     threads = [thread(tid) for tid in range(300)]
     rounds = IdleSubsampling(random.Random(2).random)
-    for _ in range(3 * STILL):
+    for _ in range(3 * QUIET_AFTER_CHECKS):
         looked(rounds, threads, {7})
     weights = dict.fromkeys(range(300), 0)
     looks = 0
@@ -52,15 +59,15 @@ def test_quiet_threads_are_looked_at_now_and_then_and_count_for_the_rounds_betwe
         looks += len(found)
         for tid, weight in found.items():
             weights[tid] += weight
-    assert looks < 4000 * (1 + 300 / EVERY + 1)
+    assert looks < 4000 * (1 + 300 / QUIET_INTERVAL + 1)
     assert all(3200 < weight < 4800 for weight in weights.values())
 
 
 def test_few_of_thousands_of_idle_threads_are_checked_and_times_are_right() -> None:
     threads = [thread(tid) for tid in range(5000)]
     rounds = IdleSubsampling(random.Random(5).random)
-    first = sum(len(looked(rounds, threads, {7})) for _ in range(STILL))
-    assert first < 4 * len(threads)  # new threads are checked every round, but not STILL times
+    first = sum(len(looked(rounds, threads, {7})) for _ in range(QUIET_AFTER_CHECKS))
+    assert first < 4 * len(threads)  # new threads are checked every round, but not QUIET_AFTER_CHECKS times
     weights = dict.fromkeys(range(5000), 0)
     looks = 0
     for _ in range(2000):
@@ -69,9 +76,9 @@ def test_few_of_thousands_of_idle_threads_are_checked_and_times_are_right() -> N
         looks += len(found)
         for tid, weight in found.items():
             weights[tid] += weight
-    assert looks < 2000 * 1.2 * MOST
-    assert len(threads) > USUAL
-    every = len(threads) // MOST
+    assert looks < 2000 * 1.2 * MAX_QUIET_CHECKS
+    assert len(threads) > USUAL_THREADS
+    every = len(threads) // MAX_QUIET_CHECKS
     for tid in set(weights) - {7}:  # each weight is `every` with probability 1 / `every`
         assert abs(weights[tid] - 2000) < 6 * every * math.sqrt(2000 / every)
 
@@ -79,7 +86,7 @@ def test_few_of_thousands_of_idle_threads_are_checked_and_times_are_right() -> N
 def test_quiet_thread_that_is_found_running_is_looked_at_in_each_round() -> None:
     threads = [thread(tid) for tid in range(200)]
     rounds = IdleSubsampling(random.Random(3).random)
-    for _ in range(3 * STILL):
+    for _ in range(3 * QUIET_AFTER_CHECKS):
         looked(rounds, threads, set())
     while 9 not in looked(rounds, threads, {9}):
         pass
@@ -89,7 +96,7 @@ def test_quiet_thread_that_is_found_running_is_looked_at_in_each_round() -> None
 def test_threads_that_come_and_go_are_looked_at_at_once() -> None:
     threads = [thread(tid) for tid in range(100)]
     rounds = IdleSubsampling(random.Random(4).random)
-    for _ in range(3 * STILL):
+    for _ in range(3 * QUIET_AFTER_CHECKS):
         looked(rounds, threads, set())
     threads = [*threads[10:], thread(1000), *(thread(tid) for tid in range(2000, 2009))]
     found = looked(rounds, threads, set())
@@ -104,6 +111,6 @@ def test_thread_is_sampled_as_often_as_it_had_a_processor(ran: int, waited: int,
     taken = 0
     for look in range(1100):
         at = [at[0] + ran * MS, at[1] + waited * MS]
-        due = one.share.due(b"%d %d 5\n" % tuple(at))
+        due = one.share.is_due(b"%d %d 5\n" % tuple(at))
         taken += due and look >= 100
     assert taken == pytest.approx(1000 * share, abs=2)

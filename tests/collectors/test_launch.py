@@ -69,7 +69,7 @@ def test_the_command_never_begins_when_the_profiler_is_killed_before(tmp_path: P
     done = run(f"print(launch(['touch', {str(sign)!r}]).pid, flush=True); os.kill(os.getpid(), 9)")
     assert done.returncode == -9
     deadline = time.monotonic() + 10
-    while procfs.state(int(done.stdout), int(done.stdout)) not in ("gone", "zombie"):
+    while procfs.read_state(int(done.stdout), int(done.stdout)) not in ("gone", "zombie"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not sign.exists()

@@ -102,7 +102,7 @@ def test_a_zombie_leader_does_not_hide_its_threads(program: Start) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        while procfs.state(process.pid, process.pid) != "zombie":
+        while procfs.read_state(process.pid, process.pid) != "zombie":
             time.sleep(0.01)
         recording = record(process.pid, samples(10), rate_hz=200)
         assert {lane.tid for lane in recording.lanes} == tids(process.pid) - {process.pid}

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.linux.map_query import Answer, MapQuery, executable_vmas, vma_at
-from pyprof.collectors.linux.mapped_memory import guarded, maps_of
+from pyprof.collectors.linux.map_query import Answer, MapQuery, pack_executable_vmas, query_vma
+from pyprof.collectors.linux.mapped_memory import make_guarded_reader, make_maps_reader
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.model.modules import Mapping
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 def kernel_knows() -> bool:
     fd = os.open("/proc/self/maps", os.O_RDONLY)
     try:
-        vma_at(fd, id(None))
+        query_vma(fd, id(None))
     except OSError as error:
         return error.errno != errno.ENOTTY
     finally:
@@ -55,14 +55,14 @@ def map_code(path: Path) -> mmap.mmap:
 @before_6_11
 def test_every_mapping_of_the_text_is_answered_alike(own: MapQuery) -> None:
     mappings = own_mappings()
-    assert own.every(executable_vmas(mappings)) is Answer.SAME
+    assert own.check_all_mappings(pack_executable_vmas(mappings)) is Answer.SAME
     code = next(m for m in mappings if m.executable)
-    assert own.near(code.start + 1, executable_vmas(mappings)) is Answer.NEAR
+    assert own.check_mapping_at(code.start + 1, pack_executable_vmas(mappings)) is Answer.NEAR
     fd = os.open("/proc/self/maps", os.O_RDONLY)
     try:
         for m in mappings:
             if m.path not in ("[vsyscall]", "[stack]", "[heap]") and m.inode:
-                assert vma_at(fd, m.start)[:4] == (m.start, m.end, m.offset, m.inode)
+                assert query_vma(fd, m.start)[:4] == (m.start, m.end, m.offset, m.inode)
     finally:
         os.close(fd)
 
@@ -71,17 +71,17 @@ def test_every_mapping_of_the_text_is_answered_alike(own: MapQuery) -> None:
 def test_code_that_came_and_code_that_went_is_a_change(own: MapQuery, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.write_bytes(b"\x90" * mmap.PAGESIZE)
-    before = executable_vmas(own_mappings())
+    before = pack_executable_vmas(own_mappings())
     code = map_code(library)
-    assert own.every(before) is Answer.CHANGED
-    after = executable_vmas(own_mappings())
+    assert own.check_all_mappings(before) is Answer.CHANGED
+    after = pack_executable_vmas(own_mappings())
     (came,) = set(after) - set(before)
-    assert own.near(came[0], before) is Answer.CHANGED
-    assert own.near(before[0][0], before) is Answer.NEAR
-    assert own.near(before[0][0] - 1, before) is Answer.CHANGED
+    assert own.check_mapping_at(came[0], before) is Answer.CHANGED
+    assert own.check_mapping_at(before[0][0], before) is Answer.NEAR
+    assert own.check_mapping_at(before[0][0] - 1, before) is Answer.CHANGED
     code.close()
-    assert own.every(after) is Answer.CHANGED
-    assert own.every(before) is Answer.SAME
+    assert own.check_all_mappings(after) is Answer.CHANGED
+    assert own.check_all_mappings(before) is Answer.SAME
 
 
 @before_6_11
@@ -96,14 +96,14 @@ def test_after_an_exec_the_image_that_was_asked_about_is_gone() -> None:
         assert child.stdout.readline() == b"ready\n"
         directory = ProcDir(child.pid)
         query = MapQuery(lambda: directory.open("maps"))
-        before = executable_vmas(parse_maps(directory.maps()))
-        assert query.near(before[0][0], before) is Answer.NEAR
+        before = pack_executable_vmas(parse_maps(directory.maps()))
+        assert query.check_mapping_at(before[0][0], before) is Answer.NEAR
         child.stdin.write(b"go\nand tell\n")
         child.stdin.flush()
         assert child.stdout.readline() == b"and tell\n"
-        assert query.every(before) is Answer.REPLACED
-        query.renew()
-        assert query.every(executable_vmas(parse_maps(directory.maps()))) is Answer.SAME
+        assert query.check_all_mappings(before) is Answer.REPLACED
+        query.reopen_maps()
+        assert query.check_all_mappings(pack_executable_vmas(parse_maps(directory.maps()))) is Answer.SAME
         query.close()
         directory.close()
         child.stdin.close()
@@ -113,10 +113,10 @@ def test_without_a_descriptor_nothing_is_known() -> None:
     def gone() -> int:
         raise ProcessLookupError
 
-    assert MapQuery(gone).near(0x1000, ()) is Answer.UNKNOWN
+    assert MapQuery(gone).check_mapping_at(0x1000, ()) is Answer.UNKNOWN
     query = MapQuery(lambda: os.open("/dev/null", os.O_RDONLY))  # the ioctl fails as on an older kernel
-    assert query.every(()) is Answer.UNKNOWN
-    assert query.every(()) is Answer.UNKNOWN
+    assert query.check_all_mappings(()) is Answer.UNKNOWN
+    assert query.check_all_mappings(()) is Answer.UNKNOWN
 
 
 def test_memory_of_a_file_is_read_only_while_it_is_the_same_file_there(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_memory_of_a_file_is_read_only_while_it_is_the_same_file_there(tmp_path:
     code = map_code(one)
     then = own_mappings()
     place = next(m for m in then if m.path == str(one))
-    guarded_read = guarded(read, maps_of(os.getpid()), then)
+    guarded_read = make_guarded_reader(read, make_maps_reader(os.getpid()), then)
     assert guarded_read(place.start, 4) == b"1111"
     code.close()
     assert guarded_read(place.start, 4) == b""
@@ -135,15 +135,15 @@ def test_memory_of_a_file_is_read_only_while_it_is_the_same_file_there(tmp_path:
     code = map_code(one)
     again = next(m for m in own_mappings() if m.path == str(one))
     moved = Mapping(again.start, again.end, "r-xp", 0, pretended.dev, pretended.inode, "other")
-    assert guarded(read, maps_of(os.getpid()), (moved,))(again.start, 4) == b""
-    assert guarded(read, maps_of(os.getpid()), (again,))(again.start, 4) == b"1111"
+    assert make_guarded_reader(read, make_maps_reader(os.getpid()), (moved,))(again.start, 4) == b""
+    assert make_guarded_reader(read, make_maps_reader(os.getpid()), (again,))(again.start, 4) == b"1111"
     elsewhere = Mapping(0x1000, 0x2000, "r-xp", 0, again.dev, again.inode, again.path)
-    assert guarded(read, maps_of(os.getpid()), (elsewhere,))(again.start, 4) == b"1111"
-    assert guarded(read, maps_of(os.getpid()), ())(again.start, 4) == b""
+    assert make_guarded_reader(read, make_maps_reader(os.getpid()), (elsewhere,))(again.start, 4) == b"1111"
+    assert make_guarded_reader(read, make_maps_reader(os.getpid()), ())(again.start, 4) == b""
     buffer = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     buffer[:4] = b"4444"
     at = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-    assert guarded(read, maps_of(os.getpid()), ())(at, 4) == b"4444"
+    assert make_guarded_reader(read, make_maps_reader(os.getpid()), ())(at, 4) == b"4444"
     code.close()
 
 
@@ -152,8 +152,8 @@ def test_what_is_no_address_is_not_mapped(avma: int) -> None:
     fd = os.open("/proc/self/maps", os.O_RDONLY)
     try:
         with pytest.raises(OSError, match="no address") as found:
-            vma_at(fd, avma)
+            query_vma(fd, avma)
     finally:
         os.close(fd)
     assert found.value.errno == errno.ENOENT
-    assert guarded(lambda _, size: bytes(size), maps_of(os.getpid()), ())(avma, 8) == b""
+    assert make_guarded_reader(lambda _, size: bytes(size), make_maps_reader(os.getpid()), ())(avma, 8) == b""

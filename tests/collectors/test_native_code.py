@@ -26,8 +26,8 @@ from pyprof.collectors.native.code import (
     ThreadRow,
     address_of,
 )
-from pyprof.collectors.ptrace.on_cpu import turn_ns
-from pyprof.collectors.ptrace.processor_share import WHOLE, WINDOW_NS, ProcessorShare
+from pyprof.collectors.ptrace.on_cpu import read_turn_ns
+from pyprof.collectors.ptrace.processor_share import MIN_WHOLE_SHARE, WINDOW_NS, ProcessorShare
 from tests.support import PROGRAMS, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -90,7 +90,7 @@ def test_share_of_a_processor_is_what_python_finds(harness: ctypes.CDLL) -> None
     """Compare the share of a processor, which is run time divided by runnable time, in the same windows."""
     chance = random.Random(11)
     _, waits, runs, unsure = numbers(harness, "looks", 4)
-    machine, row, share = MachineRow(window_ns=WINDOW_NS, whole=WHOLE), ThreadRow(), ProcessorShare()
+    machine, row, share = MachineRow(window_ns=WINDOW_NS, whole=MIN_WHOLE_SHARE), ThreadRow(), ProcessorShare()
     ran = waited = 0
     answers = []
     for turn in range(4000):
@@ -107,7 +107,7 @@ def test_share_of_a_processor_is_what_python_finds(harness: ctypes.CDLL) -> None
             *map(ctypes.c_uint64, (ran, waited, arrivals)),
         )
         known = share.share >= 0
-        due = share.due(f"{ran} {waited} {arrivals}".encode())
+        due = share.is_due(f"{ran} {waited} {arrivals}".encode())
         if arrivals and not known:
             assert of_code == unsure
         else:
@@ -123,7 +123,7 @@ def test_turns_are_read_as_python_reads_them(harness: ctypes.CDLL) -> None:
     text = Path("/proc/self/sched").read_bytes()
     if b"se.exec_start" not in text:
         pytest.skip("this kernel does not say when turns of threads began")
-    assert harness.turn_of(text) == turn_ns(text) > 0
+    assert harness.turn_of(text) == read_turn_ns(text) > 0
     assert harness.turn_of(b"nothing of that\n") == 0
     assert harness.turn_of(b"se.exec_start") == 0
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.procfs import parse_maps, parse_stat
-from pyprof.collectors.linux.syscalls import parse_syscall, survives_stop
+from pyprof.collectors.linux.syscalls import can_survive_stop, parse_syscall
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import MAX_MAPPINGS, AddressSpace
@@ -140,8 +140,8 @@ def test_a_recycled_pid_is_not_mistaken_for_the_process() -> None:
 
 
 def test_memory_reads_end_where_the_memory_does() -> None:
-    read = procfs.read_memory(os.getpid())
-    space = procfs.address_space(os.getpid(), 1, 0)
+    read = procfs.make_memory_reader(os.getpid())
+    space = procfs.read_address_space(os.getpid(), 1, 0)
     vdso = next(m for m in space.mappings if m.path == "[vdso]")
     assert read(vdso.start, 4) == b"\x7fELF"
     last = next(a for a, b in itertools.pairwise(space.mappings) if "r" in a.perms and a.end < b.start)
@@ -154,7 +154,7 @@ def test_memory_reads_end_where_the_memory_does() -> None:
 def test_any_syscall_line_is_a_call_or_none(line: bytes) -> None:
     with contextlib.suppress(FormatError):
         call = parse_syscall(line)
-        assert call is None or survives_stop(call, os.getpid(), X86_64) in (True, False)
+        assert call is None or can_survive_stop(call, os.getpid(), X86_64) in (True, False)
 
 
 def maps_text(permissions: Sequence[str]) -> bytes:

@@ -19,8 +19,8 @@ from pyprof.collectors.native import code
 from pyprof.collectors.native.code import EXTRAS_SIZE, ReturnReason, Rounds, SampleRow, StopEnding
 from pyprof.collectors.ptrace import native_loop
 from pyprof.collectors.ptrace.native_abi import Round
-from pyprof.collectors.ptrace.native_loop import QuickRounds
-from pyprof.collectors.ptrace.native_memory import WasRead
+from pyprof.collectors.ptrace.native_loop import NativeRounds
+from pyprof.collectors.ptrace.native_memory import StopReads
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
@@ -58,9 +58,9 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     seen = Calls()
-    call = QuickRounds._call
+    call = NativeRounds._call
 
-    def watched(self: QuickRounds) -> None:
+    def watched(self: NativeRounds) -> None:
         before, stopped = self._rounds.rounds, self._rounds.samples_count
         call(self)
         seen.why[ReturnReason(self._rounds.why)] += 1
@@ -70,7 +70,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             StopEnding(self._rows.samples[n].ending) for n in range(stopped, self._rounds.samples_count)
         )
 
-    monkeypatch.setattr(QuickRounds, "_call", watched)
+    monkeypatch.setattr(NativeRounds, "_call", watched)
     monkeypatch.setattr(OnCpuTurns, "visit", lambda *_: False)  # only the Python code visits processors
     return seen
 
@@ -144,7 +144,7 @@ def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
             rounds = Rounds.from_address(address)
             last = rounds.samples + (rounds.samples_count - 1) * ctypes.sizeof(SampleRow)
             if rounds.why == ReturnReason.STOPPED and SampleRow.from_address(last).ending == StopEnding.HELD:
-                states.append(procfs.state(target.pid, target.pid))
+                states.append(procfs.read_state(target.pid, target.pid))
                 raise KeyboardInterrupt
 
         return broken
@@ -153,7 +153,7 @@ def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
     with pytest.raises(KeyboardInterrupt):
         record(target.pid, stops(2000), rate_hz=1000, flush_s=0.1)
     assert states == ["tracing stop"]
-    assert procfs.state(target.pid, target.pid) in ("running", "sleeping")
+    assert procfs.read_state(target.pid, target.pid) in ("running", "sleeping")
 
 
 def test_thread_that_begins_is_found_at_the_next_sampling_time(program: Start, calls: Calls) -> None:
@@ -190,7 +190,7 @@ def test_sampling_time_that_has_come_is_not_asked_for_once_sampling_has_stopped(
 
     The machine code then makes no round, so a request for one would repeat endlessly.
     """
-    rounds = QuickRounds.__new__(QuickRounds)
+    rounds = NativeRounds.__new__(NativeRounds)
     rounds._rounds = Rounds(due=0)
     rounds._rows = SimpleNamespace(stop=SimpleNamespace(value=stopping))  # type: ignore[assignment]
     rounds._undecoded = [SimpleNamespace()]  # type: ignore[list-item]
@@ -201,17 +201,17 @@ def test_sampling_time_that_has_come_is_not_asked_for_once_sampling_has_stopped(
 def test_sleepers_are_no_samples_and_cost_no_stop(program: Start, calls: Calls) -> None:
     target = program("c_spin", "1")
     recording = record(target.pid, lambda _: calls.endings[StopEnding.TAKEN] > 60, rate_hz=500, flush_s=0.2)
-    assert {lane.tid for lane in recording.lanes} == set(procfs.tasks(target.pid)) - {target.pid}
+    assert {lane.tid for lane in recording.lanes} == set(procfs.list_tasks(target.pid)) - {target.pid}
     assert calls.endings[StopEnding.TAKEN] > 60
 
 
-def was_read(parts: dict[int, bytes], first: bytes) -> WasRead:
+def was_read(parts: dict[int, bytes], first: bytes) -> StopReads:
     rows, data, offset = b"", b"", len(first) + EXTRAS_SIZE
     for avma, part in parts.items():
         rows += b"".join(word.to_bytes(8, "little") for word in (avma, len(part), offset + len(data)))
         data += part
     extras = (len(parts).to_bytes(8, "little") + rows).ljust(EXTRAS_SIZE, b"\0")
-    return WasRead(memoryview(b"before" + first + extras + data), len(b"before"), len(first))
+    return StopReads(memoryview(b"before" + first + extras + data), len(b"before"), len(first))
 
 
 @pytest.mark.parametrize(

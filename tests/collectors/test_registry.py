@@ -22,7 +22,7 @@ from pyprof.collectors.ptrace import opening as by_stops
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import AUTO, COLLECTORS, CollectorSpec, open_collector
 from pyprof.collectors.targets.request import CollectorTarget, InterpreterReaders, Request
-from pyprof.collectors.targets.selection import Selection, select
+from pyprof.collectors.targets.selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UnsupportedArchitecture, UsageError
 from pyprof.model.arch import AARCH64
@@ -69,7 +69,7 @@ def furnish(monkeypatch: pytest.MonkeyPatch, *rooms: Room) -> None:
 
 
 def opened(name: str = AUTO) -> Collector:
-    return open_collector(name, select(TargetOptions(pids=(os.getppid(),))), OPTIONS, Diagnostics())
+    return open_collector(name, select_processes(TargetOptions(pids=(os.getppid(),))), OPTIONS, Diagnostics())
 
 
 def test_first_that_can_is_opened_and_no_later_one_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_events_may_follow_stops_that_were_not_asked_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(by_perf, "can", lambda *_: PartialVisibility("hidden"))
     monkeypatch.setattr(bpf_opening, "can", lambda *_: None)
     selection, interpreters = (
-        select(TargetOptions(pids=(os.getppid(),))),
+        select_processes(TargetOptions(pids=(os.getppid(),))),
         cast("InterpreterReaders", SimpleNamespace(reader=None, needs_stops=None, follow_tasks=False)),
     )
     for name, options, expected in (
@@ -152,7 +152,7 @@ def test_new_collector_is_a_command_line_choice_and_a_line_of_doctor(
     with pytest.raises(SystemExit):
         build_parser().parse_args(["record", "--help"])
     assert "bpf: by bpf; old: by old" in " ".join(capsys.readouterr().out.split())
-    found = [(each.ok, each.text, each.remedy) for each in registry.findings(OURS, OPTIONS)]
+    found = [(each.ok, each.text, each.remedy) for each in registry.list_findings(OURS, OPTIONS)]
     assert found == [
         (False, "--collector bpf: no: CAP_BPF is missing", "sudo pyprof"),
         (True, "--collector old: yes", ""),
@@ -160,7 +160,7 @@ def test_new_collector_is_a_command_line_choice_and_a_line_of_doctor(
 
 
 def test_kernel_frames_are_a_matter_of_the_table() -> None:
-    assert [registry.shows_kernel(name) for name in (AUTO, "bpf", "perf", "ptrace")] == [True, True, True, False]
+    assert [registry.can_show_kernel(name) for name in (AUTO, "bpf", "perf", "ptrace")] == [True, True, True, False]
     assert [spec.name for spec in COLLECTORS if not spec.in_auto] == ["bpf"]
     assert [spec.name for spec in COLLECTORS] == ["bpf", "perf", "ptrace"]
     refused = by_stops.can(OURS, CollectOptions(kernel=True))
@@ -179,7 +179,7 @@ def test_perf_events_are_refused_for_other_code_and_where_the_kernels_time_is_hi
     refused = by_perf.can(OURS, OPTIONS)
     assert isinstance(refused, CollectorRefused)
     assert "perf_event_paranoid" in refused.message
-    monkeypatch.setattr(procfs, "arch", lambda _: AARCH64)
+    monkeypatch.setattr(procfs, "read_arch", lambda _: AARCH64)
     assert isinstance(by_perf.can(OURS, OPTIONS), UnsupportedArchitecture)
 
 

@@ -62,14 +62,14 @@ def test_slots_that_went_by_at_the_end_are_skipped_too() -> None:
     """
     pace = SamplingClock(100, None, 0, lambda: 0.5)
     assert pace.next_due(0) == 5 * MS
-    pace.ended(8 * MS)
+    pace.count_skipped(8 * MS)
     assert pace.skipped == 0
-    pace.ended(57 * MS)
+    pace.count_skipped(57 * MS)
     assert pace.skipped == 4
     limited = SamplingClock(100, 0.01, 0, lambda: 0.5)
     limited.next_due(0)
-    limited.stopped(1 * MS)
-    limited.ended(57 * MS)
+    limited.note_pause(1 * MS)
+    limited.count_skipped(57 * MS)
     assert limited.skipped == 0, "left out for the limit's sake"
 
 
@@ -83,7 +83,7 @@ def test_time_stopped_stays_within_the_limit_from_the_first_second_on(limit: flo
         weights += pace.weight
         now += pause_us * 1000
         stopped += pause_us * 1000
-        pace.stopped(pause_us * 1000)
+        pace.note_pause(pause_us * 1000)
         assert stopped <= limit * now + 2 * pause_us * 1000
     assert weights + pace.skipped == pytest.approx(now / pace.period_ns, abs=2)
     assert pace.rate_hz <= 500
@@ -93,7 +93,7 @@ def test_time_stopped_stays_within_the_limit_from_the_first_second_on(limit: flo
 
 def test_no_limit_never_leaves_a_slot_out() -> None:
     pace = SamplingClock(100, None, 0, lambda: 0.5)
-    pace.stopped(10**12)
+    pace.note_pause(10**12)
     for n in range(5):
         pace.next_due(n * 10 * MS)
     assert (pace.left_out, pace.weight, pace.rate_hz) == (0, 1, 100)
@@ -128,5 +128,5 @@ def test_weights_sum_to_the_slots_whatever_strides_there_were(turns: list[tuple[
             assert pace.weight == stride.every
     assert now == max(weights - 0.5, 0) * 10 * MS
     assert (pace.skipped, pace.left_out, pace.notes) == (0, 0, ())
-    pace.ended(now + (stride.every - 1) * 10 * MS)
+    pace.count_skipped(now + (stride.every - 1) * 10 * MS)
     assert pace.skipped == 0, "left out for the stride's sake"

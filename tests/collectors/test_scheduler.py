@@ -36,10 +36,10 @@ def test_signs_of_life_cost_no_sampling_time(clock: Clock, rate_hz: float) -> No
     signs = 0
     while clock.ns < 20e9 / rate_hz:
         if timing.wait(nobody):
-            timing.ticked()
+            timing.count_rounds()
         else:
             signs += 1
-        timing.flushed(samples=False)
+        timing.note_flush(samples=False)
     assert timing.ticks == pytest.approx(20, abs=1)
     assert timing.slots == (timing.ticks, 0)
     assert signs > timing.ticks
@@ -76,7 +76,7 @@ def batches(timing: Scheduler, clock: Clock, seconds: float) -> list[int]:
         if timing.wait(nobody) and timing.is_flush_due:
             waits.append(clock.ns - before)
             before = clock.ns
-            timing.flushed(samples=True)
+            timing.note_flush(samples=True)
     return waits
 
 
@@ -90,8 +90,8 @@ def test_batches_come_at_once_at_first_and_then_wait_for_more_samples(clock: Clo
 def test_what_is_new_and_sleepers_wait_no_longer_than_they_must(clock: Clock) -> None:
     timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
     batches(timing, clock, 20)
-    timing.flushed(samples=False)
-    timing.hasten()
+    timing.note_flush(samples=False)
+    timing.limit_wait()
     waits = batches(timing, clock, 10)
     assert 0.5e9 <= waits[0] < 0.51e9
     assert 4e9 <= waits[-1] < 4.01e9
@@ -103,26 +103,26 @@ def test_samples_whose_walk_takes_long_wait_less(clock: Clock) -> None:
     """Flush more often if walks are slow. Otherwise the end of a recording would wait for a walk of several seconds."""
     timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
     batches(timing, clock, 20)
-    timing.flushed(samples=True)
-    timing.walked(sampled_ns=4_000_000_000, took_ns=400_000_000)
+    timing.note_flush(samples=True)
+    timing.note_walk(sampled_ns=4_000_000_000, took_ns=400_000_000)
     assert 1e9 <= batches(timing, clock, 10)[-1] < 1.01e9
-    timing.walked(sampled_ns=1_000_000_000, took_ns=2_000_000_000)
+    timing.note_walk(sampled_ns=1_000_000_000, took_ns=2_000_000_000)
     assert 0.5e9 <= batches(timing, clock, 10)[-1] < 0.51e9
-    timing.walked(sampled_ns=500_000_000, took_ns=0)
-    timing.walked(sampled_ns=500_000_000, took_ns=1_000_000)
+    timing.note_walk(sampled_ns=500_000_000, took_ns=0)
+    timing.note_walk(sampled_ns=500_000_000, took_ns=1_000_000)
     assert 4e9 <= batches(timing, clock, 20)[-1] < 4.01e9
 
 
 def test_who_waits_for_samples_sees_signs_of_life(clock: Clock) -> None:
     timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
     batches(timing, clock, 10)
-    timing.flushed(samples=True)
+    timing.note_flush(samples=True)
     signs = []
     while not timing.is_flush_due:
         assert timing.wait(nobody)
         if timing.is_sign_due:
             signs.append(clock.ns)
-            timing.showed_life()
+            timing.note_empty_batch()
     assert 7 <= len(signs) <= 8
     assert max(after - before for before, after in itertools.pairwise(signs)) < 0.51e9
 
@@ -136,6 +136,6 @@ def test_who_is_late_sleeps_before_it_looks(clock: Clock) -> None:
         before = clock.ns
         assert timing.wait(nobody)
         rested.append(clock.ns - before)
-        timing.ticked()
+        timing.count_rounds()
     assert min(rested) >= 50_000
     assert timing.skipped > 50

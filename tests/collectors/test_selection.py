@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.targets.selection import select
+from pyprof.collectors.targets.selection import select_processes
 from pyprof.errors import NoSuchProcess, UsageError
 from pyprof.options import TargetOptions
 from tests import warm
@@ -56,34 +56,34 @@ def test_processes_are_found_by_their_name_or_that_of_their_program(program: Pat
     other = tmp_path / "with-a-name-of-more-than-fifteen-letters"
     shutil.copy(program, other)
     with spinning(program) as one, spinning(program) as two, spinning(other) as three:
-        assert set(select(by_name("^chosen-spin")).pids) == {one.pid, two.pid}
-        assert select(by_name("fifteen-letters$")).pids == (three.pid,)
+        assert set(select_processes(by_name("^chosen-spin")).pids) == {one.pid, two.pid}
+        assert select_processes(by_name("fifteen-letters$")).pids == (three.pid,)
 
 
 def test_all_criteria_must_be_met_and_pyprof_never_fits(program: Path) -> None:
     with spinning(program) as one:
         own = str(os.getuid())
-        found = select(TargetOptions(name=re.compile("chosen-spin"), user=own, cgroup="/"))
+        found = select_processes(TargetOptions(name=re.compile("chosen-spin"), user=own, cgroup="/"))
         assert found.pids == (one.pid,)
-        assert os.getpid() not in select(TargetOptions(everything=True)).pids
+        assert os.getpid() not in select_processes(TargetOptions(everything=True)).pids
         with pytest.raises(NoSuchProcess):
-            select(TargetOptions(name=re.compile("chosen-spin"), user=str(os.getuid() + 12345)))
+            select_processes(TargetOptions(name=re.compile("chosen-spin"), user=str(os.getuid() + 12345)))
 
 
 def test_what_is_not_there_is_said_before_anything_is_recorded() -> None:
     with pytest.raises(UsageError, match="no user nobody-of-this-name"):
-        select(TargetOptions(user="nobody-of-this-name"))
+        select_processes(TargetOptions(user="nobody-of-this-name"))
     with pytest.raises(UsageError, match="no control group /no/such/group"):
-        select(TargetOptions(cgroup="/sys/fs/cgroup/no/such/group"))
+        select_processes(TargetOptions(cgroup="/sys/fs/cgroup/no/such/group"))
     with pytest.raises(NoSuchProcess):
-        select(by_name("^no process has this name$"))
+        select_processes(by_name("^no process has this name$"))
     with pytest.raises(NoSuchProcess):
-        select(TargetOptions(pids=(2**22 + 3,)))
+        select_processes(TargetOptions(pids=(2**22 + 3,)))
 
 
 def test_a_named_process_that_is_gone_is_left_out_and_said(program: Path) -> None:
     with spinning(program) as one:
-        selection = select(TargetOptions(pids=(2**22 + 3, one.pid, one.pid)))
+        selection = select_processes(TargetOptions(pids=(2**22 + 3, one.pid, one.pid)))
     assert selection.pids == (one.pid,)
     assert len(selection.refused) == 1
     assert not selection.lasting
@@ -91,15 +91,15 @@ def test_a_named_process_that_is_gone_is_left_out_and_said(program: Path) -> Non
 
 def test_processes_that_come_later_are_found_once(program: Path) -> None:
     with spinning(program) as one:
-        selection = select(by_name("^chosen-spin"))
+        selection = select_processes(by_name("^chosen-spin"))
         known = set(selection.pids)
-        assert list(selection.find(known)) == []
+        assert list(selection.find_new(known)) == []
         with spinning(program) as two:
             time.sleep(0.6)  # the search for processes has a limited budget
             deadline = time.monotonic() + 20
             found: list[int] = []
             while not found and time.monotonic() < deadline:
-                found = list(selection.find(known))
+                found = list(selection.find_new(known))
             assert found == [two.pid]
     assert known == {one.pid}
 
@@ -205,7 +205,7 @@ def test_script_is_found_by_its_name_in_the_command_line(tmp_path: Path) -> None
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        found = select(by_name(r"chosen_script\.py$")).pids
+        found = select_processes(by_name(r"chosen_script\.py$")).pids
         process.kill()
     assert found == (process.pid,)
 

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from pyprof.collectors.linux.map_query import Answer, MapQuery, Vma, executable_vmas
+from pyprof.collectors.linux.map_query import Answer, MapQuery, Vma, pack_executable_vmas
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
@@ -70,26 +70,26 @@ class Scene:
     def change(self, *lines: str) -> dict[int, str]:
         """Change the mappings and return the modules of each sample that moved to another address space."""
         self.directory.say(*lines)
-        moved = self.tracker.refresh(self.clock, force=True)
+        moved = self.tracker.refresh_space(self.clock, force=True)
         return {lane: " ".join(module.name for module in space.modules) for lane, space in moved}
 
 
 def test_a_module_that_came_is_taken_as_present() -> None:
     scene = Scene(PROGRAM, STACK)
-    scene.tracker.took(0, 0x1800, 0xE100)
+    scene.tracker.note_sample(0, 0x1800, 0xE100)
     assert scene.change(PROGRAM, ONE, STACK) == {0: "program one.so"}
     assert scene.tracker.current.generation == 1
 
 
 def test_a_module_that_went_is_taken_as_present() -> None:
     scene = Scene(PROGRAM, ONE, STACK)
-    scene.tracker.took(0, 0x1800, 0xE100)
+    scene.tracker.note_sample(0, 0x1800, 0xE100)
     assert scene.change(PROGRAM, STACK) == {}
 
 
 def test_one_that_came_and_one_that_went_are_both_present() -> None:
     scene = Scene(PROGRAM, ONE, STACK)
-    scene.tracker.took(0, 0x5800, 0xE100)
+    scene.tracker.note_sample(0, 0x5800, 0xE100)
     assert scene.change(PROGRAM, TWO, STACK) == {0: "program one.so two.so"}
     assert [m.name for m in scene.tracker.current.modules] == ["program", "two.so"]
     assert scene.ambiguous == 0
@@ -97,8 +97,8 @@ def test_one_that_came_and_one_that_went_are_both_present() -> None:
 
 def test_where_one_took_the_place_of_another_the_addresses_decide_or_it_is_counted() -> None:
     scene = Scene(PROGRAM, ONE, STACK)
-    scene.tracker.took(0, 0x6700, 0xE100)
-    scene.tracker.took(1, 0x5800, 0xE100)
+    scene.tracker.note_sample(0, 0x6700, 0xE100)
+    scene.tracker.note_sample(1, 0x5800, 0xE100)
     assert scene.change(PROGRAM, THREE_OVER_ONE, STACK) == {0: "program three.so", 1: "program three.so"}
     assert scene.ambiguous == 1
 
@@ -106,8 +106,8 @@ def test_where_one_took_the_place_of_another_the_addresses_decide_or_it_is_count
 def test_after_an_exec_each_sample_belongs_to_the_image_that_has_its_addresses() -> None:
     scene = Scene(PROGRAM, STACK, VDSO)
     old = scene.tracker.current
-    scene.tracker.took(0, 0x1800, 0xE100)
-    scene.tracker.took(1, 0xA800, 0xC100)
+    scene.tracker.note_sample(0, 0x1800, 0xE100)
+    scene.tracker.note_sample(1, 0xA800, 0xC100)
     assert scene.change(OTHER, OTHER_STACK, OTHER_VDSO) == {1: "other [vdso]"}
     assert scene.tracker.exec_count == 1
     assert old.read(0x1000, 4) == b""
@@ -121,14 +121,14 @@ def test_memory_that_is_no_code_makes_no_new_generation() -> None:
     space = scene.tracker.current
     assert scene.change(PROGRAM, HEAP, STACK) == {}
     assert scene.tracker.current is space
-    assert scene.tracker.region_at(0x3800) == StackMapping(0x3000, 0x4000)
+    assert scene.tracker.find_region(0x3800) == StackMapping(0x3000, 0x4000)
 
 
 def test_code_that_no_module_explains_asks_for_another_look_and_is_counted() -> None:
     scene = Scene(PROGRAM, STACK)
-    scene.tracker.took(0, 0x1800, 0xE100)
+    scene.tracker.note_sample(0, 0x1800, 0xE100)
     assert not scene.tracker.stale
-    scene.tracker.took(1, 0x9999, 0xE100)
+    scene.tracker.note_sample(1, 0x9999, 0xE100)
     assert scene.tracker.stale
     scene.change(PROGRAM, STACK)
     assert (scene.ambiguous, scene.tracker.stale) == (1, False)
@@ -136,11 +136,11 @@ def test_code_that_no_module_explains_asks_for_another_look_and_is_counted() -> 
 
 def test_reading_costs_at_most_its_share_of_the_time() -> None:
     scene = Scene(PROGRAM)
-    scene.tracker.refresh(iter([0, 1000]).__next__)
+    scene.tracker.refresh_space(iter([0, 1000]).__next__)
     scene.directory.say(PROGRAM, ONE)
-    assert scene.tracker.refresh(lambda: 50_000) == []
+    assert scene.tracker.refresh_space(lambda: 50_000) == []
     assert len(scene.tracker.current.modules) == 1
-    scene.tracker.refresh(lambda: 52_000)
+    scene.tracker.refresh_space(lambda: 52_000)
     assert len(scene.tracker.current.modules) == 2
 
 
@@ -182,7 +182,7 @@ class Kernel:
         self.asked_for_all = 0
 
     def _vmas(self) -> tuple[Vma, ...]:
-        return executable_vmas(parse_maps(self.directory.maps()))
+        return pack_executable_vmas(parse_maps(self.directory.maps()))
 
     def near(self, pc: int, expected: Collection[Vma]) -> Answer:
         at = next((vma for vma in self._vmas() if vma[0] <= pc < vma[1]), None)
@@ -210,10 +210,10 @@ class Asked(Scene):
 
     def sample(self, lane: int, pc: int, sp: int) -> list[str]:
         """Return the names of the modules of the address space that a sample gets at once."""
-        evidence = self.tracker.evidence(pc)
+        evidence = self.tracker.collect_evidence(pc)
         if evidence.text:
-            self.tracker.refresh(iter([0] * 9).__next__, text=evidence.text)  # the clock has not moved since
-        self.tracker.took(lane, pc, sp, evidence)
+            self.tracker.refresh_space(iter([0] * 9).__next__, text=evidence.text)  # the clock has not moved since
+        self.tracker.note_sample(lane, pc, sp, evidence)
         return [module.name for module in self.tracker.current.modules]
 
 
@@ -260,7 +260,7 @@ def slowly_read(monkeypatch: pytest.MonkeyPatch, read_ns: int) -> Asked:
     scene = Asked(PROGRAM, STACK, VDSO)
     clock = itertools.count(0, read_ns)
     monkeypatch.setattr("pyprof.collectors.targets.spaces.time", SimpleNamespace(thread_time_ns=clock.__next__))
-    scene.tracker.refresh(itertools.count(0, read_ns).__next__, force=True)
+    scene.tracker.refresh_space(itertools.count(0, read_ns).__next__, force=True)
     return scene
 
 
@@ -268,13 +268,13 @@ def test_a_new_image_is_read_at_its_first_stop_though_reading_is_slow(monkeypatc
     scene = slowly_read(monkeypatch, SLOW_NS)
     scene.directory.say(OTHER, OTHER_STACK, OTHER_VDSO)
     scene.kernel.replaced = True
-    assert scene.tracker.evidence(0xA800).text == scene.directory.text
+    assert scene.tracker.collect_evidence(0xA800).text == scene.directory.text
 
 
 def test_what_changed_is_read_right_after_the_stop_where_reading_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = slowly_read(monkeypatch, SLOW_NS)
     scene.directory.say(PROGRAM, ONE, STACK, VDSO)
-    assert scene.tracker.evidence(0x5800) == MapsEvidence(changed=True)
+    assert scene.tracker.collect_evidence(0x5800) == MapsEvidence(changed=True)
 
 
 @pytest.mark.parametrize("replaced", [True, False])
@@ -282,7 +282,7 @@ def test_nothing_is_read_around_a_stop_where_that_takes_long(replaced: bool, mon
     scene = slowly_read(monkeypatch, TOO_SLOW_NS)
     scene.directory.say(OTHER, OTHER_STACK, OTHER_VDSO)
     scene.kernel.replaced = replaced
-    assert scene.tracker.evidence(0xA800) == MapsEvidence()
+    assert scene.tracker.collect_evidence(0xA800) == MapsEvidence()
     assert scene.tracker.stale
 
 
@@ -293,8 +293,8 @@ def test_a_lane_of_changed_mappings_is_in_the_space_that_is_read_after_its_stop(
         held = next(iter(here.target.threads.values()))
         here.target.spaces._changes.replaced = True  # as after exec
         here.stopper.copy.clear()
-        here.stopper.copy.lane(SampleKind.STOPPED, held, here.target.spaces, 1, 0, MapsEvidence(changed=True))
-        (batch,) = here.builder.take()
+        here.stopper.copy.add_lane(SampleKind.STOPPED, held, here.target.spaces, 1, 0, MapsEvidence(changed=True))
+        (batch,) = here.builder.take_batches()
     assert old.id not in batch.space
 
 
@@ -314,18 +314,18 @@ def test_while_as_much_is_mapped_mappings_are_asked_for_seldom() -> None:
 
     def look(ms: int) -> int:
         before = scene.kernel.asked_for_all
-        scene.tracker.refresh(lambda: ms * 1_000_000)
+        scene.tracker.refresh_space(lambda: ms * 1_000_000)
         return scene.kernel.asked_for_all - before
 
-    scene.tracker.refresh(lambda: 0, force=True)
+    scene.tracker.refresh_space(lambda: 0, force=True)
     assert [look(ms) for ms in (1, 2, 30, 50, 51, 52, 90)] == [1, 0, 0, 0, 1, 0, 0]
     size.pages = 2
     assert [look(ms) for ms in (91, 92)] == [1, 0]
     scene.directory.say(PROGRAM, ONE, STACK)
-    scene.tracker.took(0, 0x1800, 0xE100)
+    scene.tracker.note_sample(0, 0x1800, 0xE100)
     assert look(93) == 0
     size.pages = 3
-    moved = scene.tracker.refresh(lambda: 94_000_000)
+    moved = scene.tracker.refresh_space(lambda: 94_000_000)
     assert [(lane, [module.name for module in space.modules]) for lane, space in moved] == [(0, ["program", "one.so"])]
 
 
@@ -334,11 +334,11 @@ def test_before_a_batch_leaves_each_mapping_is_asked_about_once_more() -> None:
     scene, size = Asked(PROGRAM, STACK), Size()
     scene.tracker._changes = MapChanges(cast(MapQuery, scene.kernel), cast(MappedSize, size))
     for ms in (0, 1):
-        scene.tracker.refresh(lambda ms=ms: ms * 1_000_000, force=not ms)  # type: ignore[misc]
+        scene.tracker.refresh_space(lambda ms=ms: ms * 1_000_000, force=not ms)  # type: ignore[misc]
     scene.directory.say(PROGRAM, ONE, STACK)
-    scene.tracker.took(0, 0x1800, 0xE100)
-    assert not scene.tracker.refresh(lambda: 2_000_000)
-    moved = scene.tracker.refresh(lambda: 2_000_001, last=True)
+    scene.tracker.note_sample(0, 0x1800, 0xE100)
+    assert not scene.tracker.refresh_space(lambda: 2_000_000)
+    moved = scene.tracker.refresh_space(lambda: 2_000_001, last=True)
     assert [(lane, [module.name for module in space.modules]) for lane, space in moved] == [(0, ["program", "one.so"])]
 
 

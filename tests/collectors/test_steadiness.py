@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.collectors.ptrace.cpu_bound import STEADY_NS, Steadiness
+from pyprof.collectors.ptrace.cpu_bound import MIN_STEADY_NS, Steadiness
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -14,7 +14,7 @@ MS = 1_000_000
 def test_thread_is_steady_once_it_has_run_without_a_wait() -> None:
     thread = Steadiness()
     verdicts = []
-    for ran_ns in (0, STEADY_NS - 1, STEADY_NS, 60 * MS):
+    for ran_ns in (0, MIN_STEADY_NS - 1, MIN_STEADY_NS, 60 * MS):
         thread.learn(ran_ns, 0)
         verdicts.append(thread.steady)
     assert verdicts == [False, False, True, True]

@@ -12,7 +12,7 @@ import pytest
 from pyprof.collectors.linux import libc
 from pyprof.collectors.ptrace import interrupted_calls
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, RESTARTED
-from pyprof.collectors.ptrace.stopped_thread import BOUND_NS, Outcome
+from pyprof.collectors.ptrace.stopped_thread import MAX_STOP_WAIT_NS, Outcome
 from pyprof.collectors.targets.launch import launch
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
@@ -49,11 +49,11 @@ def test_a_signal_that_arrives_at_the_stop_goes_on_with_the_detach(program: Star
     target = program("c_registers")
     with stopping(target.pid) as here:
         libc.seize(target.pid)
-        here.stopper.held[target.pid] = here.held(target.pid)
+        here.stopper.stopped_threads[target.pid] = here.held(target.pid)
         os.kill(target.pid, signal.SIGTERM)
         here.wait_stop(target.pid)
         here.stopper.poll_pending()
-        assert target.pid not in here.stopper.held
+        assert target.pid not in here.stopper.stopped_threads
     assert target.process.wait(10) == -signal.SIGTERM
 
 
@@ -111,7 +111,7 @@ def stop_asleep(here: Stopping, tid: int, times: int) -> None:
 def test_without_the_restart_the_same_stops_make_system_calls_fail(
     program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interrupted_calls, "restartable", lambda arch, number, args: False)
+    monkeypatch.setattr(interrupted_calls, "can_restart", lambda arch, number, args: False)
     target = program("c_sleepers", "0", "30000", "epoll_wait")
     with stopping(target.pid) as here:
         stop_asleep(here, int(target.ready[0]), 100)
@@ -147,7 +147,7 @@ def test_sampling_idle_threads_makes_no_system_call_fail(program: Start) -> None
     assert {interrupted for _, _, interrupted in lines} == {"0"}
 
 
-@pytest.mark.parametrize("bound_ns", [BOUND_NS, 0], ids=["at once", "later"])
+@pytest.mark.parametrize("bound_ns", [MAX_STOP_WAIT_NS, 0], ids=["at once", "later"])
 def test_sleeper_with_an_unknown_register_is_stopped_once_if_its_call_allows(
     bound_ns: int, program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +187,7 @@ def test_the_rate_falls_when_the_target_would_be_stopped_for_too_long(program: S
 
 def seize_and_stop(here: Stopping, tid: int) -> None:
     assert libc.seize(tid) == 0
-    here.stopper.held[tid] = here.held(tid)
+    here.stopper.stopped_threads[tid] = here.held(tid)
     assert libc.interrupt(tid) == 0
     here.wait_stop(tid)
 
@@ -198,7 +198,7 @@ def test_a_stop_that_somebody_else_has_collected_is_released_all_the_same(progra
         seize_and_stop(here, target.pid)
         assert os.waitpid(target.pid, os.WNOHANG)[0] == target.pid  # simulates another waitpid in the process
         here.stopper.poll_pending()
-        assert not here.stopper.held
+        assert not here.stopper.stopped_threads
         assert len(here.builder) == 1
     wait_state(target.pid, "SR")
     assert target.finish() == "done\n"
@@ -211,7 +211,7 @@ def test_waiting_for_a_launched_command_leaves_its_stops_to_the_sampler() -> Non
         seize_and_stop(here, launched.pid)
         assert launched.poll() is None
         here.stopper.poll_pending()
-        assert not here.stopper.held
+        assert not here.stopper.stopped_threads
     assert launched.wait() == 0
 
 
@@ -224,7 +224,7 @@ def test_a_target_that_is_killed_in_a_stop_ends_for_its_parent(program: Start) -
         os.kill(target.pid, signal.SIGKILL)
         here.stopper.poll_pending()
         here.stopper.release_all()
-        assert not here.stopper.held
+        assert not here.stopper.stopped_threads
         assert target.process.wait(10) == -signal.SIGKILL
 
 
@@ -234,18 +234,18 @@ def test_a_thread_that_cannot_stop_now_is_released_as_soon_as_it_does(program: S
     with stopping(target.pid) as here:
         here.stopper.ptrace.block_signals()
         try:
-            outcome = here.stopper.stop(here.target.threads[target.pid], here.target.spaces, 1)
+            outcome = here.stopper.stop_thread(here.target.threads[target.pid], here.target.spaces, 1)
         finally:
             here.stopper.ptrace.restore_signals()
         assert outcome is Outcome.PENDING
-        assert target.pid in here.stopper.held
+        assert target.pid in here.stopper.stopped_threads
         here.stopper.poll_pending()
-        assert target.pid in here.stopper.held
+        assert target.pid in here.stopper.stopped_threads
         assert target.process.stdin is not None
         target.process.stdin.close()
         target.process.stdin = None
         deadline = time.monotonic() + 10
-        while here.stopper.held:
+        while here.stopper.stopped_threads:
             assert time.monotonic() < deadline
             here.stopper.poll_pending()
     assert target.finish() == "done\n"

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from pyprof.collectors.linux.syscalls import SURVIVES, BlockedCall, restartable, survives_stop
+from pyprof.collectors.linux.syscalls import SURVIVES, BlockedCall, can_restart, can_survive_stop
 from pyprof.model.arch import AARCH64, ARM, I386, RISCV64, X32, X86_64, Arch
 from tests.support import need
 
@@ -43,7 +43,7 @@ def test_numbers_are_those_of_the_headers(arch: Arch, compiler: str) -> None:
 @pytest.mark.parametrize("arch", [arch for arch, _ in COMPILERS], ids=lambda arch: arch.name)
 def test_the_same_call_is_judged_the_same_way_on_each_architecture(arch: Arch) -> None:
     def survives(name: str, *args: int) -> bool:
-        return survives_stop(
+        return can_survive_stop(
             BlockedCall(arch.kernel.syscalls[name], (*args, 0, 0, 0, 0, 0, 0)[:6], 1, 1), os.getpid(), arch
         )
 
@@ -52,16 +52,16 @@ def test_the_same_call_is_judged_the_same_way_on_each_architecture(arch: Arch) -
     assert not survives("futex", 0, 11)  # FUTEX_WAIT_REQUEUE_PI
     assert not survives("write")
     assert not survives("epoll_pwait")
-    assert survives_stop(BlockedCall(-1, (), 1, 1), os.getpid(), arch)
-    assert not survives_stop(BlockedCall(12345, (), 1, 1), os.getpid(), arch)
-    assert restartable(arch, arch.kernel.syscalls["epoll_pwait"], (3, 0, 0, 0, 0, 0))
-    assert not restartable(arch, arch.kernel.syscalls["epoll_pwait"], (3, 0, 0, 0, 1, 0))
-    assert not restartable(arch, arch.kernel.syscalls["nanosleep"], (0, 0, 0, 0, 0, 0))
+    assert can_survive_stop(BlockedCall(-1, (), 1, 1), os.getpid(), arch)
+    assert not can_survive_stop(BlockedCall(12345, (), 1, 1), os.getpid(), arch)
+    assert can_restart(arch, arch.kernel.syscalls["epoll_pwait"], (3, 0, 0, 0, 0, 0))
+    assert not can_restart(arch, arch.kernel.syscalls["epoll_pwait"], (3, 0, 0, 0, 1, 0))
+    assert not can_restart(arch, arch.kernel.syscalls["nanosleep"], (0, 0, 0, 0, 0, 0))
 
 
 def test_calls_that_i386_makes_through_one_number_are_told_apart() -> None:
     socketcall, ipc = I386.kernel.syscalls["socketcall"], I386.kernel.syscalls["ipc"]
-    assert [restartable(I386, socketcall, (call, 0, 0, 0, 0, 0)) for call in (3, 5, 9, 10, 12, 17, 18)] == [
+    assert [can_restart(I386, socketcall, (call, 0, 0, 0, 0, 0)) for call in (3, 5, 9, 10, 12, 17, 18)] == [
         False,  # connect
         True,  # accept
         False,  # send
@@ -70,5 +70,5 @@ def test_calls_that_i386_makes_through_one_number_are_told_apart() -> None:
         True,
         True,
     ]
-    assert [restartable(I386, ipc, (call, 0, 0, 0, 0, 0)) for call in (1, 4, 12)] == [True, True, False]
-    assert [survives_stop(BlockedCall(ipc, (call,), 1, 1), 1, I386) for call in (1, 11, 12)] == [False, True, True]
+    assert [can_restart(I386, ipc, (call, 0, 0, 0, 0, 0)) for call in (1, 4, 12)] == [True, True, False]
+    assert [can_survive_stop(BlockedCall(ipc, (call,), 1, 1), 1, I386) for call in (1, 11, 12)] == [False, True, True]

@@ -14,7 +14,7 @@ import pytest
 
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.regset import Regset
-from pyprof.collectors.linux.transfers import ShortCall, by_itself, short_call
+from pyprof.collectors.linux.transfers import ShortCall, can_end_by_itself, parse_short_call
 from pyprof.collectors.ptrace import sampler
 from pyprof.model.arch import I386, X86_64, Arch
 from pyprof.model.sample import SampleKind
@@ -80,7 +80,7 @@ def test_calls_of_threads_that_are_let_go_without_a_sample_are_counted(program: 
         while counted(here.diagnostics.counts).total() < 20:
             assert time.monotonic() < deadline
             assert libc.seize(writer) == 0
-            here.stopper.held[writer] = here.held(writer)
+            here.stopper.stopped_threads[writer] = here.held(writer)
             here.stopper.release_all()
         found = counted(here.diagnostics.counts)
     assert found == shorts(target.finish())
@@ -94,7 +94,7 @@ def test_call_that_the_kernel_will_make_again_is_no_short_one(child: Callable[..
     with stopping(tid) as here:
         stopper = here.stopper
         assert libc.seize(tid) == 0
-        stopper.held[tid] = here.held(tid)
+        stopper.stopped_threads[tid] = here.held(tid)
         assert libc.interrupt(tid) == 0
         here.wait_stop(tid)
         assert stopper.ptrace.read_registers(tid) == X86_64.kernel.regset_size
@@ -136,13 +136,13 @@ def test_what_a_call_was_asked_for(
         data = memory[avma - 0x1000 : avma - 0x1000 + size]
         return data if len(data) == size else b""
 
-    found = short_call(arch, os.getpid(), arch.kernel.syscalls[call], (*args, *NONE, *NONE)[:6], done, read)
+    found = parse_short_call(arch, os.getpid(), arch.kernel.syscalls[call], (*args, *NONE, *NONE)[:6], done, read)
     assert (found is not None) == short
 
 
 def test_calls_that_are_short_by_themselves_are_none_of_ours(tmp_path: Path) -> None:
     def alone(name: str, *args: int, at: int = -1) -> bool:
-        return by_itself(ShortCall(name, (*args, *NONE, *NONE)[:6], at), os.getpid())
+        return can_end_by_itself(ShortCall(name, (*args, *NONE, *NONE)[:6], at), os.getpid())
 
     (out, into), (ours, theirs) = os.pipe(), socket.socketpair()
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)

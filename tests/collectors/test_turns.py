@@ -13,7 +13,7 @@ import pytest
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.collectors.ptrace.cpu_bound import Steadiness
-from pyprof.collectors.ptrace.on_cpu import OnCpuTurns, Turn, turn_ns, turns_ended
+from pyprof.collectors.ptrace.on_cpu import OnCpuTurns, Turn, read_turn_counts, read_turn_ns
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.thread_lives import Identities
@@ -28,17 +28,17 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 def test_turns_of_a_thread_are_read() -> None:
     counts = b"nr_switches :  17\nnr_voluntary_switches : 4\n"
     text = b"cat (1)\n--\nse.exec_start :  791502.162028\nse.vruntime : 1.5\n" + counts
-    assert turn_ns(text) == 791502162028
-    assert turns_ended(text) == (17, 4)
-    for read in (turn_ns, turns_ended):
+    assert read_turn_ns(text) == 791502162028
+    assert read_turn_counts(text) == (17, 4)
+    for read in (read_turn_ns, read_turn_counts):
         with pytest.raises(ValueError, match="subsection not found"):
             read(text[:20])
 
 
 def test_own_turn_is_in_the_kernels_file() -> None:
     text = Path("/proc/thread-self/sched").read_bytes()
-    switches, waits = turns_ended(text)
-    assert turn_ns(text) > 0
+    switches, waits = read_turn_counts(text)
+    assert read_turn_ns(text) > 0
     assert switches >= waits >= 0
 
 
@@ -85,15 +85,17 @@ def test_turn_of_a_thread_is_by_counts_that_agree(
     own.write_bytes(_SCHED % (500, 3))
     turns = OnCpuTurns(PtraceCalls(), alone=True, may_visit=True)
     turns.own = os.open(own, os.O_RDONLY)
-    turns.arrived()
+    turns.note_arrival()
     first, *more = [b"90 10 %d\n" % count for count in arrivals]
-    assert turns.of(_Told(more, scheds), first) is turn
+    assert turns.find_turn(_Told(more, scheds), first) is turn
     own.write_bytes(_SCHED % (600, 3))
-    turns.arrived()
+    turns.note_arrival()
     own.write_bytes(_SCHED % (700, 3))
-    assert turns.of(_Told([b"90 10 7\n"], [(600, 7)]), b"90 10 7\n") is (Turn.DISPLACED if asked else Turn.WAITING)
+    assert turns.find_turn(_Told([b"90 10 7\n"], [(600, 7)]), b"90 10 7\n") is (
+        Turn.DISPLACED if asked else Turn.WAITING
+    )
     turns.close()
-    assert turns.of(_Told([], []), b"90 10 7\n") is Turn.UNKNOWN
+    assert turns.find_turn(_Told([], []), b"90 10 7\n") is Turn.UNKNOWN
 
 
 def test_displaced_thread_is_found_before_any_is_known_and_not_among_many(
@@ -107,7 +109,7 @@ def test_displaced_thread_is_found_before_any_is_known_and_not_among_many(
         tids = sorted(map(int, os.listdir(f"/proc/{program.pid}/task")))
         target = TracedProcess(program.pid, CollectOptions(), Identities(), Diagnostics())
         assert target.find_displaced(lambda sched: True) is None, "nobody knows how many there are"
-        target.look(BatchBuilder(native_arches(os.uname().machine), ArenaMemory(1 << 16), 0))
+        target.update(BatchBuilder(native_arches(os.uname().machine), ArenaMemory(1 << 16), 0))
         known = dict(target.threads)
         newest = target.threads.pop(tids[-1])
         for tid in tids:
@@ -117,7 +119,7 @@ def test_displaced_thread_is_found_before_any_is_known_and_not_among_many(
         assert target.find_displaced(lambda sched: False) is None
         newest.close()
         chosen = TracedProcess(program.pid, CollectOptions(thread=re.compile("x")), Identities(), Diagnostics())
-        chosen.look(BatchBuilder(native_arches(os.uname().machine), ArenaMemory(1 << 16), 0))
+        chosen.update(BatchBuilder(native_arches(os.uname().machine), ArenaMemory(1 << 16), 0))
         assert chosen.find_displaced(lambda sched: True) is None
         target.close()
         chosen.close()
@@ -143,10 +145,10 @@ def test_unprivileged_sampler_visits_processors_once_processes_end_unseen() -> N
     begun = {}
     for hurries in (False, True):
         ptrace = PtraceCalls()
-        ptrace.hurries = hurries
+        ptrace.raises_priority = hurries
         turns = OnCpuTurns(ptrace, alone=True, may_visit=True)
         turns.own = os.open("/proc/self/sched", os.O_RDONLY)
         turns._allowed = os.sched_getaffinity(0)
-        begun[hurries] = [turns.visit([os.getpid()], brief) for brief in (0, 19, 20)]
+        begun[hurries] = [turns.start_visit([os.getpid()], brief) for brief in (0, 19, 20)]
         turns.close()
     assert begun == {False: [False, False, True], True: [False, False, False]}

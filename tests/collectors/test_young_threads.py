@@ -40,13 +40,13 @@ def taken(share: float, found: int, others: int = 0, rounds: int = 4000, first_s
     for number in range(rounds):
         now = number * 10 * MS
         if number % 10 == 0:
-            kin.settle(now, round(now * (share + others)))
+            kin.update_share(now, round(now * (share + others)))
         for _ in range(found):
             sampled = chance() < kin.share
-            kin.found(young=True, taken=sampled)
+            kin.count_runnable(young=True, taken=sampled)
             count += sampled and now >= first_s * 1e9
         for _ in range(others):
-            kin.found(young=False, taken=True)
+            kin.count_runnable(young=False, taken=True)
         kin.rounds += 1
     return count
 
@@ -85,14 +85,14 @@ def test_thread_that_came_in_the_place_of_another_is_found_in_the_same_round(pro
     deadline = time.monotonic() + 60
     while not found:
         assert time.monotonic() < deadline
-        target.look(builder)
-        listed = {thread.tid for thread, _ in target.round()}
-        assert target.late() == []
+        target.update(builder)
+        listed = {thread.tid for thread, _ in target.choose_threads()}
+        assert target.find_late_threads() == []
         for tid in listed - {pid}:
             while (there := os.listdir(f"/proc/{pid}/task")) == [str(pid)] or str(tid) in there:
                 pass
             target.threads[tid].ended = True
-            late = {thread.tid for thread, _ in target.late()}
+            late = {thread.tid for thread, _ in target.find_late_threads()}
             assert not late & listed
             found |= late
     target.close()

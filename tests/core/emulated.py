@@ -40,8 +40,8 @@ def core_of_crash(command: Sequence[str], path: Path) -> None:
         closing(PacketLink.connect(f"localhost:{port}")) as link,
     ):
         link.acknowledge()
-        link.ask(b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+")
-        link.ask(b"?")
+        link.request(b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+")
+        link.request(b"?")
         stop = _go_on(link, b"vCont;c")
         while stop[1:3] == b"1e":
             stop = _go_on(link, b"vCont;C1e")
@@ -57,14 +57,14 @@ def _write(link: PacketLink, pid: int, signal: int, path: Path) -> None:
     writer = CoreWriter(RISCV)
     names = list(_threads(link))
     for number, name in enumerate(names):
-        assert link.ask(b"Hg" + name) == b"OK"
-        registers = struct.unpack("<33Q", bytes.fromhex(link.ask(b"g").decode())[: 33 * 8])
+        assert link.request(b"Hg" + name) == b"OK"
+        registers = struct.unpack("<33Q", bytes.fromhex(link.request(b"g").decode())[: 33 * 8])
         writer.thread(_tid(name), [registers[32], *registers[1:32]], 0 if number else signal)
     mappings = [m for m in parse_maps(Path(f"/proc/{pid}/maps").read_bytes()) if m.start in GUEST]
     files = [m for m in mappings if m.path.startswith("/")]
     writer.process(_tid(names[0]), Path(files[0].path).name, files[0].path)
     writer.note(NT_SIGINFO, struct.pack("<iiiiQ", signal, 0, 1, 0, 16).ljust(128, b"\0"))
-    writer.note(NT_AUXV, link.ask(b"qXfer:auxv:read::0,1000")[1:])
+    writer.note(NT_AUXV, link.request(b"qXfer:auxv:read::0,1000")[1:])
     writer.files(*((m.start, m.end, m.offset, m.path) for m in files))
     with open(f"/proc/{pid}/mem", "rb", 0) as memory:
         path.write_bytes(writer.build([_load(memory.fileno(), m) for m in mappings]))
@@ -72,10 +72,10 @@ def _write(link: PacketLink, pid: int, signal: int, path: Path) -> None:
 
 def _threads(link: PacketLink) -> Iterator[bytes]:
     """Yield the stub's ids of all threads, that of the crashed thread first."""
-    reply = link.ask(b"qfThreadInfo")
+    reply = link.request(b"qfThreadInfo")
     while reply.startswith(b"m"):
         yield from reply[1:].split(b",")
-        reply = link.ask(b"qsThreadInfo")
+        reply = link.request(b"qsThreadInfo")
 
 
 def _tid(name: bytes) -> int:

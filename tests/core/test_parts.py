@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.linux.link_map import LinkedObject, linked_objects
+from pyprof.collectors.linux.link_map import LinkedObject, read_linked_objects
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UnsupportedArchitecture
@@ -191,9 +191,9 @@ def test_list_of_objects_that_runs_in_circles_ends() -> None:
     def read(avma: int, size: int) -> bytes:
         return bytes(memory[avma : avma + size])
 
-    found = list(linked_objects(read, 0, 64, "<"))
+    found = list(read_linked_objects(read, 0, 64, "<"))
     assert found == [LinkedObject(0x1000, "/one", 0x2000), LinkedObject(0x5000, "/two", 0x6000)]
-    assert list(linked_objects(lambda avma, size: b"", 0, 64, "<")) == []
+    assert list(read_linked_objects(lambda avma, size: b"", 0, 64, "<")) == []
 
 
 def test_objects_of_further_namespaces_are_found() -> None:
@@ -202,7 +202,7 @@ def test_objects_of_further_namespaces_are_found() -> None:
     struct.pack_into("<IIIIII", memory, 0x20, 2, 0x60, 0, 0, 0, 0)
     struct.pack_into("<IIII", memory, 0x40, 0x1000, 0, 0x2000, 0)
     struct.pack_into("<IIII", memory, 0x60, 0x3000, 0, 0x4000, 0)
-    found = linked_objects(lambda avma, size: bytes(memory[avma : avma + size]), 0, 32, "<")
+    found = read_linked_objects(lambda avma, size: bytes(memory[avma : avma + size]), 0, 32, "<")
     assert [entry.bias for entry in found] == [0x1000, 0x3000]
 
 

@@ -48,7 +48,7 @@ def test_process_that_prints_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_worker_without_rights_finds_the_same() -> None:
     try:
-        seccomp.program(os.uname().machine, os.getpid(), ())
+        seccomp.build_filter(os.uname().machine, os.getpid(), ())
     except NotImplementedError:
         missing("needs x86-64 or AArch64")
     core = crash("x86_64", "core_threads.c")

@@ -18,7 +18,7 @@ from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import MOST_WAIT_S, wait_s
 from pyprof.agent.push.responses import NotSent, RefusedForGood
 from pyprof.collectors.bpf.abi import HEAD_WORDS, REGISTERS
-from pyprof.collectors.bpf.kernel_types import member_offset
+from pyprof.collectors.bpf.kernel_types import find_member_offset
 from pyprof.collectors.bpf.records import read_records
 from pyprof.collectors.gdb.modules import parse_libraries
 from pyprof.collectors.gdb.stub import StopReply
@@ -263,13 +263,13 @@ def bpf_records(data: bytes) -> None:
     halves[2 * (3 + REGISTERS) + np.array([3, 4, 15, 18])] %= 16
     records = read_records(words, [0])
     for lane in range(len(records)):
-        records.take(np.array([lane]))
+        records.select_rows(np.array([lane]))
 
 
 def kernel_types(data: bytes) -> None:
     with suppress(FormatError, PyprofError):
-        member_offset(data, "task_struct", "pid")
-        member_offset(data, "mm_struct", "exec_vm")
+        find_member_offset(data, "task_struct", "pid")
+        find_member_offset(data, "mm_struct", "exec_vm")
 
 
 def libunwind(data: bytes) -> None:

@@ -84,7 +84,7 @@ def test_program_that_changes_places_with_another_never_has_its_names(tmp_path: 
     found: list[set[bytes]] = []
     with running(program, program, lie) as target:
         for _ in range(60):
-            space = procfs.address_space(target.pid, space_id=1, generation=0)
+            space = procfs.read_address_space(target.pid, space_id=1, generation=0)
             code = next(mapping for mapping in space.mappings if mapping.executable)
             image = ImageStore(Diagnostics()).image(space, code.start)
             if image is not None:

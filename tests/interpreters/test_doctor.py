@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 def perf_trampoline(pid: int) -> bool:
     """Return True if the process writes a perf map with Python functions."""
-    inner = procfs.thread_status(pid)["NSpid"].split()[-1]
+    inner = procfs.read_thread_status(pid)["NSpid"].split()[-1]
     path = Path(f"/proc/{pid}/root/tmp/perf-{inner}.map")
     return path.exists() and b" py::" in path.read_bytes()
 

@@ -66,7 +66,7 @@ class Scene:
 
     def copy(self) -> Copied:
         self.calls = 0
-        self._gatherer.begin(os.getpid())
+        self._gatherer.start_reads(os.getpid())
         thread = PyThread(self.thread_at, 1, 5, 6, 0, 0, self.thread_at)
         copied = self._copier.copy(thread, self.habits, EMPTY, 0, self._gather)
         self._copier.learn(copied)
@@ -83,7 +83,7 @@ def test_reads_end_when_their_time_is_over_and_begin_anew() -> None:
     word = ctypes.c_uint64(7)
     gatherer = Gatherer(1 << 24)
     for _ in range(2):
-        gatherer.begin(os.getpid())
+        gatherer.start_reads(os.getpid())
         got = [len(gatherer([(ctypes.addressof(word), 8)])) for _ in range(100_000)]
         assert got[:16] == [8] * 16
         assert got[-1] == 0
@@ -93,7 +93,7 @@ def test_reads_end_when_their_time_is_over_and_begin_anew() -> None:
 def test_span_that_is_none_hides_only_what_is_behind_it(bad: int) -> None:
     word = ctypes.c_uint64(7)
     gatherer = Gatherer(1 << 12)
-    gatherer.begin(os.getpid())
+    gatherer.start_reads(os.getpid())
     here = (ctypes.addressof(word), 8)
     assert gatherer([here, (bad, 8), here]) == b"\7" + bytes(7)
     assert gatherer([here]) == b"\7" + bytes(7)

@@ -70,8 +70,8 @@ class Reader:
 
     def names(self) -> list[str]:
         """Return the functions of the main thread from leaf to root."""
-        self.tracker.refresh(time.monotonic_ns, force=True)
-        self.process.look(self.tracker.current, procfs.tasks(self.pid))
+        self.tracker.refresh_space(time.monotonic_ns, force=True)
+        self.process.look(self.tracker.current, procfs.list_tasks(self.pid))
         return self.sample()
 
     def sample(self, tid: int = 0) -> list[str]:
@@ -317,7 +317,7 @@ def test_program_without_python_is_searched_once_however_its_code_grows() -> Non
     with started("cat") as process:
         reader = Reader(process.pid)
         while not any("libc" in module.name for module in reader.tracker.current.modules):
-            reader.tracker.refresh(time.monotonic_ns, force=True)
+            reader.tracker.refresh_space(time.monotonic_ns, force=True)
         space = reader.tracker.current
         reader.process.look(space, [process.pid])
         looks = reader.files.reads
@@ -378,7 +378,7 @@ def test_thread_that_has_just_begun_is_known_before_all_are_listed_again(python:
         process.stdin.write("\n")
         process.stdin.flush()
         assert said(process) == "2\n"
-        (young,) = set(procfs.tasks(process.pid)) - {process.pid}
+        (young,) = set(procfs.list_tasks(process.pid)) - {process.pid}
         reader.names()
         assert reader.sample(young)[:2] == ["young", "Thread.run" if python.minor >= 11 else "run"]
         assert reader.sample() != []

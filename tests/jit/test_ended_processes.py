@@ -36,7 +36,7 @@ def program() -> Iterator[tuple[AddressSpace, Path]]:
         path = Path(f"/tmp/perf-{process.pid}.map")
         try:
             path.write_text(f"{PC:x} 10 early\n")
-            yield replace(procfs.address_space(process.pid, 1, 0), image=ProgramImage()), path
+            yield replace(procfs.read_address_space(process.pid, 1, 0), image=ProgramImage()), path
         finally:
             path.unlink(missing_ok=True)
             process.kill()

@@ -177,7 +177,7 @@ def test_calls_that_a_stop_broke_off_are_made_again(kind: str, monkeypatch: pyte
     failed, counts = interruptions(kind)
     assert failed == counts[INTERRUPTED] == 0
     assert counts[RESTARTED] > 0
-    monkeypatch.setattr(interrupted_calls, "restartable", lambda arch, number, args: False)
+    monkeypatch.setattr(interrupted_calls, "can_restart", lambda arch, number, args: False)
     failed, _ = interruptions(kind)
     assert failed > 0
 

@@ -125,7 +125,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mode", ["offcpu", "lock"])
 def test_native_server_shows_the_mutex_of_its_request(mode: str, server: Path, tmp_path: Path) -> None:
     if mode == "lock":
-        needed = registry.findings(CollectorTarget(0), CollectOptions())
+        needed = registry.list_findings(CollectorTarget(0), CollectOptions())
         if not any("--mode lock: yes" in finding.text for finding in needed):
             missing("needs BPF")
     with subprocess.Popen([server], stdout=subprocess.PIPE, text=True) as target:

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
+from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.perf.random_rates import LIFE_PERIODS, RandomRates
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
@@ -44,7 +44,7 @@ def _no_idle_processor() -> Iterator[int]:
     """Keep each processor busy, and yield the pid of one of the busy programs."""
     programs = []
     try:
-        for cpu in online_cpus():
+        for cpu in list_online_cpus():
             program = subprocess.Popen(["sh", "-c", "while :; do :; done"])
             programs.append(program)
             os.sched_setaffinity(program.pid, {cpu})
@@ -58,17 +58,17 @@ def _no_idle_processor() -> Iterator[int]:
 def bpf_gaps(rate_hz: float, seconds: float) -> tuple[F64, F64]:
     """Return the gaps between samples of a processor in overflows of its event: measured ones and designed ones."""
     with _no_idle_processor():
-        sampler = Sampler(KernelTargets(rate_hz, everything=True), 64 << 20, online_cpus())
+        sampler = BpfSampler(KernelTargets(rate_hz, everything=True), 64 << 20, list_online_cpus())
         source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
         times: dict[int, list[int]] = defaultdict(list)
         try:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 time.sleep(min(0.5, seconds))
-                samples = source.take()
+                samples = source.take_samples()
                 for cpu, at in zip(samples.cpu.tolist(), samples.time_ns.tolist(), strict=True):
                     times[cpu].append(at)
-                source.done()
+                source.release_samples()
         finally:
             source.close()
     period_ns = 1e9 / sampler.overflow_hz

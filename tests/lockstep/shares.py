@@ -16,10 +16,10 @@ import numpy as np
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.bpf.collector import BpfCollector
-from pyprof.collectors.bpf.sampler import KernelTargets, Sampler, ring_size
+from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, choose_ring_size
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.collectors.perf.scope import Scope
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets.selection import Selection
@@ -65,9 +65,9 @@ class Share:
 
 
 def _open_bpf(pid: int, options: CollectOptions) -> Collector:
-    cpus, diagnostics, ids = online_cpus(), Diagnostics(), Identities()
+    cpus, diagnostics, ids = list_online_cpus(), Diagnostics(), Identities()
     watched = KernelTargets(options.rate_hz)
-    source = BpfSource(Sampler(watched, ring_size(watched, len(cpus)), cpus), diagnostics, ids.next_id, None)
+    source = BpfSource(BpfSampler(watched, choose_ring_size(watched, len(cpus)), cpus), diagnostics, ids.next_id, None)
     return BpfCollector(source, pid, options, diagnostics, ids, _selection(pid), before_exec=False)
 
 
@@ -79,7 +79,7 @@ class _OnThreads(PerfCollector):
     """A perf collector with events on threads, as used if events on processors are not allowed."""
 
     def _scope(self, pid: int, cpu: int) -> Scope:
-        return super()._scope(pid, cpu).narrowed()
+        return super()._scope(pid, cpu).narrow_to_threads()
 
 
 COLLECTORS: dict[str, tuple[str, Callable[[int, CollectOptions], Collector]]] = {

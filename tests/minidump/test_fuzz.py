@@ -44,7 +44,7 @@ def look(path: Path, store: str) -> None:
         raise session.failure
     profile = session.profile(window, collector.exe, 1.0, mode="wall")
     assert set(collector.states) == set(collector.order)
-    for batch in collector.saved.again():
+    for batch in collector.saved.sample_again():
         for frames in session.unwinder.registers(batch):
             assert len(frames) <= MAX_FRAMES
     for node in profile.stack.tolist():

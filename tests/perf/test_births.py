@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.cpu_accounts import process_ns
+from pyprof.collectors.cpu_accounts import read_process_ns
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event, paranoid_level
 from pyprof.collectors.perf.event_set import EVERY_THREAD
 from pyprof.options import CollectOptions
@@ -75,9 +75,9 @@ def test_time_that_no_sample_stands_for_is_marked_and_told(open_folder: Path) ->
     if (paranoid_level() or 3) > 2:
         missing("needs perf_events of own threads: kernel.perf_event_paranoid of 2 or less")
     with running(*OWNER, open_folder / "births", "thread", "1000", "3", stdin=subprocess.PIPE) as program:
-        before = process_ns(program.pid)
+        before = read_process_ns(program.pid)
         recording = record(program.pid, open_folder, "--collector", "perf", seconds=2, rate=199, by=OWNER)
-        spent_s = (process_ns(program.pid) - before) / 1e9
+        spent_s = (read_process_ns(program.pid) - before) / 1e9
         program.communicate()
     processor = recording.summary["processor"]
     total, blocks = sum(recording.stacks.values()), {stack[0]: count for stack, count in recording.unseen.items()}

@@ -18,7 +18,7 @@ import pytest
 from pyprof.collectors.perf.attr import PerfNotAllowed, refusal
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.targets.selection import select
+from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NoSuchProcess
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
@@ -199,7 +199,7 @@ def test_a_recording_ends_with_its_process_though_a_child_lives_on() -> None:
         assert process.stdin
         assert process.stdout
         process.stdout.readline()
-        selection = select(TargetOptions(pids=(process.pid,)))
+        selection = select_processes(TargetOptions(pids=(process.pid,)))
         taken = open_collector("perf", selection, CollectOptions(rate_hz=500), Diagnostics())
         seen = 0
         process.stdin.write(b"go\n")
@@ -222,7 +222,7 @@ def test_samples_wait_longer_where_no_process_is_young(spinner: int, monkeypatch
         assert taken._patience_ns() == taken.young_wait_ns < taken._longest_wait_ns()
         monkeypatch.setattr(time, "monotonic_ns", lambda: began + 11 * 10**9)
         assert taken._patience_ns() == taken._longest_wait_ns()
-        tracked.add(os.getpid())
+        tracked.add_process(os.getpid())
         assert taken._patience_ns() == taken.young_wait_ns
     finally:
         taken.close()

@@ -12,7 +12,7 @@ from pyprof.collectors.perf.compiled_files import CompiledFiles
 def lines(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     """Replace the command lines of processes by these. A process without one has ended."""
     found: dict[int, str] = {}
-    monkeypatch.setattr(procfs, "arguments", lambda pid: found[pid].split(" ") if pid in found else [])
+    monkeypatch.setattr(procfs, "read_arguments", lambda pid: found[pid].split(" ") if pid in found else [])
     return found
 
 
@@ -41,7 +41,7 @@ def test_step_that_nobody_saw_has_the_file_of_the_driver_that_forked_it(lines: d
 
 
 def test_command_lines_of_other_programs_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(procfs, "arguments", lambda pid: pytest.fail("read"))
+    monkeypatch.setattr(procfs, "read_arguments", lambda pid: pytest.fail("read"))
     files = CompiledFiles()
     files.read_ahead(7, "python3")
     files.add_executed(7, 100, "python3")

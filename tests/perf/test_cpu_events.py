@@ -17,7 +17,7 @@ from pyprof.collectors.perf import cpu_events
 from pyprof.collectors.perf.attr import choose_event
 from pyprof.collectors.perf.cpu_events import ProcessorEvents
 from pyprof.collectors.perf.event_set import EVERY_THREAD
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.options import CollectOptions
 from tests.bpf.test_pressure import until_ran
 from tests.live.support import recording as native
@@ -37,7 +37,7 @@ def as_when_offline(fd: int) -> None:
 
 def test_event_that_counts_no_more_is_replaced_as_soon_as_its_processor_is_there() -> None:
     now, offline = [0], set[int]()
-    first, *_ = cpus = online_cpus()
+    first, *_ = cpus = list_online_cpus()
     event = choose_event(EVERY_THREAD, first, CollectOptions())
 
     def open_on(cpu: int) -> int:
@@ -49,19 +49,19 @@ def test_event_that_counts_no_more_is_replaced_as_soon_as_its_processor_is_there
     try:
         for now[0] in range(3 * S, 10 * S, 3 * S):
             time.sleep(0.01)
-            assert events.revive(online_cpus) == {}
+            assert events.reopen_events(list_online_cpus) == {}
         before = events.fds.copy()
         offline.add(first)
         as_when_offline(before[first])
         for now[0] in range(12 * S, 16 * S, S):
-            assert events.revive(online_cpus) == {}, "what it had counted before, and nothing in its place"
+            assert events.reopen_events(list_online_cpus) == {}, "what it had counted before, and nothing in its place"
         offline.clear()
         now[0] = 18 * S
-        assert events.revive(online_cpus) == {first: 6 * S}
+        assert events.reopen_events(list_online_cpus) == {first: 6 * S}
         assert events.fds.keys() == before.keys()
         time.sleep(0.01)
         now[0] = 21 * S
-        assert events.revive(online_cpus) == {}
+        assert events.reopen_events(list_online_cpus) == {}
     finally:
         events.close()
     assert not events.fds
@@ -76,11 +76,11 @@ def test_processor_that_was_offline_at_first_has_an_event_when_it_comes() -> Non
     try:
         now[0] = 3 * S
         time.sleep(0.01)
-        assert events.revive(lambda: there) == {}
-        there.append(online_cpus()[-1])
+        assert events.reopen_events(lambda: there) == {}
+        there.append(list_online_cpus()[-1])
         now[0] = 6 * S
         time.sleep(0.01)
-        assert events.revive(lambda: there) == ({there[1]: 3 * S} if there[1] else {})
+        assert events.reopen_events(lambda: there) == ({there[1]: 3 * S} if there[1] else {})
     finally:
         events.close()
 
@@ -96,10 +96,10 @@ def test_recording_goes_on_where_a_processor_was_offline_and_says_so(
             super().__init__(*given)  # type: ignore[arg-type]
             made.append(self)
 
-    monkeypatch.setattr(cpu_events, "_LOOK_NS", 3600 * S)
+    monkeypatch.setattr(cpu_events, "_CHECK_INTERVAL_NS", 3600 * S)
     for module in (sampler, cpu_events):
         monkeypatch.setattr(module, "ProcessorEvents", Known)
-    cpu = online_cpus()[-1]
+    cpu = list_online_cpus()[-1]
     with native.running(ladder("ladder"), "spin", native.LIFE) as program:
         for tid in os.listdir(f"/proc/{program.pid}/task"):
             os.sched_setaffinity(int(tid), {cpu})
@@ -109,7 +109,7 @@ def test_recording_goes_on_where_a_processor_was_offline_and_says_so(
                 with contextlib.suppress(OSError):  # events that were replaced are closed
                     as_when_offline(events.fds[cpu])
             until_ran(program.pid, 1.0)
-            monkeypatch.setattr(cpu_events, "_LOOK_NS", S // 5)
+            monkeypatch.setattr(cpu_events, "_CHECK_INTERVAL_NS", S // 5)
             end = time.monotonic() + 30
             while not said(recording) and time.monotonic() < end:
                 recording.peek()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux.perf_arch import WIDE
-from pyprof.collectors.perf.short_threads import Decimation, Draw
+from pyprof.collectors.perf.short_threads import Decimation, RandomSelection
 from pyprof.flush_protocol import Stride
 from pyprof.model.sample import SampleBatch, SampleKind
 from tests.lockstep.gaps import ks_probability
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 def batch(first: int, n: int) -> SampleBatch:
     ids = np.arange(first, first + n)
     kind = np.full(n, SampleKind.STOPPED, np.uint8)
-    return bare_batch(WIDE, 1, kind, ids.astype(np.int64), ids.astype(np.int32), ids.astype(np.int32))
+    return build_stackless_batch(WIDE, 1, kind, ids.astype(np.int64), ids.astype(np.int32), ids.astype(np.int32))
 
 
 @given(st.integers(1, 16), st.lists(st.integers(0, 40), max_size=30))
@@ -31,7 +31,7 @@ def test_weights_sum_to_all_samples_and_no_run_is_without_one(every: int, sizes:
     decimation, first, kept = Decimation(stride), 0, []
     stride.every = every
     for size in sizes:
-        found = decimation.thinned(batch(first, size))
+        found = decimation.thin_batch(batch(first, size))
         assert set(found.weight.tolist()) <= {every}
         kept += found.time_ns.tolist()
         first += size
@@ -44,29 +44,31 @@ def test_weights_sum_to_all_samples_and_no_run_is_without_one(every: int, sizes:
 def test_stride_that_changes_is_obeyed_at_once() -> None:
     stride = Stride()
     decimation = Decimation(stride)
-    assert (decimation.thinned(batch(0, 10)).weight == 1).all()
+    assert (decimation.thin_batch(batch(0, 10)).weight == 1).all()
     stride.every = 5
-    assert decimation.thinned(batch(0, 10)).weight.tolist() == [5, 5]
+    assert decimation.thin_batch(batch(0, 10)).weight.tolist() == [5, 5]
     stride.every = 1
-    assert decimation.thinned(batch(0, 10)).weight.tolist() == [1] * 10
+    assert decimation.thin_batch(batch(0, 10)).weight.tolist() == [1] * 10
 
 
 def test_each_of_a_run_is_drawn_as_often_as_the_others() -> None:
-    draw = Draw()
-    draw.begin(4)
-    found = np.bincount(np.concatenate([(base + draw.take(7)) % 4 for base in range(0, 70_000, 7)]), minlength=4)
+    draw = RandomSelection()
+    draw.start_groups(4)
+    found = np.bincount(
+        np.concatenate([(base + draw.choose_items(7)) % 4 for base in range(0, 70_000, 7)]), minlength=4
+    )
     assert found.sum() == 17_500
     assert (abs(found - 4375) < 6 * 4375**0.5).all()
 
 
 @pytest.mark.parametrize("mean", [2.618, 3.5, 4.0])
 def test_items_are_drawn_equally_often_and_at_the_designed_distances(mean: float) -> None:
-    draw, chance = Draw(), random.Random(1)
-    draw.begin(mean)
+    draw, chance = RandomSelection(), random.Random(1)
+    draw.start_groups(mean)
     found, base = [], 0
     while base < 100_000:
         n = chance.randrange(50)
-        found.append(base + draw.take(n))
+        found.append(base + draw.choose_items(n))
         base += n
     places = np.concatenate(found)
     assert abs(len(places) - base / mean) < 6 * (base / mean) ** 0.5 / mean

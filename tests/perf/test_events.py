@@ -17,8 +17,8 @@ from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf.batches import BatchMaker
 from pyprof.collectors.perf.event_set import EventSet
 from pyprof.collectors.perf.processes import TrackedProcesses
-from pyprof.collectors.perf.records import Scan, read_samples, scan
-from pyprof.collectors.perf.ring import Rings, online_cpus
+from pyprof.collectors.perf.records import Scan, read_samples, scan_ring
+from pyprof.collectors.perf.ring import Rings, list_online_cpus
 from pyprof.collectors.perf.scope import Losses, Scope
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.thread_lives import Identities
@@ -65,21 +65,21 @@ class Watched:
 
     def __init__(self) -> None:
         try:
-            self.event: Event = choose_event(os.getpid(), online_cpus()[0], CollectOptions())
+            self.event: Event = choose_event(os.getpid(), list_online_cpus()[0], CollectOptions())
         except PerfNotAllowed as error:
             missing(f"needs perf_events: {error.message} {error.hint}")
-        self.rings = Rings(online_cpus(), 1 << 18)
+        self.rings = Rings(list_online_cpus(), 1 << 18)
         self.events = EventSet(self.event, 499, 2048, self.rings)
         self.samples: dict[int, int] = {}
 
     def update(self) -> None:
         found = Scan()
         for ring in self.rings.rings.values():
-            scan(ring, self.rings.words, 2**62, found)
+            scan_ring(ring, self.rings.words, 2**62, found)
         tids, counts = np.unique(read_samples(self.rings.words, found.samples, False)[0].tid, return_counts=True)
         for tid, count in zip(tids.tolist(), counts.tolist(), strict=True):
             self.samples[tid] = self.samples.get(tid, 0) + count
-        found.give_back()
+        found.release_records()
         self.events.update(found.others)
 
 
@@ -144,7 +144,7 @@ def test_other_events_that_cannot_be_had_leave_the_size_as_it_was(watched: Watch
     switches = Switches(CollectOptions(idle=True), Diagnostics(), everything=False)
     try:
         with started(SPINS) as process:
-            switches.attach([process.pid])
+            switches.attach_events([process.pid])
         size = switches._size.bytes
         assert not switches._renew(2 * size, [process.pid])
         assert switches._size.bytes == size
@@ -182,10 +182,10 @@ def test_samples_of_unknown_processes_are_counted_except_pyprofs_own(watched: Wa
             nonlocal samples
             found = Scan()
             for ring in watched.rings.rings.values():
-                scan(ring, watched.rings.words, 2**62, found)
+                scan_ring(ring, watched.rings.words, 2**62, found)
             samples += sum(map(len, found.samples))
             assert not sum(len(batch) for batch in make.batches(found))
-            found.give_back()
+            found.release_records()
 
         assert until(lambda: samples > 10, take)
     assert diagnostics.counts["sample of a process that is not known"] == (0 if own else samples)
@@ -194,7 +194,7 @@ def test_samples_of_unknown_processes_are_counted_except_pyprofs_own(watched: Wa
 def test_records_that_are_lost_while_tables_are_read_are_no_reason_to_make_fewer() -> None:
     now = 0
     losses = Losses(lambda: now)
-    assert not losses.many(5000)
+    assert not losses.has_too_many(5000)
     now = 3_000_000_000
-    assert not losses.many(5032)
-    assert losses.many(5033)
+    assert not losses.has_too_many(5032)
+    assert losses.has_too_many(5033)

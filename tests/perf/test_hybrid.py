@@ -324,9 +324,9 @@ def test_copies_shrink_soon_to_several_times_what_is_needed_and_later_to_that() 
     sizes = [65528]
     for _ in range(300):
         size.learn(feedback([1], 2000))
-        if wanted := size.change():
-            size.changed(wanted)
+        if wanted := size.choose_change():
+            size.set_size(wanted)
             sizes.append(wanted)
     assert sizes == [65528, 4 * 3072, 3072]
     size.learn(feedback([1], 9000))
-    assert size.change() == 14 << 10
+    assert size.choose_change() == 14 << 10

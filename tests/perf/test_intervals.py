@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.offcpu.classification import Drain
+from pyprof.collectors.offcpu.classification import DrainState
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, OffCpuIntervals
-from pyprof.collectors.switch_events import BLOCKED, ENDED, IN, PREEMPTED, Points
+from pyprof.collectors.switch_events import BLOCKED, ENDED, IN, PREEMPTED, ThreadEvents
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -22,9 +22,9 @@ Moment = tuple[int, int, int]
 """(tid, time in nanoseconds, kind or place) of an event."""
 
 
-def points(moments: list[Moment]) -> Points:
+def points(moments: list[Moment]) -> ThreadEvents:
     columns = np.array(moments, np.int64).reshape(-1, 3)
-    return Points.of(columns[:, 0], columns[:, 1], columns[:, 2])
+    return ThreadEvents.make_points(columns[:, 0], columns[:, 1], columns[:, 2])
 
 
 @dataclass
@@ -71,7 +71,7 @@ class World:
                 at += length
                 asleep = not asleep
         spent = OffCpuIntervals(True, 0, round(2.5 * self.looks_ms * MS))
-        spent.meet(dict.fromkeys(range(1, self.threads + 1), 0))
+        spent.add_threads(dict.fromkeys(range(1, self.threads + 1), 0))
         known: dict[int, int] = {}
         drains = [*range(round(drain_ms * MS), end, round(drain_ms * MS)), end]
         since = 0
@@ -87,7 +87,7 @@ class World:
             taken = [r for r in records if since <= r[1] < now and not any(a <= r[1] < b for a, b in gaps or ())]
             mine = [s for s in samples if since <= s[1] < now and not any(a <= s[1] < b for a, b in gaps or ())]
             result = spent.attribute(
-                points(taken), points(mine), points(seen), now, Drain(gaps=inside, ends_window=now == end)
+                points(taken), points(mine), points(seen), now, DrainState(gaps=inside, ends_window=now == end)
             )
             order = [(tid, ns) for tid, _, ns in result.carried]
             for tid, ns in order:
@@ -165,7 +165,7 @@ def test_records_that_were_lost_cost_no_thread_its_time() -> None:
 
 def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
     spent = OffCpuIntervals(True, 0, 25 * MS)
-    spent.meet({5: 0})
+    spent.add_threads({5: 0})
     none = points([])
     first = spent.attribute(none, none, points([(5, 40 * MS, 0)]), 100 * MS)
     assert (first.out_of_band_ns.tolist(), first.carried) == ([100 * MS], [])
@@ -175,7 +175,7 @@ def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
     result = spent.attribute(points([(5, 333 * MS, IN)]), none, none, 400 * MS)
     assert result.carried == [(5, 300 * MS, 33 * MS)]
     result = spent.attribute(
-        points([(5, 450 * MS, BLOCKED)]), points([(5, 450 * MS - 900, 0)]), none, 500 * MS, Drain(ends_window=True)
+        points([(5, 450 * MS, BLOCKED)]), points([(5, 450 * MS - 900, 0)]), none, 500 * MS, DrainState(ends_window=True)
     )
     assert (result.sample_ns.tolist(), result.sample_blocked.tolist(), result.carried) == (
         [50 * MS],
@@ -186,18 +186,18 @@ def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
 
 def test_a_thread_that_ends_asleep_or_running_is_told_no_further() -> None:
     spent = OffCpuIntervals(True, 0, 25 * MS)
-    spent.meet({5: 0, 6: 0})
+    spent.add_threads({5: 0, 6: 0})
     none = points([])
     result = spent.attribute(points([(5, 10 * MS, BLOCKED), (5, 30 * MS, IN), (5, 31 * MS, ENDED),
                           (6, 50 * MS, ENDED)]), points([(5, 10 * MS - 500, 0)]), none, 100 * MS)  # fmt: skip
     assert (result.sample_ns.tolist(), result.carried, result.bare) == ([20 * MS], [], [])
-    result = spent.attribute(none, none, none, 200 * MS, Drain(ends_window=True))
+    result = spent.attribute(none, none, none, 200 * MS, DrainState(ends_window=True))
     assert (result.carried, result.bare) == ([], [])
 
 
 def test_a_thread_that_runs_from_the_beginning_is_not_told() -> None:
     spent = OffCpuIntervals(True, 0, 25 * MS)
-    spent.meet({5: 0})
+    spent.add_threads({5: 0})
     none = points([])
     assert spent.attribute(none, none, none, 900 * MS).carried == []
     result = spent.attribute(
@@ -223,7 +223,7 @@ def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_agai
     spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
 
-    def busy(start: int) -> tuple[Points, Points]:
+    def busy(start: int) -> tuple[ThreadEvents, ThreadEvents]:
         ticks = range(start, start + 100 * MS, MS)
         return (
             points([m for at in ticks for m in ((5, at + 1000, BLOCKED), (5, at + MS // 2 + 1000, IN))]),
@@ -233,13 +233,13 @@ def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_agai
     result = spent.attribute(*busy(0), none, 100 * MS)
     assert result.sample_ns.sum() == pytest.approx(50 * MS, rel=0.01)
     for now in (200, 300):
-        result = spent.attribute(none, none, none, now * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}))
+        result = spent.attribute(none, none, none, now * MS, DrainState(paused=frozenset({5}), ran_ns={5: 50 * MS}))
         assert (result.carried, result.bare) == ([], [])
-    spent.resume([5], 300 * MS)
-    result = spent.attribute(*busy(300 * MS), none, 400 * MS, Drain(ran_ns={5: 50 * MS}))
+    spent.resume_threads([5], 300 * MS)
+    result = spent.attribute(*busy(300 * MS), none, 400 * MS, DrainState(ran_ns={5: 50 * MS}))
     assert result.sample_ns.sum() == pytest.approx(150 * MS, rel=0.01)
     result = spent.attribute(
-        none, none, none, 500 * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}, ends_window=True)
+        none, none, none, 500 * MS, DrainState(paused=frozenset({5}), ran_ns={5: 50 * MS}, ends_window=True)
     )
     assert sum(ns for _, _, ns in result.carried) == pytest.approx(50 * MS, rel=0.1)
 
@@ -248,7 +248,7 @@ def test_what_a_thread_left_alone_is_owed_is_not_what_it_waited_for_a_processor(
     spent = OffCpuIntervals(False, 0, 25 * MS)
     none = points([])
 
-    def displaced(start: int) -> tuple[Points, Points]:
+    def displaced(start: int) -> tuple[ThreadEvents, ThreadEvents]:
         """Return events of a thread that sleeps and waits for a processor for a quarter of each millisecond each."""
         ticks = range(start, start + 100 * MS, MS)
         kinds = ((1000, BLOCKED), (MS // 4 + 1000, IN), (MS // 2 + 1000, PREEMPTED), (MS // 4 * 3 + 1000, IN))
@@ -258,10 +258,10 @@ def test_what_a_thread_left_alone_is_owed_is_not_what_it_waited_for_a_processor(
 
     result = spent.attribute(*displaced(0), none, 100 * MS)
     assert result.sample_ns.sum() == pytest.approx(25 * MS, rel=0.01)
-    paused = Drain(paused=frozenset({5}), ran_ns={5: 50 * MS})
+    paused = DrainState(paused=frozenset({5}), ran_ns={5: 50 * MS})
     spent.attribute(none, none, none, 200 * MS, paused)
-    spent.resume([5], 200 * MS)
-    result = spent.attribute(*displaced(200 * MS), none, 300 * MS, Drain(ran_ns={5: 50 * MS}))
+    spent.resume_threads([5], 200 * MS)
+    result = spent.attribute(*displaced(200 * MS), none, 300 * MS, DrainState(ran_ns={5: 50 * MS}))
     assert result.sample_ns.sum() == pytest.approx(50 * MS, rel=0.01)
     result = spent.attribute(none, none, none, 400 * MS, replace(paused, ends_window=True))
     assert sum(ns for _, _, ns in result.carried) == pytest.approx(25 * MS, rel=0.1)
@@ -272,8 +272,8 @@ def test_untracked_thread_that_ends_has_no_wait_for_a_processor() -> None:
     none = points([])
     moves = [(5, MS, BLOCKED), (5, 11 * MS, IN), (5, 12 * MS, PREEMPTED), (5, 42 * MS, IN)]
     spent.attribute(points(moves), points([(5, MS - 500, 0)]), none, 100 * MS)
-    spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
-    spent.forget(5)
+    spent.attribute(none, none, none, 200 * MS, DrainState(paused=frozenset({5}), ran_ns={5: 40 * MS}))
+    spent.forget_thread(5)
     result = spent.attribute(none, none, none, 300 * MS)
     assert [ns for _, _, ns in result.carried] == [15 * MS]
 
@@ -282,14 +282,14 @@ def test_a_short_look_at_a_thread_left_alone_does_not_stand_for_the_time_before_
     spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     spent.attribute(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
-    spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
-    spent.resume([5], 200 * MS)
+    spent.attribute(none, none, none, 200 * MS, DrainState(paused=frozenset({5}), ran_ns={5: 40 * MS}))
+    spent.resume_threads([5], 200 * MS)
     result = spent.attribute(points([(5, 203 * MS, BLOCKED), (5, 204 * MS, IN)]), points([(5, 203 * MS - 500, 0)]),
-                          none, 210 * MS, Drain(ran_ns={5: 5 * MS}))  # fmt: skip
+                          none, 210 * MS, DrainState(ran_ns={5: 5 * MS}))  # fmt: skip
     assert result.sample_ns.tolist() == [MS]
     samples = points([(5, at * MS - 500, at) for at in range(211, 290, 2)])
     records = points([m for at in range(211, 290, 2) for m in ((5, at * MS, BLOCKED), (5, (at + 1) * MS, IN))])
-    result = spent.attribute(records, samples, none, 310 * MS, Drain(ran_ns={5: 50 * MS}))
+    result = spent.attribute(records, samples, none, 310 * MS, DrainState(ran_ns={5: 50 * MS}))
     assert result.sample_ns.sum() == (60 + 5 - 1 + 50) * MS
 
 
@@ -297,36 +297,36 @@ def test_a_thread_that_ends_while_it_is_left_alone_gets_no_more_time() -> None:
     spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     spent.attribute(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
-    spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
-    spent.resume([5], 200 * MS)
-    assert spent.owed == [5]
-    spent.forget(5)
-    spent.resume([5], 250 * MS)
+    spent.attribute(none, none, none, 200 * MS, DrainState(paused=frozenset({5}), ran_ns={5: 40 * MS}))
+    spent.resume_threads([5], 200 * MS)
+    assert spent.paused_threads == [5]
+    spent.forget_thread(5)
+    spent.resume_threads([5], 250 * MS)
     result = spent.attribute(none, none, none, 300 * MS)
     assert (result.carried, result.bare) == ([(5, 140 * MS, 60 * MS)], [])
-    result = spent.attribute(none, none, none, 9000 * MS, Drain(ends_window=True))
-    assert (result.carried, result.bare, spent.owed) == ([], [], [])
+    result = spent.attribute(none, none, none, 9000 * MS, DrainState(ends_window=True))
+    assert (result.carried, result.bare, spent.paused_threads) == ([], [], [])
 
 
 def test_the_end_of_a_thread_that_was_left_alone_before_ends_what_it_is_owed() -> None:
     spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     spent.attribute(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
-    spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5})))
-    spent.resume([5], 200 * MS)
+    spent.attribute(none, none, none, 200 * MS, DrainState(paused=frozenset({5})))
+    spent.resume_threads([5], 200 * MS)
     result = spent.attribute(points([(5, 210 * MS, ENDED)]), none, none, 300 * MS)
     result = spent.attribute(none, none, none, 400 * MS)
     assert sum(ns for _, _, ns in result.carried) == 110 * MS
-    assert spent.attribute(none, none, none, 500 * MS, Drain(ends_window=True)).carried == []
+    assert spent.attribute(none, none, none, 500 * MS, DrainState(ends_window=True)).carried == []
 
 
 def test_a_thread_of_which_nothing_was_heard_may_be_gone_whatever_was_believed_of_it() -> None:
     spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
-    spent.meet({5: 0})
+    spent.add_threads({5: 0})
     spent.attribute(none, none, none, 100 * MS)
-    assert spent.silent(900 * MS) == []
-    assert spent.silent(1100 * MS) == [5]
+    assert spent.find_silent(900 * MS) == []
+    assert spent.find_silent(1100 * MS) == [5]
 
 
 @pytest.mark.parametrize("seen", ["sample", "look"])
@@ -337,7 +337,7 @@ def test_time_that_two_rings_lost_is_left_out_once(seen: str) -> None:
     samples = points([(7, 10 * MS - 1000, 0), (7, 100 * MS - 1000, 0)]) if seen == "sample" else none
     looks = points([(7, 30 * MS, 0), (7, 105 * MS, 0)]) if seen == "look" else none
     gaps = [(10 * MS, 50 * MS), (30 * MS, 60 * MS), (10 * MS, 60 * MS)]
-    result = spent.attribute(records, samples, looks, 1000 * MS, Drain(gaps=gaps, ends_window=True))
+    result = spent.attribute(records, samples, looks, 1000 * MS, DrainState(gaps=gaps, ends_window=True))
     column = result.sample_ns if seen == "sample" else result.out_of_band_ns
     assert (column.min(), column.max()) == (0, round(10 * MS * 1000 / 950))
 
@@ -345,13 +345,13 @@ def test_time_that_two_rings_lost_is_left_out_once(seen: str) -> None:
 def test_a_thread_is_met_once_and_not_again_after_its_end() -> None:
     spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
-    spent.meet({7: MS})
+    spent.add_threads({7: MS})
     spent.attribute(points([(7, 50 * MS, IN), (7, 60 * MS, PREEMPTED), (7, 61 * MS, ENDED)]), none, none, 100 * MS)
-    spent.meet({7: MS})
+    spent.add_threads({7: MS})
     later = 3_600_000
     records = points([(7, (later + 50) * MS, IN), (7, (later + 60) * MS, BLOCKED), (7, (later + 61) * MS, IN)])
     result = spent.attribute(
-        records, points([(7, (later + 60) * MS - 500, 0)]), none, (later + 100) * MS, Drain(ends_window=True)
+        records, points([(7, (later + 60) * MS - 500, 0)]), none, (later + 100) * MS, DrainState(ends_window=True)
     )
     assert (result.sample_ns.tolist(), result.carried, result.bare) == ([MS], [], [])
 
@@ -384,14 +384,14 @@ def test_each_window_has_the_intervals_of_its_own_time(
         records += [(1, begin, BLOCKED if blocks else PREEMPTED), (1, now, IN)]
         samples += [(1, begin - 100, 0)] * is_sampled
     intervals = OffCpuIntervals(True, 0, MS)
-    intervals.meet({1: 0})
+    intervals.add_threads({1: 0})
     none = points([])
     before = began = found = 0
     for passed, ends_window in [*drains, (1, True)]:
         until = before + 1000 * passed
         inside = [[each for each in moments if before < each[1] <= until] for moments in (records, samples)]
         switches, left = map(points, inside)
-        result = intervals.attribute(switches, left, none, until, Drain(ends_window=ends_window))
+        result = intervals.attribute(switches, left, none, until, DrainState(ends_window=ends_window))
         found += int(result.sample_ns[result.sample_ns > 0].sum())
         found += sum(ns for _, _, ns in (*result.carried, *result.bare))
         before = until

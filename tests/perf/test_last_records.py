@@ -12,7 +12,7 @@ import pytest
 
 from pyprof.collectors.cpu_accounts import TICK_NS
 from pyprof.collectors.perf.last_records import LastRecords
-from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, Other, Scan
+from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, OtherRecord, Scan
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -21,8 +21,8 @@ WORDS = 8
 Lives = list[tuple[int, list[int], int]]
 
 
-def task(kind: int, time_ns: int, pid: int, tid: int) -> Other:
-    return Other(kind, 0, time_ns, struct.pack("=IIIIQ", pid, 1, tid, 1, time_ns))
+def task(kind: int, time_ns: int, pid: int, tid: int) -> OtherRecord:
+    return OtherRecord(kind, 0, time_ns, struct.pack("=IIIIQ", pid, 1, tid, 1, time_ns))
 
 
 def looked(lives: Lives, process: int = 0) -> LastRecords:
@@ -43,30 +43,30 @@ def looked(lives: Lives, process: int = 0) -> LastRecords:
         found.others += [task(FORK, born, pid, 100 + n)] if born else []
         found.others += [task(EXIT, ended, pid, 100 + n)]
     found.others.sort(key=lambda record: record.time_ns)
-    records.took(found, words, PERIOD)
+    records.add_records(found, words, PERIOD)
     return records
 
 
 def test_gaps_shorter_than_a_period_are_missing_but_for_the_way_out() -> None:
     lives: Lives = [(1, [1001, 2001], 2001 + gap) for gap in (50, 450, 850)]
-    assert looked(lives).endings(0).missing_ns == 400 + 800
+    assert looked(lives).estimate_endings(0).missing_ns == 400 + 800
 
 
 def test_life_that_was_in_the_kernel_at_its_end_misses_nothing() -> None:
-    assert looked([(1, [1001], 2001), (1, [1001], 9000)]).endings(0).missing_ns == 0
+    assert looked([(1, [1001], 2001), (1, [1001], 9000)]).estimate_endings(0).missing_ns == 0
 
 
 @pytest.mark.parametrize(("times", "part"), [([2000, 3000, 4000, 5000], 1.0), ([2000, 3000], 0.5)])
 def test_life_shorter_than_a_period_was_in_user_space_as_the_longer_ones_were(times: list[int], part: float) -> None:
     longer: Lives = [(1000, times, 5000)]
-    assert looked([*longer, (1, [], 801)]).endings(0).missing_ns == round(800 * part)
+    assert looked([*longer, (1, [], 801)]).estimate_endings(0).missing_ns == round(800 * part)
 
 
 def test_time_of_lost_records_is_missing() -> None:
-    assert looked([]).endings(3 * PERIOD).missing_ns == 3 * PERIOD
+    assert looked([]).estimate_endings(3 * PERIOD).missing_ns == 3 * PERIOD
 
 
 def test_cpu_time_is_inexact_for_short_processes_and_exact_for_threads() -> None:
     lives: Lives = [(1, [], TICK_NS), (1, [], TICK_NS + 1), (0, [], TICK_NS // 2)]
-    assert looked(lives).endings(0).inexact_ns == TICK_NS - 1
-    assert looked(lives, process=7).endings(0).inexact_ns == 0
+    assert looked(lives).estimate_endings(0).inexact_ns == TICK_NS - 1
+    assert looked(lives, process=7).estimate_endings(0).inexact_ns == 0

@@ -32,7 +32,7 @@ from pyprof.collectors.perf.records import (
     parse_mmap2,
     parse_task,
     read_samples,
-    scan,
+    scan_ring,
 )
 from pyprof.collectors.perf.ring import Ring, Rings
 from pyprof.model.arch import X86_64
@@ -65,7 +65,7 @@ class Written:
     def start_at(self, position: int) -> None:
         self.head = position
         self._publish()
-        self.ring.give_back(position)
+        self.ring.release_records(position)
 
     def write(self, record: bytes) -> None:
         at = np.arange(self.head, self.head + len(record)) % SIZE
@@ -78,7 +78,7 @@ class Written:
 
     def read(self, until: int = END) -> tuple[Scan, SampleRecords]:
         found = Scan()
-        scan(self.ring, self.words, until, found)
+        scan_ring(self.ring, self.words, until, found)
         samples, _ = read_samples(self.words, found.samples)
         return found, samples
 
@@ -125,7 +125,7 @@ def test_samples_become_columns_and_their_stacks_stay_where_they_are() -> None:
     for n, offset in enumerate(samples.offset.tolist()):
         assert bytes(whole[offset : offset + 64]) == bytes([n]) * 64
     assert len(found.samples) == 1
-    found.give_back()
+    found.release_records()
     assert ring.ring.tail == ring.head
 
 
@@ -135,7 +135,7 @@ def test_samples_of_aarch64_have_its_registers() -> None:
     for tid, abi in ((1, ABI_64), (2, ABI_32)):
         ring.write(sample_of_aarch64(tid, abi))
     found = Scan()
-    scan(ring.ring, ring.words, END, found)
+    scan_ring(ring.ring, ring.words, END, found)
     samples, _ = read_samples(ring.words, found.samples, machine=machine)
     assert samples.tid.tolist() == [1, 2]
     assert samples.narrow.tolist() == [False, True]
@@ -185,11 +185,11 @@ def test_what_is_later_than_asked_stays_in_the_ring() -> None:
     ring.write(other(EXIT, 6, bytes(24)))
     found, samples = ring.read(until=3)
     assert samples.time_ns.tolist() == [0, 1, 2, 3]
-    found.give_back()
+    found.release_records()
     found, samples = ring.read(until=5)
     assert samples.time_ns.tolist() == [4, 5]
     assert not found.others
-    found.give_back()
+    found.release_records()
     found, _ = ring.read()
     assert [record.time_ns for record in found.others] == [6]
 
@@ -200,7 +200,7 @@ def test_samples_without_registers_are_counted_and_32_bit_ones_told_apart() -> N
     ring.write(sample(2, 2, b"a" * 8, abi=1))
     ring.write(sample(3, 3, b"a" * 8, abi=0))
     found = Scan()
-    scan(ring.ring, ring.words, END, found)
+    scan_ring(ring.ring, ring.words, END, found)
     samples, left_out = read_samples(ring.words, found.samples)
     assert (samples.tid.tolist(), samples.narrow.tolist()) == ([1, 2], [False, True])
     assert left_out.tolist() == [7], "its pid"
@@ -235,10 +235,10 @@ def test_records_of_children_are_kept_and_others_dropped_in_any_ring(happened: l
     rings = [Written(words, number) for number in range(2)]
     for time_ns, (number, kind, pid, parent) in enumerate(happened):
         rings[number].write(other(kind, time_ns, struct.pack("=IIII", pid, parent, pid, parent)))
-    found = Scan(known=known)
+    found = Scan(recorded_pids=known)
     for ring in rings:
-        scan(ring.ring, words, END, found)
-    found.kin(words)
+        scan_ring(ring.ring, words, END, found)
+    found.add_descendants(words)
     assert sorted(record.time_ns for record in found.others) == of_family(happened, known)
 
 
@@ -260,15 +260,15 @@ def test_news_that_were_looked_at_are_not_heard_again_when_their_records_are_tak
         ring.write(other(COMM, at, struct.pack("=II", pid, pid) + b"name", MISC_COMM_EXEC))
 
     executed(7, begun - 1_000_000_000)
-    assert news.look() == {7}
+    assert news.take_reported_pids() == {7}
     executed(8, time.monotonic_ns())
     found, _ = ring.read()
-    assert news.heard(found) == {8}
-    found.give_back()
-    assert news.look() == set()
+    assert news.note_scan(found) == {8}
+    found.release_records()
+    assert news.take_reported_pids() == set()
     executed(9, time.monotonic_ns())
     executed(10, time.monotonic_ns())  # not one of the recording
-    assert news.look() == {9}
+    assert news.take_reported_pids() == {9}
     assert programs == [(7, "name"), (8, "name"), (9, "name")]
 
 
@@ -295,5 +295,5 @@ def test_bodies_and_rings_of_any_bytes_are_taken_or_refused(body: bytes, positio
     ring.start_at(position & ~7)
     ring.write(body[: len(body) & ~7])
     found = Scan()
-    scan(ring.ring, ring.words, END, found)
+    scan_ring(ring.ring, ring.words, END, found)
     assert found.tails[0][1] <= ring.head

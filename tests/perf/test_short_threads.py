@@ -27,7 +27,7 @@ def test_one_record_of_each_group_is_kept_and_all_that_are_older(looks: list[int
         first = 8 * np.arange(place, place + n)
         words = np.zeros(8 * (place + n) + 8, np.uint64)
         words[first + TIME] = SINCE - 1 + (first >= 8 * 20)  # the first twenty records are older
-        pieces = thinning.kept(words, [first[: n // 2], first[n // 2 :]])
+        pieces = thinning.thin_records(words, [first[: n // 2], first[n // 2 :]])
         kept += [at // 8 for piece in pieces for at in piece.tolist()]
         place += n
     old, dense = min(place, 20), max(place - 20, 0)
@@ -43,7 +43,7 @@ def test_records_from_before_another_factor_are_thinned_too() -> None:
     words = np.zeros(8 * 400, np.uint64)
     first = 8 * np.arange(400)
     words[first + TIME] = SINCE + 100
-    assert sum(map(len, thinning.kept(words, [first]))) == 20
+    assert sum(map(len, thinning.thin_records(words, [first]))) == 20
 
 
 def test_records_come_no_more_often_than_rings_can_hold() -> None:
@@ -60,7 +60,7 @@ def test_usual_records_exceed_samples_by_a_factor_that_differs_by_recording() ->
     factors = set()
     for _ in range(20):
         thinning = Thinning()
-        thinning.begin(1000, 0)
+        thinning.start_thinning(1000, 0)
         factors.add(thinning.factor)
     assert len(factors) > 10
     assert 2.61 < min(factors) < max(factors) < 2.62
@@ -71,12 +71,12 @@ def test_program_in_step_has_its_share_of_the_samples(period: float) -> None:
     """Thin records with a fixed period of a program that alternates with a simple multiple of the sampling period."""
     samples = 20_000
     thinning = Thinning()
-    thinning.begin(100, 0)
+    thinning.start_thinning(100, 0)
     count = int(samples * thinning.factor)
     first = 8 * np.arange(count)
     words = np.ones(8 * count + 8, np.uint64)
     kept = np.concatenate(
-        [piece for at in range(0, count, 37) for piece in thinning.kept(words, [first[at : at + 37]])]
+        [piece for at in range(0, count, 37) for piece in thinning.thin_records(words, [first[at : at + 37]])]
     )
     phase = kept / 8 / thinning.factor / period % 1
     assert abs(len(kept) - samples) < 6 * samples**0.5 / thinning.factor
@@ -88,10 +88,10 @@ MS = 1_000_000
 
 def test_many_births_and_much_time_without_samples_ask_for_more_records() -> None:
     starvation = Starvation(100)
-    assert not starvation.found(1000, 40 * MS, 0), "too little to judge by"
-    soon = starvation.patience_ns
-    assert not starvation.found(0, 200 * MS, 180 * MS), "nearly all is sampled"
-    assert starvation.patience_ns > soon
-    assert not starvation.found(3, 400 * MS, 200 * MS), "of each birth a period is missing at most"
-    assert starvation.found(1000, 600 * MS, 200 * MS)
-    assert not starvation.found(1000, 600 * MS, 200 * MS), "nothing has been spent since"
+    assert not starvation.is_starved(1000, 40 * MS, 0), "too little to judge by"
+    soon = starvation.check_interval_ns
+    assert not starvation.is_starved(0, 200 * MS, 180 * MS), "nearly all is sampled"
+    assert starvation.check_interval_ns > soon
+    assert not starvation.is_starved(3, 400 * MS, 200 * MS), "of each birth a period is missing at most"
+    assert starvation.is_starved(1000, 600 * MS, 200 * MS)
+    assert not starvation.is_starved(1000, 600 * MS, 200 * MS), "nothing has been spent since"

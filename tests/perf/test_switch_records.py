@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.linux.kernel_waits import uninterruptible
+from pyprof.collectors.linux.kernel_waits import make_state_lookup
 from pyprof.collectors.linux.perf_arch import IN_REGISTER, PERF_ARCHES
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WaitLabels
 from pyprof.collectors.perf.records import EXIT, LOST, read_samples
-from pyprof.collectors.perf.switch_records import MISC_OUT, MISC_PREEMPTED, SWITCH, SWITCH_CPU_WIDE, SwitchScan, scan
+from pyprof.collectors.perf.switch_records import (
+    MISC_OUT,
+    MISC_PREEMPTED,
+    SWITCH,
+    SWITCH_CPU_WIDE,
+    SwitchScan,
+    scan_ring,
+)
 from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED
 from pyprof.model.arch import X86_64
 from pyprof.model.blocked_frame import Blocked, KernelStack
@@ -33,8 +40,8 @@ def switch(time: int, tid: int, misc: int = 0, wide: bool = False) -> bytes:
 
 def read(ring: Written, until: int = END, heard: int = 0) -> tuple[SwitchScan, list[tuple[int, int, int]], int]:
     found = SwitchScan()
-    heard = scan(ring.ring, ring.words, until, found, heard)
-    _, *columns = found.switches(ring.words)
+    heard = scan_ring(ring.ring, ring.words, until, found, heard)
+    _, *columns = found.read_switches(ring.words)
     return found, list(zip(*(column.tolist() for column in columns), strict=True)), heard
 
 
@@ -51,11 +58,11 @@ def test_runs_of_switches_among_samples_and_others_are_columns() -> None:
             ring.write(other(EXIT, 10 * n + 2, struct.pack("=IIII", 7, 7, n, n)))
     found, switches, heard = read(ring)
     assert switches == expected
-    assert set(found.switches(ring.words)[0].tolist()) == {7}
+    assert set(found.read_switches(ring.words)[0].tolist()) == {7}
     assert read_samples(ring.words, found.samples)[0].tid.tolist() == [0, 17, 34, 51]
     assert [record.kind for record in found.others] == [EXIT] * 3
     assert (heard, found.gaps, found.broken) == (590, [], 0)
-    found.give_back()
+    found.release_records()
     assert ring.ring.tail == ring.head
 
 
@@ -66,7 +73,7 @@ def test_switches_around_the_rings_end_and_after_the_time_asked_for() -> None:
         ring.write(switch(n, n, wide=True))
     found, switches, _ = read(ring, until=5)
     assert [tid for tid, _, _ in switches] == [0, 1, 2, 3, 4, 5]
-    found.give_back()
+    found.release_records()
     assert [tid for tid, _, _ in read(ring)[1]] == [6, 7, 8]
 
 
@@ -77,7 +84,7 @@ def test_time_of_lost_records_and_of_a_full_ring_is_a_gap() -> None:
     ring.write(switch(1000, 1, LEFT))
     found, switches, heard = read(ring)
     assert (found.gaps, len(switches), heard) == ([(100, 900)], 2, 1000)
-    found.give_back()
+    found.release_records()
     while ring.head - ring.ring.tail < SIZE - 32:
         ring.write(switch(2000, 1))
     assert read(ring)[0].gaps == [(2000, 2**62)]
@@ -98,7 +105,7 @@ def test_a_ring_of_any_bytes_is_read_to_its_end_or_refused(pieces: list[bytes], 
         ring.write(record)
     found, switches, _ = read(ring)
     assert len(switches) <= len(pieces) * 8
-    found.give_back()
+    found.release_records()
     assert ring.ring.tail <= ring.head
 
 
@@ -143,7 +150,7 @@ def waiting(
 
 
 def label(labels: WaitLabels, batch: SampleBatch, blocked: bool = True) -> tuple[str, int]:
-    done = labels.labelled(batch, np.array([blocked]))
+    done = labels.label_samples(batch, np.array([blocked]))
     assert done.kernel_stack is not None
     found = done.kernel_stacks[int(done.kernel_stack[0])][0]
     assert isinstance(found, Blocked)
@@ -174,10 +181,10 @@ def test_a_call_whose_number_is_not_in_the_code_is_known_by_looks_at_the_same_pl
     elsewhere = waiting(CHAIN, IN_CALL, 0x2000, pc=0x2000)
     assert label(labels, elsewhere)[1] == -1
     look = waiting((Blocked("x86_64", "S", 232),), 0, 0, pc=0x2000, kind=SampleKind.BLOCKED)
-    assert labels.relabelled(look).kernel_stacks == look.kernel_stacks
+    assert labels.relabel_samples(look).kernel_stacks == look.kernel_stacks
     assert label(labels, elsewhere)[1] == 232
     woken = waiting((Blocked("x86_64", "R", 232),), 0, 0, pc=0x2000, kind=SampleKind.BLOCKED)
-    again = labels.relabelled(woken)
+    again = labels.relabel_samples(woken)
     assert again.kernel_stack is not None
     assert again.kernel_stacks[int(again.kernel_stack[0])][0] == Blocked("x86_64", "S", 232)
 
@@ -188,10 +195,10 @@ def test_state_by_the_kernels_functions(tmp_path: Path) -> None:
         "ffffffff81000000 T schedule\nffffffff81000100 T io_schedule\nffffffff81000140 t io_schedule_timeout.cold\n"
         "ffffffff81000180 T futex_wait\n"
     )
-    state = uninterruptible(str(listed))
+    state = make_state_lookup(str(listed))
     assert state((0xFFFFFFFF81000010, 0xFFFFFFFF81000110)) == "D"
     assert state((0xFFFFFFFF81000010, 0xFFFFFFFF81000190)) == "S"
     assert state(()) == UNKNOWN
     listed.write_text("0000000000000000 T io_schedule\n0000000000000000 T futex_wait\n")
-    assert uninterruptible(str(listed))(CHAIN) == UNKNOWN
-    assert uninterruptible(str(tmp_path / "missing"))(CHAIN) == UNKNOWN
+    assert make_state_lookup(str(listed))(CHAIN) == UNKNOWN
+    assert make_state_lookup(str(tmp_path / "missing"))(CHAIN) == UNKNOWN

@@ -63,8 +63,8 @@ def watched_ms(had_news: list[bool], wakes: bool = True, notified: bool = False)
     """
     times, found = WatchTimes(CollectOptions(flush_s=0.5), wakes), list[int]()
     for now in range(10_000):
-        if times.due(now * MS, notified) and len(found) < len(had_news):
-            times.watched(now * MS, NEVER, had_news[len(found)])
+        if times.is_due(now * MS, notified) and len(found) < len(had_news):
+            times.note_watch(now * MS, NEVER, had_news[len(found)])
             found.append(now)
     return found
 
@@ -85,10 +85,10 @@ def test_rings_that_wake_nobody_are_looked_at_all_the_time() -> None:
 def test_news_that_come_after_a_quiet_time_are_looked_at_at_once() -> None:
     times = WatchTimes(CollectOptions(flush_s=0.5), wakes=True)
     for now in range(0, 10_000 * MS, 10 * MS):
-        if times.due(now, notified=False):
-            times.watched(now, NEVER, found=False)
-    assert not times.due(20_000 * MS, notified=False)
-    assert times.due(20_000 * MS, notified=True)
+        if times.is_due(now, notified=False):
+            times.note_watch(now, NEVER, found=False)
+    assert not times.is_due(20_000 * MS, notified=False)
+    assert times.is_due(20_000 * MS, notified=True)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_samples_wait_for_others_longer_and_longer(
     waits = []
     for _ in range(20):
         waits.append(cadence.wait_ns)
-        cadence.flushed(50_000_000)
+        cadence.note_flush(50_000_000)
     assert waits == sorted(waits) or not flush_s
     assert cadence.wait_ns == pytest.approx(most_s * 1e9, abs=1)
 
@@ -126,5 +126,5 @@ def test_batches_are_no_longer_than_what_the_end_of_a_recording_may_take(share: 
     """
     cadence = Cadence(CollectOptions(rate_hz=99, flush_s=1.0), False, 8.0)
     for _ in range(60):
-        cadence.flushed(round(share * cadence.wait_ns))
+        cadence.note_flush(round(share * cadence.wait_ns))
     assert cadence.wait_ns == pytest.approx(most_s * 1e9, rel=0.01)

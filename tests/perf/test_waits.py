@@ -19,10 +19,10 @@ import numpy.typing as npt
 import pytest
 
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
-from pyprof.collectors.perf.ring import LEAST_RING
+from pyprof.collectors.perf.ring import MIN_RING
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.targets.selection import select
+from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
 from pyprof.session.session import Session
@@ -296,10 +296,10 @@ def test_a_user_without_rights_gets_records_of_switches_but_no_stacks(program: P
             switches = Switches(CollectOptions(idle=True), Diagnostics(), everything=False)
         except PerfNotAllowed:
             return "refused"
-        switches.attach([os.getpid()])
+        switches.attach_events([os.getpid()])
         for _ in range(20):
             time.sleep(0.001)
-        found = switches.take(2**62)
+        found = switches.take_switches(2**62)
         return f"{switches.stacks} {len(found.switches.tid) >= 40}"
 
     assert as_nobody(sleep_often) == ("refused" if level > 2 else f"{level < 2} True")
@@ -318,7 +318,9 @@ def test_a_user_without_rights_gets_all_of_a_threads_time(program: Path) -> None
         try:
             time.sleep(0.3)
             options = CollectOptions(idle=True)
-            collector = open_collector("perf", select(TargetOptions(pids=(target.pid,))), options, diagnostics)
+            collector = open_collector(
+                "perf", select_processes(TargetOptions(pids=(target.pid,))), options, diagnostics
+            )
             session = Session(collector, UnwindOptions(), diagnostics)
             until = time.monotonic() + 2
 
@@ -344,7 +346,7 @@ def test_a_user_without_rights_gets_all_of_a_threads_time(program: Path) -> None
 LOST = "record of a switch lost: the ring was full"
 
 
-@pytest.mark.parametrize(("ring", "nap_s"), [(LEAST_RING, 0.0003), (8 << 20, 0.05)], ids=["lost", "all there"])
+@pytest.mark.parametrize(("ring", "nap_s"), [(MIN_RING, 0.0003), (8 << 20, 0.05)], ids=["lost", "all there"])
 def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
     program: Path, ring: int, nap_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,7 +355,7 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
     target = subprocess.Popen(["perl", "-e", f"for (;;) {{ select(undef, undef, undef, {nap_s}) }}"], cwd="/")
     try:
         diagnostics, options = Diagnostics(), CollectOptions(idle=True)
-        collector = open_collector("perf", select(TargetOptions(pids=(target.pid,))), options, diagnostics)
+        collector = open_collector("perf", select_processes(TargetOptions(pids=(target.pid,))), options, diagnostics)
         session = Session(collector, UnwindOptions(), diagnostics)
         begun, done = time.monotonic(), threading.Event()
         os.sched_setaffinity(target.pid, {min(os.sched_getaffinity(0))})  # puts all records into one ring
@@ -364,8 +366,8 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
             The kernel reports lost records with the next record that fits, so the collector must not stop before that.
             """
             if not done.is_set():
-                time.sleep(1.0 if ring == LEAST_RING else 0.3)
-                said = ring != LEAST_RING or LOST in diagnostics.counts
+                time.sleep(1.0 if ring == MIN_RING else 0.3)
+                said = ring != MIN_RING or LOST in diagnostics.counts
                 if time.monotonic() - begun > (1.5 if said else 60):
                     done.set()
                     collector.stop()
@@ -377,5 +379,5 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
     assert session.failure is None, session.failure
     note = next(note for note in window.after.notes if "Time off the processor is exact" in note)
     lost = re.search(r"but for ([\d.e-]+) s of which records were lost", note)
-    assert bool(lost) == bool(window.errors.get(LOST)) == (ring == LEAST_RING)
+    assert bool(lost) == bool(window.errors.get(LOST)) == (ring == MIN_RING)
     assert lost is None or 0 < float(lost[1]) < window.duration_ns / 1e9

@@ -10,10 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback, SampleSource
-from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.offcpu.collector import WallClockCollector
-from pyprof.collectors.switch_events import BLOCKED, ENDED, I64, IN, PREEMPTED, Happened, Mask, Points, SwitchSource
+from pyprof.collectors.switch_events import (
+    BLOCKED,
+    ENDED,
+    I64,
+    IN,
+    PREEMPTED,
+    Mask,
+    SwitchBatch,
+    SwitchSource,
+    ThreadEvents,
+)
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
@@ -28,7 +38,7 @@ Switch = tuple[int, int, int]
 def stopped(tids: list[int], times_ns: list[int], source_id: int) -> SampleBatch:
     tid = np.array(tids, np.int32)
     kind = np.zeros(len(tid), np.uint8)
-    return bare_batch(WIDE, source_id, kind, np.array(times_ns, np.int64), tid * 0 + PID, tid)
+    return build_stackless_batch(WIDE, source_id, kind, np.array(times_ns, np.int64), tid * 0 + PID, tid)
 
 
 class Reported:
@@ -44,13 +54,13 @@ class Reported:
         self._switches = switches
         self._left = left
 
-    def take(self, now_ns: int) -> Happened:
+    def take(self, now_ns: int) -> SwitchBatch:
         start = now_ns - 100 * MS
         tid, ms, kind = (np.array(column, np.int64) for column in zip(*self._switches, strict=True))
         left = stopped([tid for tid, _ in self._left], [start + ms * MS for _, ms in self._left], 2)
-        switches = Points(tid, start + ms * MS, kind)
+        switches = ThreadEvents(tid, start + ms * MS, kind)
         running = [stopped([7], [start], 1)]
-        return Happened(running, left, np.zeros(len(left), np.bool_), switches, {}, [], frozenset())
+        return SwitchBatch(running, left, np.zeros(len(left), np.bool_), switches, {}, [], frozenset())
 
     def done(self) -> tuple[frozenset[int], int]:
         return frozenset(), 0

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pyprof.collectors.gdb.packets import PacketKind, PacketReader, frame
+from pyprof.collectors.gdb.packets import PacketKind, PacketReader, build_packet
 
 Answer = Callable[[bytes], bytes | None]
 """A function of the request that returns the raw bytes of a false reply, or None for the correct one."""
@@ -81,9 +81,9 @@ class Liar:
         while data := client.recv(1 << 16):
             if b"\x03" in data:
                 self.interrupts += 1
-                client.sendall(frame(b"T02thread:p1.1;"))
-            reader.feed(data)
-            while (found := reader.next()) is not None:
+                client.sendall(build_packet(b"T02thread:p1.1;"))
+            reader.feed_bytes(data)
+            while (found := reader.next_item()) is not None:
                 if found.kind is not PacketKind.PACKET:
                     continue
                 self.asked.append(found.payload)
@@ -91,7 +91,7 @@ class Liar:
                 if found.payload.startswith((b"vCont;c", b"c")) and lie is None:
                     client.sendall(b"+")
                     continue
-                client.sendall(b"+" + frame(honest(found.payload)) if lie is None else lie)
+                client.sendall(b"+" + build_packet(honest(found.payload)) if lie is None else lie)
 
     def close(self) -> None:
         self._listener.close()
@@ -113,4 +113,4 @@ def instead(start: bytes, raw: bytes) -> Answer:
 
 
 def reply(payload: bytes) -> bytes:
-    return b"+" + frame(payload)
+    return b"+" + build_packet(payload)

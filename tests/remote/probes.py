@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyprof.collectors.gdb.packets import PacketKind, PacketReader, frame
+from pyprof.collectors.gdb.packets import PacketKind, PacketReader, build_packet
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Probe:
         self._thread.start()
 
     def _ask(self, payload: bytes) -> bytes:
-        self._stub.sendall(frame(payload))
+        self._stub.sendall(build_packet(payload))
         reply = self._reply()
         while reply.startswith(b"T0") and payload != b"?":  # a late stop reply for the halt on connection
             reply = self._reply()
@@ -106,14 +106,14 @@ class Probe:
 
     def _reply(self) -> bytes:
         while True:
-            while (found := self._replies.next()) is not None:
+            while (found := self._replies.next_item()) is not None:
                 if found.kind is PacketKind.PACKET:
                     self._stub.sendall(b"+")
                     return found.payload
             data = self._stub.recv(1 << 16)
             if not data:
                 raise ConnectionError
-            self._replies.feed(data)
+            self._replies.feed_bytes(data)
 
     def _serve(self) -> None:
         while True:
@@ -139,16 +139,16 @@ class Probe:
             ready = poll.poll(20)
             if not ready:
                 if self.running and self._manner.chatter:
-                    client.sendall(frame(self._manner.chatter))
+                    client.sendall(build_packet(self._manner.chatter))
                 continue
             data = client.recv(1 << 16)
             if not data:
                 return
             if b"\x03" in data and self.running:
                 self._halt()
-                client.sendall(frame(self._manner.interrupted))
-            reader.feed(data.replace(b"\x03", b""))
-            while (found := reader.next()) is not None:
+                client.sendall(build_packet(self._manner.interrupted))
+            reader.feed_bytes(data.replace(b"\x03", b""))
+            while (found := reader.next_item()) is not None:
                 if found.kind is PacketKind.PACKET:
                     self.asked.append(found.payload)
                     client.sendall(b"+" + self._answer(found.payload))
@@ -156,23 +156,23 @@ class Probe:
     def _answer(self, request: bytes) -> bytes:
         manner = self._manner
         if request.startswith((b"vCont;c", b"c", b"vCont;C", b"C")):
-            self._stub.sendall(frame(b"c"))
+            self._stub.sendall(build_packet(b"c"))
             self.running = True
             self.resumed += 1
             return b""
         if request.startswith(b"D"):
-            return frame(b"OK")
+            return build_packet(b"OK")
         if request.startswith(_NOT_THERE):
-            return frame(b"")
+            return build_packet(b"")
         for start, reply in manner.answers.items():
             if request.startswith(start) and (len(start) > 1 or start == request[:1]):
-                return frame(reply)
+                return build_packet(reply)
         if request == b"QStartNoAckMode":
-            return frame(b"OK")
+            return build_packet(b"OK")
         reply = self._ask(request)
         if request == b"g":
             reply = reply[: manner.known]
-        return frame(reply)
+        return build_packet(reply)
 
     def close(self) -> None:
         self._listener.close()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyprof.collectors.gdb.link import PacketLink
-from pyprof.collectors.gdb.packets import PacketKind, PacketReader, frame
+from pyprof.collectors.gdb.packets import PacketKind, PacketReader, build_packet
 from tests.support import need
 
 
@@ -105,8 +105,8 @@ class Relay:
         self._hidden = tuple(name.encode() for name in hidden)
         self.upstream = PacketLink.connect(address)
         self.upstream.acknowledge()
-        self.upstream.ask(b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+")
-        self.upstream.ask(b"?")
+        self.upstream.request(b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+")
+        self.upstream.request(b"?")
         self._listener = socket.create_server(("localhost", 0))
         self.address = f"localhost:{self._listener.getsockname()[1]}"
         self.asked: list[bytes] = []
@@ -120,12 +120,12 @@ class Relay:
             avma: The address.
             kind: Size of the instruction there in bytes.
         """
-        assert self.upstream.ask(b"Z0,%x,%x" % (avma, kind)) == b"OK"
+        assert self.upstream.request(b"Z0,%x,%x" % (avma, kind)) == b"OK"
         stop = self._go_on(b"vCont;c")
         while stop.startswith((b"T1e", b"T1f")):  # the program handles SIGUSR1 and SIGUSR2
             stop = self._go_on(b"vCont;C" + stop[1:3])
         assert stop.startswith(b"T05"), stop
-        assert self.upstream.ask(b"z0,%x,%x" % (avma, kind)) == b"OK"
+        assert self.upstream.request(b"z0,%x,%x" % (avma, kind)) == b"OK"
 
     def _go_on(self, how: bytes) -> bytes:
         self.upstream.send(how)
@@ -144,13 +144,13 @@ class Relay:
     def _one(self, client: socket.socket) -> None:
         reader = PacketReader()
         while data := client.recv(1 << 16):
-            reader.feed(data)
-            while (found := reader.next()) is not None:
+            reader.feed_bytes(data)
+            while (found := reader.next_item()) is not None:
                 if found.kind is not PacketKind.PACKET:
                     continue
                 self.asked.append(found.payload)
                 reply = self._reply(found.payload)
-                client.sendall(b"+" + frame(reply))
+                client.sendall(b"+" + build_packet(reply))
 
     def _reply(self, payload: bytes) -> bytes:
         if payload[:1] in (b"D", b"k") or payload.startswith(b"vKill"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.gdb.modules import parse_libraries
 from pyprof.collectors.gdb.stub import StopReply, ThreadId
-from pyprof.collectors.gdb.target import Description, choose_arch, parse_description, register_map
+from pyprof.collectors.gdb.target import Description, build_register_map, choose_arch, parse_description
 from pyprof.errors import RemoteError, UnsupportedArchitecture
 from pyprof.model.arch import (
     AARCH64,
@@ -83,7 +83,7 @@ def test_architecture_without_rules_is_named() -> None:
 @pytest.mark.parametrize("arch", [X86_64, I386, ARM, ARMEB, AARCH64, S390X], ids=lambda arch: arch.name)
 def test_stub_without_a_description_has_the_layout_that_gdb_takes_for_granted(arch: Arch) -> None:
     assert choose_arch(None, arch) is arch
-    places = register_map(None, arch).places
+    places = build_register_map(None, arch).places
     assert places[arch.pc] is not None
     assert places[arch.sp] is not None
     offsets = [place.offset for place in places if place is not None]
@@ -97,15 +97,15 @@ def test_stub_without_a_description_needs_the_program() -> None:
 
 
 def test_registers_that_the_packet_does_not_hold_are_asked_for_one_by_one() -> None:
-    layout = register_map(None, ARM)
+    layout = build_register_map(None, ARM)
     packet = b"".join(n.to_bytes(4, "little").hex().encode() for n in range(14))
-    values = layout.values(packet, lambda number: b"%02x000000" % (number + 1))
+    values = layout.read_values(packet, lambda number: b"%02x000000" % (number + 1))
     assert values == [*range(14), 15, 16]
 
 
 def test_thumb_bit_is_no_part_of_the_pc() -> None:
     packet = b"00000000" * 15 + b"01010000"
-    assert register_map(None, ARM).values(packet, lambda _: b"")[15] == 0x100
+    assert build_register_map(None, ARM).read_values(packet, lambda _: b"")[15] == 0x100
 
 
 @pytest.mark.parametrize(("text", "pid", "tid"), [("p1f.20", 0x1F, 0x20), ("1", 0, 1), ("p01.7ca1", 1, 0x7CA1)])
@@ -125,7 +125,7 @@ def test_thread_is_read_as_it_is_spelled(text: str, pid: int, tid: int) -> None:
 )
 def test_stop_is_read(packet: bytes, kind: str, signal: int, ended: bool) -> None:
     stop = StopReply.parse(packet)
-    assert (stop.kind, stop.signal, stop.ended) == (kind, signal, ended)
+    assert (stop.kind, stop.signal, stop.is_end) == (kind, signal, ended)
 
 
 @settings(max_examples=200)

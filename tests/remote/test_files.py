@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.collectors.gdb.files import RemoteFiles
 from pyprof.collectors.gdb.link import PacketLink
-from pyprof.collectors.gdb.packets import escape
+from pyprof.collectors.gdb.packets import escape_payload
 from pyprof.collectors.gdb.stub import Stub
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, Mapping
@@ -37,7 +37,7 @@ class FileServer:
         if request.startswith(b"vFile:pread:"):
             fd, size, offset = (int(word, 16) for word in request[12:].split(b","))
             data = self._files[fd][1][offset : offset + size]
-            raw = b"F%x;" % len(data) + escape(data)
+            raw = b"F%x;" % len(data) + escape_payload(data)
             return b"+$" + raw + b"#%02x" % (sum(raw) & 255)
         return reply(b"F0") if request.startswith(b"vFile:close") else None
 
@@ -69,7 +69,7 @@ def test_file_that_is_not_here_is_fetched_and_used(tmp_path: Path) -> None:
 
     with lying(server) as liar:
         stub = Stub(PacketLink.connect(liar.address))
-        stub.begin()
+        stub.negotiate_features()
         diagnostics = Diagnostics()
         files = RemoteFiles(stub, far, "", str(tmp_path), diagnostics)
         mappings = mappings_of(elf, far)
@@ -95,7 +95,7 @@ def test_file_that_is_here_is_not_fetched() -> None:
     server = FileServer({})
     with lying(server) as liar:
         stub = Stub(PacketLink.connect(liar.address))
-        stub.begin()
+        stub.negotiate_features()
         files = RemoteFiles(stub, str(program), "", "", Diagnostics())
         files.fetch_missing(mappings_of(elf, str(program)), lambda avma, size: bytes(elf.at_svma(avma, size)))
         assert server.opened == []
@@ -105,7 +105,7 @@ def test_file_that_is_here_is_not_fetched() -> None:
 def test_stub_without_files_costs_one_question() -> None:
     with lying(lambda _: None) as liar:
         stub = Stub(PacketLink.connect(liar.address))
-        stub.begin()
-        assert stub.whole_file("/proc/1/maps", 1 << 20) is None
+        stub.negotiate_features()
+        assert stub.read_whole_file("/proc/1/maps", 1 << 20) is None
         assert honest(b"vFile:open:00,0,0") == b""
         stub.link.close()

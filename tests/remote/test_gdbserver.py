@@ -63,7 +63,7 @@ def test_recorded_stacks_equal_the_ladder_and_the_target_runs_on(tmp_path: Path)
 
 def test_threads_that_sleep_are_sampled_only_if_asked_for(tmp_path: Path) -> None:
     with running(ladder("ladder"), "spin", LIFE) as program:
-        while procfs.state(program.pid, program.pid) == "running":
+        while procfs.read_state(program.pid, program.pid) == "running":
             time.sleep(0.01)  # until the main thread waits for its threads
         with gdbserver(program.pid) as address:
             assert record(address, tmp_path, seconds=0.7).summary["threads"] == 4

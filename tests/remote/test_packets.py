@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.gdb.link import PacketLink, parse_address
-from pyprof.collectors.gdb.packets import MAX_PAYLOAD, Incoming, PacketKind, PacketReader, escape, frame, unescape
+from pyprof.collectors.gdb.packets import (
+    MAX_PAYLOAD,
+    Incoming,
+    PacketKind,
+    PacketReader,
+    build_packet,
+    escape_payload,
+    unescape_payload,
+)
 from pyprof.errors import RemoteError, UsageError
 
 pytestmark = pytest.mark.fuzz
@@ -20,31 +28,31 @@ pytestmark = pytest.mark.fuzz
 def everything(data: bytes, step: int = 1 << 20) -> list[Incoming]:
     reader, found = PacketReader(), []
     for at in range(0, len(data), step):
-        reader.feed(data[at : at + step])
-        while (item := reader.next()) is not None:
+        reader.feed_bytes(data[at : at + step])
+        while (item := reader.next_item()) is not None:
             found.append(item)
     return found
 
 
 def test_packet_is_framed_as_in_the_manual() -> None:
-    assert frame(b"OK") == b"$OK#9a"
-    assert frame(b"") == b"$#00"
-    assert escape(b"a}b#$*") == b"a}]b}\x03}\x04}\n"
+    assert build_packet(b"OK") == b"$OK#9a"
+    assert build_packet(b"") == b"$#00"
+    assert escape_payload(b"a}b#$*") == b"a}]b}\x03}\x04}\n"
 
 
 def test_run_length_of_the_manual_is_expanded() -> None:
-    assert unescape(b"0* ") == b"0000"
-    assert unescape(b'0*"00') == b"00000000"
+    assert unescape_payload(b"0* ") == b"0000"
+    assert unescape_payload(b'0*"00') == b"00000000"
 
 
 def test_escaped_byte_may_be_repeated() -> None:
-    assert unescape(b"}\x03* ") == b"####"
+    assert unescape_payload(b"}\x03* ") == b"####"
 
 
 @pytest.mark.parametrize("body", [b"*!", b"a*", b"a*\x1f", b"}", b"ab}"])
 def test_body_without_sense_is_an_error(body: bytes) -> None:
     with pytest.raises(RemoteError):
-        unescape(body)
+        unescape_payload(body)
 
 
 def test_wrong_checksum_is_told_from_a_packet() -> None:
@@ -59,7 +67,7 @@ def test_notification_and_acknowledgements_stand_between_packets() -> None:
 
 @given(st.lists(st.binary(max_size=200), max_size=6), st.integers(1, 30))
 def test_payloads_come_back_however_the_bytes_are_cut(payloads: list[bytes], step: int) -> None:
-    found = everything(b"".join(frame(payload) for payload in payloads), step)
+    found = everything(b"".join(build_packet(payload) for payload in payloads), step)
     assert found == [Incoming(PacketKind.PACKET, payload) for payload in payloads]
 
 
@@ -107,7 +115,7 @@ def test_stub_that_never_stops_talking_is_left(flood: bytes) -> None:
     thread.start()
     link = PacketLink(ours, "stub", answer_s=0.2)
     with pytest.raises(RemoteError):
-        link.ask(b"g")
+        link.request(b"g")
     link.close()
     thread.join()
     theirs.close()

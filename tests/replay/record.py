@@ -18,7 +18,7 @@ from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.replay.log import LoggedCollector
-from pyprof.collectors.targets.selection import select
+from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.elf.file import ElfFile
@@ -64,7 +64,10 @@ def _process(name: str, options: CollectOptions, *command: str | Path) -> Iterat
     diagnostics = Diagnostics()
     files = _files(diagnostics)
     with running(*command) as pid:
-        yield open_collector(name, select(TargetOptions(pids=(pid,))), options, diagnostics, files.runtimes), files
+        yield (
+            open_collector(name, select_processes(TargetOptions(pids=(pid,))), options, diagnostics, files.runtimes),
+            files,
+        )
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.targets.selection import select
+from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.filter import selected, through
 from pyprof.model.markers import UNSAMPLED
@@ -23,7 +23,7 @@ def recorded(collector: str, pids: Sequence[int]) -> Profile:
     """Return the profile. On a machine with shared processors it may also contain unsampled time."""
     diagnostics, unwind = Diagnostics(), UnwindOptions()
     files = RecordingFiles(unwind, diagnostics)
-    selection = select(TargetOptions(pids=tuple(pids)))
+    selection = select_processes(TargetOptions(pids=tuple(pids)))
     try:
         opened = open_collector(collector, selection, CollectOptions(rate_hz=400), diagnostics, files.runtimes)
     except PerfNotAllowed as error:

@@ -36,7 +36,7 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
 
 @pytest.fixture(scope="module")
 def here() -> AddressSpace:
-    return procfs.address_space(os.getpid(), 1, 0)
+    return procfs.read_address_space(os.getpid(), 1, 0)
 
 
 def test_answer_is_what_reading_the_files_here_gives(ends: tuple[Channel, Channel], here: AddressSpace) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.thread_lives import Leaving
+from pyprof.collectors.thread_lives import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.exporters.base import JournalBeginning
 from pyprof.interpreters.code_book import CodeBook
@@ -79,7 +79,7 @@ class Churn:
         self._book = book
         self._diagnostics = diagnostics
         self._infos: dict[ThreadKey, ThreadInfo] = {}
-        self._leaving: Leaving[ThreadKey] = Leaving()
+        self._leaving: DelayedRemoval[ThreadKey] = DelayedRemoval()
         self._now: set[ThreadKey] = set()
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -119,7 +119,9 @@ class Churn:
         regs = np.zeros((THREADS, len(X86_64.registers)), np.uint64)
         regs[:, X86_64.pc], regs[:, X86_64.sp] = np.resize(functions, THREADS) + 1, 0x7000
         slab = StackSlab(np.zeros(64, np.uint8), 0x7000 * ones.astype(np.uint64), 0 * ones, 64 * ones)
-        batch = bare_batch(X86_64, self.source_id, np.zeros(THREADS, np.uint8), ones * number, own * ones, tid)
+        batch = build_stackless_batch(
+            X86_64, self.source_id, np.zeros(THREADS, np.uint8), ones * number, own * ones, tid
+        )
         return replace(
             batch,
             space=ones.astype(np.int32) * number,
@@ -136,7 +138,7 @@ class Churn:
         return list(self._infos.values())
 
     def retire(self) -> None:
-        for key in self._leaving.settle(self._infos.keys() - self._now):
+        for key in self._leaving.take_gone(self._infos.keys() - self._now):
             del self._infos[key]
 
     def stats(self) -> CollectorStats:

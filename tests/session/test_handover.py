@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.base import NOBODY
-from pyprof.collectors.batch_builder import bare_batch
-from pyprof.collectors.batch_flush import cut_at_flushes
+from pyprof.collectors.batch_builder import build_stackless_batch
+from pyprof.collectors.batch_flush import split_at_flushes
 from pyprof.flush_protocol import NEVER_NS, FlushProtocol
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch, SampleKind
@@ -79,7 +79,9 @@ def test_samples_wanted_again_and_again_are_due_after_each_handover() -> None:
 
 def samples(times: list[int]) -> SampleBatch:
     column = np.array(times, np.int64)
-    return bare_batch(X86_64, NOBODY, np.full(len(times), SampleKind.STOPPED, np.uint8), column, column, column)
+    return build_stackless_batch(
+        X86_64, NOBODY, np.full(len(times), SampleKind.STOPPED, np.uint8), column, column, column
+    )
 
 
 @given(
@@ -102,7 +104,7 @@ def test_each_window_has_the_samples_of_its_own_time_however_late_they_come(
         times = [now + sum(gaps[: n + 1]) for n in range(len(gaps))]
         now = max([now, *times]) + delay
         taken += times
-        for batch in cut_at_flushes(handover, [samples(times)], now):
+        for batch in split_at_flushes(handover, [samples(times)], now):
             window += batch.time_ns.tolist()
             while wanted and handover.is_ready(wanted[0]):
                 windows.append((handover.given_ns, window))

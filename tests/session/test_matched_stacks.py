@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.merge import Evaluators, merge
@@ -204,7 +204,7 @@ class Made:
         columns = np.array(pcs, np.uint64), exact, trust, np.array(sps, np.uint64)
         self.walks.append(Walk(start, *columns, ends, zeros, zeros, none))
         ids = np.ones(n, np.int64)
-        plain = bare_batch(X86_64, 1, np.zeros(n, np.uint8), ids, ids, ids)
+        plain = build_stackless_batch(X86_64, 1, np.zeros(n, np.uint8), ids, ids, ids)
         chains = {at: lane[2] for at, lane in enumerate(lanes) if lane[2] is not None}
         return replace(plain, space=np.full(n, SPACE.id, np.int32), spaces={SPACE.id: SPACE}, chains=chains)
 

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.linux.rights import memory_file
+from pyprof.collectors.linux.rights import create_memory_file
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.sample import OuterStack
 from pyprof.model.summary import Summary
@@ -227,12 +227,12 @@ def test_message_that_the_kernel_does_not_seal_comes_all_the_same(monkeypatch: p
     held: list[mmap.mmap] = []
 
     def mapped(name: str, sealing: bool) -> int:
-        file = memory_file(name, sealing)
+        file = create_memory_file(name, sealing)
         os.ftruncate(file, 1 << 21)
         held.append(mmap.mmap(file, 1 << 21))
         return file
 
-    monkeypatch.setattr(channel, "memory_file", mapped)
+    monkeypatch.setattr(channel, "create_memory_file", mapped)
     ours, theirs = Channel.pair()
     ours.send([bytes(1 << 20), b"abc"])
     received = theirs.receive(5)
@@ -309,7 +309,7 @@ def test_kernels_before_6_3_have_memory_files_too(monkeypatch: pytest.MonkeyPatc
         return create(name, asked)
 
     monkeypatch.setattr(os, "memfd_create", refusing)
-    fd = memory_file("old", sealing=True)
+    fd = create_memory_file("old", sealing=True)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
     os.close(fd)
     assert flags == [os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | 8, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING]

@@ -27,7 +27,7 @@ from pyprof.collectors.perf.thread_names import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.replay.log import LoggedCollector
-from pyprof.collectors.thread_lives import Leaving
+from pyprof.collectors.thread_lives import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
@@ -137,11 +137,11 @@ def test_no_collector_that_tells_parts_is_missing_here() -> None:
 
 def test_tables_of_threads_tell_the_lives_of_threads() -> None:
     lives, names, targets = Part(), ThreadNames.__new__(ThreadNames), Targets.__new__(Targets)
-    names.__dict__.update(_lives=lives, _names={}, _leaving=Leaving())
+    names.__dict__.update(_lives=lives, _names={}, _leaving=DelayedRemoval())
     names.retire(set())
     assert lives.told == [()]
     targets.__dict__.update(by_pid={}, _infos={}, _seen=set(), _root_of={}, _young={}, refused={2**22 + 1})
-    targets.__dict__.update(_leaving=Leaving(), _unseen=Leaving(), _ids=SimpleNamespace(lives=lives))
+    targets.__dict__.update(_leaving=DelayedRemoval(), _unseen=DelayedRemoval(), _ids=SimpleNamespace(lives=lives))
     targets.retire()
     assert (len(lives.told), targets.refused) == (2, set())
 

@@ -125,7 +125,7 @@ def test_behind_a_stub_a_worker_that_does_not_get_its_processor_time_is_waited_f
 def test_what_the_loop_has_waited_before_it_began_does_not_count(
     worker: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(procfs, "waited_s", lambda pid, tid: 60.0)
+    monkeypatch.setattr(procfs, "read_waited_s", lambda pid, tid: 60.0)
     link = WorkerLink(worker, NAMES_S, patient=True)
     link.begin_loop()
     link.end()
@@ -139,7 +139,7 @@ def test_what_the_loops_thread_waits_after_it_ended_does_not_count(
     worker: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop_s = [0.0]
-    monkeypatch.setattr(procfs, "waited_s", lambda pid, tid: loop_s[0])
+    monkeypatch.setattr(procfs, "read_waited_s", lambda pid, tid: loop_s[0])
     link = WorkerLink(worker, NAMES_S, patient=True)
     link.begin_loop()
     link.end()
@@ -211,10 +211,10 @@ def test_waiting_for_a_processor_is_told_from_sleeping() -> None:
         assert program.stdout is not None
         program.stdout.readline()
     sleeper = programs[-1].pid
-    slept_s = procfs.waited_s(sleeper, sleeper)
-    while any(procfs.waited_s(each.pid, each.pid) < slept_s + 0.1 for each in programs[:2]):
+    slept_s = procfs.read_waited_s(sleeper, sleeper)
+    while any(procfs.read_waited_s(each.pid, each.pid) < slept_s + 0.1 for each in programs[:2]):
         time.sleep(0.01)
-    assert procfs.waited_s(sleeper, sleeper) < slept_s + 0.1
+    assert procfs.read_waited_s(sleeper, sleeper) < slept_s + 0.1
     for program in programs:
         program.kill()
         program.communicate()
@@ -230,7 +230,7 @@ def test_worker_whose_answers_are_wanted_at_once_is_hurried_until_it_has_answere
 
 def test_worker_that_is_waited_for_comes_before_others_where_that_is_allowed() -> None:
     pairs = [Channel.pair() for _ in range(3)]
-    rights = int(procfs.thread_status(os.getpid())["CapEff"], 16)
+    rights = int(procfs.read_thread_status(os.getpid())["CapEff"], 16)
     with subprocess.Popen(["sleep", "600"]) as child:
         before = os.getpriority(os.PRIO_PROCESS, child.pid)
         Worker(child, *(ours for ours, _ in pairs)).prefer()

@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.collectors.linux import procfs, rights
 from pyprof.collectors.linux.rights import NOBODY, UNUSED_USERS
-from pyprof.collectors.targets.selection import select
+from pyprof.collectors.targets.selection import select_processes
 from pyprof.flush_protocol import Stride
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import opening
@@ -97,7 +97,7 @@ def test_confined_worker_records_beside_whose_names_everything_else_comes_first(
     """Start the agent's worker, which requests a lower priority and may not if it is confined."""
     options = RecordOptions(rate=100, collector="ptrace", sandbox=True)
     with python(BUSY) as target:
-        selection = select(TargetOptions(pids=(target.pid,)))
+        selection = select_processes(TargetOptions(pids=(target.pid,)))
         with opening.of_selection(selection, options, "agent", 1.0, Stride()) as recording:
             recording.start()
             until(lambda: recording.samples > 5 or recording.failure)

@@ -25,7 +25,7 @@ from pyprof.agent import own_cpu, reading
 from pyprof.agent.control_socket import NAME
 from pyprof.agent.segments import SegmentName
 from pyprof.agent.time_parsing import TimeSpan
-from pyprof.collectors.linux.children import descendants
+from pyprof.collectors.linux.children import find_descendants
 from pyprof.errors import PyprofError
 from pyprof.records import dataclass
 
@@ -88,7 +88,7 @@ def started(folder: Path, config: Path) -> subprocess.Popen[bytes]:
 
 def kill(agent: subprocess.Popen[bytes], all_of_it: bool) -> int:
     """Kill an agent, with all of its workers or alone, and return the time in nanoseconds."""
-    pids = [agent.pid, *(descendants([agent.pid]) if all_of_it else ())]
+    pids = [agent.pid, *(find_descendants([agent.pid]) if all_of_it else ())]
     at = time.time_ns()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -186,7 +186,7 @@ class Measured:
 
 def measured(agent: int, spool: Path) -> Measured:
     descriptors = 0
-    for pid in (agent, *descendants([agent])):
+    for pid in (agent, *find_descendants([agent])):
         try:
             descriptors += len(os.listdir(f"/proc/{pid}/fd"))
         except OSError:
@@ -222,7 +222,7 @@ def live_through_days(folder: Path, hours: float, look_s: float) -> tuple[list[M
             if len(found) % _OFTEN == _OFTEN // 2:
                 asking = subprocess.run([*ask, "-d", "0.3", "-o", str(folder / "asked.pyprof")], stderr=subprocess.PIPE)
                 refusals += [asking.stderr.decode()] if asking.returncode else []
-        workers = descendants([agent.pid])
+        workers = find_descendants([agent.pid])
         agent.terminate()
         code = agent.wait(60)
     finally:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.linux.procfs import tasks
+from pyprof.collectors.linux.procfs import list_tasks
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
@@ -153,7 +153,7 @@ def states(pid: int) -> set[str]:
     """Return the states of all existing threads of a process and its children, and assert that none is traced."""
     found: set[str] = set()
     try:
-        tids = tasks(pid)
+        tids = list_tasks(pid)
     except ProcessLookupError:
         return found
     for tid in tids:

@@ -20,7 +20,7 @@ from pyprof.cli.live.terminal import Terminal
 from pyprof.cli.live.view import View
 from pyprof.cli.live.watched import WatchedTargets
 from pyprof.cli.terminal import line
-from pyprof.collectors.targets.launch import Launched, launch
+from pyprof.collectors.targets.launch import LaunchedCommand, launch
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.records import dataclass
 from pyprof.session.recording import Recording
@@ -58,7 +58,7 @@ class LiveSession:
         self._feed: Feed | None = None
         self._ending = EndBySignals(self._leave, self._stuck)
 
-    def _launched(self) -> Launched | None:
+    def _launched(self) -> LaunchedCommand | None:
         """Start the command. Its output to the terminal that the screen uses goes into a file and is printed at the
         end.
         """

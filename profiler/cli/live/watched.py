@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from pyprof.collectors.targets.launch import Launched
+from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.records import replace
 from pyprof.session import opening
@@ -29,7 +29,7 @@ class WatchedTargets:
     def __init__(
         self,
         targets: TargetOptions | None,
-        command: Launched | None,
+        command: LaunchedCommand | None,
         options: RecordOptions,
         stuck: Callable[[], None] = lambda: os._exit(1),
     ) -> None:

@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Self
 
-from pyprof.collectors.linux.rights import memory_file
+from pyprof.collectors.linux.rights import create_memory_file
 from pyprof.records import dataclass
 
 Part = bytes | bytearray | memoryview
@@ -180,7 +180,7 @@ def _aligned(part: Part) -> tuple[Part, bytes]:
 
 
 def _memory_file(pieces: Sequence[Part]) -> int:
-    file = memory_file("pyprof", sealing=True)
+    file = create_memory_file("pyprof", sealing=True)
     try:
         for at in range(0, len(pieces), _IOV_MAX):
             rest = [memoryview(piece) for piece in pieces[at : at + _IOV_MAX] if len(piece)]

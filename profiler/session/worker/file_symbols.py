@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.collectors.linux.mapped_memory import make_guarded_reader
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.symbols import MOST_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
@@ -183,7 +183,7 @@ def _answered(received: Received) -> list[Part]:
         number, pid, root, mappings, contested, starts, wanted = pickle.loads(received.parts[0])
         image = ProgramImage(contested=contested)
         places = tuple(Mapping(*each) for each in mappings)
-        read = guarded(partial(_read, received.fds, image), partial(_maps, received.fds), places)
+        read = make_guarded_reader(partial(_read, received.fds, image), partial(_maps, received.fds), places)
         space = AddressSpace(0, pid, 0, places, read, root, image=image)
         by_start = {module.start: module for module in space.modules}
         modules = [by_start[start] for start in starts]

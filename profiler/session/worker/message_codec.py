@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.collectors.linux.mapped_memory import make_guarded_reader
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
@@ -397,7 +397,7 @@ class Unpacker:
             except (OSError, OverflowError):
                 return b""
 
-        inner = guarded(read, maps, mappings)
+        inner = make_guarded_reader(read, maps, mappings)
 
         def uncontested(avma: int, size: int) -> bytes:
             return b"" if image.is_contested(avma) else inner(avma, size)

@@ -179,7 +179,7 @@ class Worker:
 
     def waited_s(self) -> float:
         """Return how long the worker has waited for a processor, in seconds."""
-        return procfs.waited_s(self.pid, self.pid)
+        return procfs.read_waited_s(self.pid, self.pid)
 
     def prefer(self) -> None:
         """Raise the priority of the worker, because the user waits for it to end."""

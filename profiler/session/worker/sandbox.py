@@ -1,7 +1,7 @@
 """The worker's sandbox: before it parses files, the worker gives up its user, its capabilities and most system calls.
 
-A Sandbox first starts the file broker, which keeps the original rights. confine() cannot be undone. Python reads files
-when it imports modules, so load() imports everything that the worker will need.
+A Sandbox first starts the file broker, which keeps the original rights. confine_process() cannot be undone. Python
+reads files when it imports modules, so load() imports everything that the worker will need.
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ class Sandbox:
         demangle.use(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):
-            code = seccomp.program(os.uname().machine, os.getpid(), _CALLS)
+            code = seccomp.build_filter(os.uname().machine, os.getpid(), _CALLS)
         missing = (SHARED_USER,) if rights.become_unprivileged() == rights.NOBODY else ()
         libc.drop_capabilities()
-        rights.hide()
+        rights.hide_process()
         try:
-            seccomp.confine(code)
+            seccomp.confine_process(code)
         except OSError:
             return (UNCONFINED, *missing)
         return missing

@@ -332,19 +332,19 @@ class WorkerLink:
     def begin_loop(self) -> None:
         """Note that the sampler's loop starts in this thread."""
         tid = threading.get_native_id()
-        self._loop = tid, procfs.waited_s(os.getpid(), tid)
+        self._loop = tid, procfs.read_waited_s(os.getpid(), tid)
         self._overtime.looping = True
 
     def waits(self) -> dict[int, float]:
         """Return the time that each thread of this process and of the worker has waited for a processor, in seconds."""
-        return procfs.waits(os.getpid()) | procfs.waits(self.worker.pid)
+        return procfs.read_waits(os.getpid()) | procfs.read_waits(self.worker.pid)
 
     def _waited_s(self) -> float:
         return self.worker.waited_s() + self._loop_waited_s() + self._replied_s
 
     def _loop_waited_s(self) -> float:
         tid, seconds = self._loop
-        return max(procfs.waited_s(os.getpid(), tid) - seconds, 0) if tid else seconds
+        return max(procfs.read_waited_s(os.getpid(), tid) - seconds, 0) if tid else seconds
 
     def take_longer(self, times: float) -> None:
         """Multiply the time that the worker may take after end()."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.linux.procfs import address_space
+from pyprof.collectors.linux.procfs import read_address_space
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
@@ -117,7 +117,7 @@ def wait_for_library(pid: int) -> dict[str, ElfFile]:
     """Return the images of the program and its library, rebuilt from memory alone."""
     deadline = time.monotonic() + 20
     while True:
-        space = address_space(pid, 1, 0)
+        space = read_address_space(pid, 1, 0)
         modules = {m.name: m for m in space.modules if m.name in ("program", "library.so")}
         if len(modules) == 2 or time.monotonic() > deadline:
             break
