@@ -12,8 +12,7 @@ ptrace/            Samples of live processes, taken by short stops
 replay/            A log of a collector's batches, and a collector that replays it
 targets/           The processes to record, checks whether they can be recorded, and their mappings over time
 base               The protocol of a collector, which produces batches of samples until it is stopped
-batch_builder      A builder of batches: columns of samples, and the memory for copies of their stacks
-batch_flush        Division of batches at the times of requested flushes
+batch_builder      A builder of batches with their stack copies, and the division of batches at flushes
 closed_collectors  Statistics and threads of collectors that are already closed
 cpu_accounts       Processor time of the recorded processes as the kernel accounts it
 registry           The list of collectors: by name, or the first one that is permitted and sees whole stacks

@@ -14,7 +14,7 @@ from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import Collector
-    from pyprof.collectors.targets.request import CollectorTarget, InterpreterReaders, Request
+    from pyprof.collectors.targets.collector_request import CollectorTarget, InterpreterReaders, Request
     from pyprof.collectors.targets.selection import Selection
     from pyprof.diagnostics import Diagnostics, Finding
     from pyprof.options import CollectOptions
@@ -141,7 +141,7 @@ def open_collector(
     Raises:
         PyprofError: The collector's error. For AUTO, the first collector's reason if none can be used.
     """
-    from pyprof.collectors.targets.request import Request
+    from pyprof.collectors.targets.collector_request import Request
 
     request = Request(selection, options, diagnostics, interpreters, program)
     while True:

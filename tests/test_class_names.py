@@ -11,9 +11,8 @@ from tests.test_layers import sources
 
 PARALLEL = {
     "RowReader": {"pyprof.unwind.formats.exidx.rows", "pyprof.unwind.formats.sframe.rules"},
-    "Sampler": {"pyprof.collectors.bpf.sampler", "pyprof.collectors.ptrace.sampler"},
 }
-"""Names that parallel modules share, because no module uses two of them: for each format, or for each collector."""
+"""Names that parallel modules share, because no module uses two of them: one for each format."""
 
 
 @cache

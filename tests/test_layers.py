@@ -193,7 +193,7 @@ def calls_and_imports(path: Path) -> set[str]:
 
 OWN_SIGNALS = {
     "collectors/targets/launch.py",
-    "collectors/ptrace/guard.py",
+    "collectors/ptrace/thread_stop.py",
     "profiler/__main__.py",
     "profiler/session/worker/deadline.py",
     "profiler/session/worker/process.py",

@@ -3,19 +3,19 @@
 sampler.bpf.c is the program and awaiters.h a part of it. sampler.h has what it shares with its reader. `build` compiles
 them to sampler.MACHINE.o.
 
-abi             The contents of sampler.h as columns
-collector       A collector that uses the program: registers, stack and interpreter frames of one instant
-kernel_types    Offsets of fields in the running kernel's structures, from the kernel's type information
-locks           Waits for locks: the lock, and the time until the thread got it
-object          A compiled BPF object made ready for the kernel: its maps, its type information, its programs
-records         Records of the ring as columns
-ring            The ring buffer that the programs fill, read without a copy
-run_times       The time that samples of running threads stand for, from the kernel's account of their turns
-sampler         The program in the kernel with its maps and the events that trigger it
-source          The source of samples for the collector that tracks the processes
-wait_collector  A collector of threads' wall-clock time, with the stacks of waits
-wait_context    The context of waits: the lock outside each stack, and inside it the waker
-wait_rates      The limits for recording single waits: as many as can be unwound, shorter ones if there are few
-waits           Waits as the kernel reports them: the time that each stack stands for, and time without a stack
-wakers          The waker of a thread as the kernel reports it, and what that means for the wait
+abi              The contents of sampler.h as columns
+collector        A collector that uses the program: registers, stack and interpreter frames of one instant
+kernel_types     Offsets of fields in the running kernel's structures, from the kernel's type information
+locks            Waits for locks: the lock, and the time until the thread got it
+object           A compiled BPF object made ready for the kernel: its maps, its type information, its programs
+records          Records of the ring as columns
+ring             The ring buffer that the programs fill, read without a copy
+run_times        The time that samples of running threads stand for, from the kernel's account of their turns
+sampler          The program in the kernel with its maps and the events that trigger it
+source           The source of samples for the collector that tracks the processes
+wait_accounting  Waits as the kernel reports them: the time that each stack stands for, and time without a stack
+wait_collector   A collector of threads' wall-clock time, with the stacks of waits
+wait_context     The context of waits: the lock outside each stack, and inside it the waker
+wait_rates       The limits for recording single waits: as many as can be unwound, shorter ones if there are few
+wakers           The waker of a thread as the kernel reports it, and what that means for the wait
 """

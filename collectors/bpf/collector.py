@@ -15,8 +15,8 @@ from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.perf.batches import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import NEVER_STOPPED, PerfCollector
 from pyprof.collectors.perf.cpu_events import Silent
+from pyprof.collectors.perf.event_scope import Scope, choose_record_scope
 from pyprof.collectors.perf.reader import FOREVER_NS
-from pyprof.collectors.perf.scope import Scope, choose_record_scope
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import WaitEnds
-from pyprof.collectors.bpf.waits import ContinuedWait, StacklessWait, WaitTimes
+from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait, WaitTimes
 from pyprof.collectors.bpf.wakers import FUTEX_WAITS, has_named_waker
 from pyprof.model.blocked_frame import NOT_ONE_BY_ONE, Blocked
 from pyprof.model.markers import Mark, MarkKind

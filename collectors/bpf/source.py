@@ -30,7 +30,7 @@ from pyprof.collectors.bpf.ring import FOREVER_NS
 from pyprof.collectors.bpf.sampler import BpfSampler, WaitingThread
 from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.absent_pages import AbsentPages
+from pyprof.collectors.perf.copy_size import AbsentPages
 from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics

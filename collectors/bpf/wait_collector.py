@@ -21,8 +21,7 @@ from pyprof.collectors.bpf.locks import LockWaits, find_lock_addresses, is_lock_
 from pyprof.collectors.bpf.records import I64, Records
 from pyprof.collectors.bpf.run_times import RunTimes
 from pyprof.collectors.bpf.source import BpfSource
-from pyprof.collectors.bpf.wait_context import WaitContext
-from pyprof.collectors.bpf.waits import (
+from pyprof.collectors.bpf.wait_accounting import (
     FOR_PROCESSOR,
     LATENCY_NS,
     SwitchOut,
@@ -31,6 +30,7 @@ from pyprof.collectors.bpf.waits import (
     rebuild_table,
     state_letter,
 )
+from pyprof.collectors.bpf.wait_context import WaitContext
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.perf.batches import RingBatches, split_by_width

@@ -11,7 +11,7 @@ from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.locks import LockWaits
 from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.bpf.source import BpfSource
-from pyprof.collectors.bpf.waits import ContinuedWait, StacklessWait
+from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait
 from pyprof.collectors.bpf.wakers import describe_waker
 from pyprof.collectors.linux.perf_arch import HERE
 from pyprof.model.markers import Mark

@@ -1,4 +1,4 @@
-"""Stopping and resuming through a stub, in one of three ways that connect.py chooses:
+"""Stopping and resuming through a stub, in one of three ways that connection.py chooses:
 
     NonStop    each thread is stopped alone while it is read; the others run on (non_stop.py)
     AllStop    Ctrl-C stops everything, everything is read, everything continues

@@ -13,8 +13,7 @@ import struct
 from collections.abc import Iterator
 
 from pyprof.collectors.gdb.memory import PageCache, RemoteMemory
-from pyprof.collectors.gdb.stub import Stub
-from pyprof.collectors.gdb.xml import parse_xml
+from pyprof.collectors.gdb.stub import Stub, parse_xml
 from pyprof.collectors.linux.link_map import LinkedObject, find_debug_address, read_linked_objects, read_string
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import FormatError, RemoteError

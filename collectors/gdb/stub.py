@@ -1,18 +1,48 @@
-"""The requests to a stub as methods: features, objects, memory, registers, threads, files. control.py has those that
-run the target.
-
-An `E` reply gives None or an empty value. Silence raises ConnectionLost, and invalid data RemoteError. Every answer has
-a size limit. See the GDB manual, "Packets", "General Query Packets", "vFile Packets".
-"""
+"""The requests to a stub as methods (features, objects, memory, registers, threads, files), and a parser of its XML."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
+from xml.parsers import expat
 
 from pyprof.collectors.gdb.link import PacketLink
 from pyprof.collectors.gdb.packets import escape_payload
 from pyprof.errors import RemoteError
 from pyprof.records import dataclass, field
+
+Start = Callable[[str, dict[str, str]], None]
+
+
+def parse_xml(
+    what: str,
+    text: bytes,
+    start: Start,
+    end: Callable[[str], None] | None = None,
+    words: Callable[[str], None] | None = None,
+) -> None:
+    """Parse a document and call the handlers, which may raise KeyError and ValueError for missing or invalid
+    attributes.
+
+    Raises:
+        RemoteError: The document is not valid.
+    """
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = start
+    if end is not None:
+        parser.EndElementHandler = end
+    if words is not None:
+        parser.CharacterDataHandler = words
+
+    def refuse(*_: object) -> None:
+        raise RemoteError(f"the stub's {what} defines entities")
+
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(text, True)
+    except (expat.ExpatError, KeyError, ValueError) as error:
+        raise RemoteError(f"the stub's {what} is broken: {error}") from None
+
 
 MAX_OBJECT = 4 << 20
 MAX_THREADS = 1 << 16

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyprof.collectors.gdb.xml import parse_xml
+from pyprof.collectors.gdb.stub import parse_xml
 from pyprof.errors import RemoteError, UnsupportedArchitecture
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.records import dataclass, field, replace

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pyprof.collectors.gdb.stub import MAX_THREADS, Stub, ThreadId
-from pyprof.collectors.gdb.xml import parse_xml
+from pyprof.collectors.gdb.stub import MAX_THREADS, Stub, ThreadId, parse_xml
 from pyprof.collectors.linux.procfs import parse_stat
 from pyprof.errors import FormatError, RemoteError
 from pyprof.records import dataclass

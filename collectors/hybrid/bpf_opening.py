@@ -14,7 +14,7 @@ from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.ring import list_online_cpus
-from pyprof.collectors.targets.request import CollectorTarget, Request
+from pyprof.collectors.targets.collector_request import CollectorTarget, Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.flush_protocol import FlushProtocol
 from pyprof.options import CollectOptions

@@ -22,10 +22,10 @@ from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
+from pyprof.collectors.perf.event_scope import choose_scope
 from pyprof.collectors.perf.ring import list_online_cpus
-from pyprof.collectors.perf.scope import choose_scope
 from pyprof.collectors.ptrace.opening import by_stops
-from pyprof.collectors.targets.request import CollectorTarget, Request
+from pyprof.collectors.targets.collector_request import CollectorTarget, Request
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.model.reasons import said
 from pyprof.options import CollectOptions

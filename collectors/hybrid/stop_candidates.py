@@ -114,7 +114,7 @@ class StopCandidates:
     def pids(self) -> tuple[int, ...]:
         return tuple(sorted({self._cases[key].pid for key in self._stopped}))
 
-    def find(self, known: Container[int]) -> Iterable[int]:
+    def find_new(self, known: Container[int]) -> Iterable[int]:
         """Return the processes of chosen threads that are not known yet."""
         self.watch()
         return [pid for pid in self.pids if pid not in known and os.path.exists(f"/proc/{pid}")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.hybrid.stop_candidates import StopCandidates
-from pyprof.collectors.targets.request import Request
+from pyprof.collectors.targets.collector_request import Request
 from pyprof.records import replace
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyprof.collectors.base import Collector, PartialVisibility
 from pyprof.collectors.hybrid.bpf_opening import in_its_place
 from pyprof.collectors.ptrace import opening as ptrace
-from pyprof.collectors.targets.request import CollectorTarget, Request
+from pyprof.collectors.targets.collector_request import CollectorTarget, Request
 from pyprof.errors import PyprofError
 from pyprof.options import CollectOptions
 from pyprof.records import replace

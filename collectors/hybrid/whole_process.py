@@ -33,7 +33,7 @@ class CollectorPart(Collector, Protocol):
     @property
     def source_ids(self) -> frozenset[int]: ...
 
-    def news(self) -> set[int]: ...
+    def take_new_processes(self) -> set[int]: ...
 
     @property
     def alive(self) -> list[int]: ...
@@ -72,7 +72,7 @@ class WholeProcessCollector:
         self._now = self._openers[self._by_stops](list(pids), True)
 
     def batches(self) -> Iterator[SampleBatch]:
-        self._by_image.changed(self._now.news())
+        self._by_image.changed(self._now.take_new_processes())
         self._by_image.look(all_of_them=True)
         while True:
             if self._stopping:
@@ -111,7 +111,7 @@ class WholeProcessCollector:
         return self._by_stops and time.monotonic_ns() < self._calm_ns
 
     def _is_turn(self) -> bool:
-        self._by_image.changed(self._now.news())
+        self._by_image.changed(self._now.take_new_processes())
         self._by_image.look()
         self._by_image.forget(set(self._now.alive).__contains__)
         return self._wanted() != self._by_stops

@@ -141,7 +141,7 @@ class Poller:
     """A finder that reads /proc. It misses children that start and end between two readings."""
 
     note = POLLING_NOTE
-    news = -1
+    event_fd = -1
 
     def __init__(self) -> None:
         self._not_before = 0
@@ -223,7 +223,7 @@ def list_children_by_parent(pids: set[int]) -> list[int]:
 
 
 def _readable(channel: socket.socket, within_s: float) -> bool:
-    """Wait until a socket is readable. select() supports no descriptor above 1023, and a recording may have thousands
+    """Wait until a socket is readable. select(2) supports no descriptor above 1023, and a recording may have thousands
     open.
     """
     waiting = select.poll()

@@ -1,6 +1,7 @@
-"""Information about processes in /proc. Paths in /proc/PID/maps are hostile input; the kernel controls everything else.
+"""Information about processes and stopped tasks in /proc.
 
-Reads use a descriptor of /proc/PID, so that a reused pid is never mistaken for the process.
+Paths in /proc/PID/maps are hostile input; the kernel controls everything else. Reads use a descriptor of /proc/PID, so
+that a reused pid is never mistaken for the process.
 """
 
 from __future__ import annotations
@@ -482,3 +483,53 @@ def compute_start_ns(text: bytes) -> int:
         return 0
     booted_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return booted_ns + stat.start * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+
+
+ENDED_STATES = "ZX"
+_SIZE = 1024
+
+
+def read_stop_state(tid: int) -> str:
+    """Return the letter of the state in /proc/TID/stat, or X if there is no such thread."""
+    try:
+        fd = os.open(f"/proc/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return parse_state(os.read(fd, _SIZE))
+        finally:
+            os.close(fd)
+    except OSError:
+        return "X"
+
+
+def is_own_child(tid: int) -> bool:
+    try:
+        status = read_thread_status(tid)
+    except OSError:
+        return False
+    return status.get("PPid") == str(os.getpid()) and status.get("Tgid") == str(tid)
+
+
+def has_pending_signal(tid: int) -> bool:
+    """Return True if a signal is pending that the thread does not block, or if that is unknown."""
+    try:
+        status = read_thread_status(tid)
+        pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
+        return bool(pending & ~int(status["SigBlk"], 16))
+    except (OSError, KeyError, ValueError):
+        return True
+
+
+def has_pending_handler(tid: int, signum: int) -> bool:
+    """Return True if a handler of the thread is about to run, False if that is unknown.
+
+    Args:
+        tid: The thread.
+        signum: Signal with which it has stopped, 0 for none.
+    """
+    try:
+        status = read_thread_status(tid)
+        pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
+        due = pending & ~int(status["SigBlk"], 16) | (1 << signum >> 1)
+        return bool(due & int(status["SigCgt"], 16))
+    except (OSError, KeyError, ValueError):
+        return False

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pyprof.collectors.offcpu.matching import Intervals, OpenInterval
+from pyprof.collectors.offcpu.interval_matching import Intervals, OpenInterval
 from pyprof.collectors.switch_events import I64, Gap, Mask
 from pyprof.records import dataclass, field
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.compiled_files import CompiledFiles
+from pyprof.collectors.perf.address_spaces import MappingHistory, MappingLayout
 from pyprof.collectors.perf.records import (
     COMM,
     EXIT,
@@ -20,8 +20,7 @@ from pyprof.collectors.perf.records import (
     parse_mmap2,
     parse_task,
 )
-from pyprof.collectors.perf.spaces import MappingHistory, MappingLayout
-from pyprof.collectors.perf.thread_names import ThreadNames
+from pyprof.collectors.perf.thread_names import CompiledFiles, ThreadNames
 from pyprof.collectors.thread_lives import Identities
 
 _YOUNG_NS = 10_000_000_000

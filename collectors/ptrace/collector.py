@@ -1,7 +1,7 @@
 """A collector that samples live processes by ptrace: each running thread is stopped for some microseconds and read.
 
 No thread stays attached. Information about sleeping threads comes from /proc (ptrace/sampler.py). The stop is in
-ptrace/stop.py, processes and threads are in ptrace/targets.py, sampling times in ptrace/scheduler.py.
+ptrace/thread_stop.py, processes and threads are in ptrace/targets.py, sampling times in ptrace/scheduler.py.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
-from pyprof.collectors.batch_flush import split_at_flushes
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, split_at_flushes
 from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.children import ChildFinder, open_child_finder
 from pyprof.collectors.linux.rights import raise_file_limit
-from pyprof.collectors.ptrace.guard import StopGuard
 from pyprof.collectors.ptrace.native_loop import NativeRounds
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.sampler import TRANSFERRING, ThreadSampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
-from pyprof.collectors.ptrace.stop import Stopper
-from pyprof.collectors.ptrace.stopped_thread import Outcome
 from pyprof.collectors.ptrace.targets import Readers, Targets
 from pyprof.collectors.ptrace.thread_rounds import RestOfRound, ThreadRounds
-from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
+from pyprof.collectors.ptrace.threads import Outcome, Thread
 from pyprof.collectors.targets.selection import Processes
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics

@@ -8,10 +8,10 @@ from __future__ import annotations
 import signal
 
 from pyprof.collectors.linux import libc
+from pyprof.collectors.linux.partial_transfers import ShortCall, can_end_by_itself, parse_short_call
+from pyprof.collectors.linux.procfs import has_pending_handler, has_pending_signal
 from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.linux.syscalls import EINTR, can_restart
-from pyprof.collectors.linux.task_state import has_pending_handler, has_pending_signal
-from pyprof.collectors.linux.transfers import ShortCall, can_end_by_itself, parse_short_call
 from pyprof.diagnostics import Diagnostics
 
 RESTARTED = "system call of the target restarted"

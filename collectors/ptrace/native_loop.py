@@ -21,9 +21,8 @@ from pyprof.collectors.ptrace.native_abi import MAX_SAMPLES, NOW, WORD, Check, N
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.scheduler import REST_NS
-from pyprof.collectors.ptrace.stop import Stopper
-from pyprof.collectors.ptrace.stopped_thread import Outcome, StoppedThread
-from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.thread_stop import Stopper
+from pyprof.collectors.ptrace.threads import Outcome, StoppedThread, Thread
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.options import CollectOptions

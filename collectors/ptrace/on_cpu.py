@@ -13,7 +13,7 @@ continues to run before it stops.
 So if threads wait or switch often, processors are visited one after the other. Each visit samples only the displaced
 one of such threads. Otherwise a thread that runs for 0.05 ms at a time would be found in its longest system calls (a
 server of threads that alternate by a lock: up to 40 percentage points too much). A thread that rarely leaves its
-processor (ptrace/cpu_bound.py) is sampled wherever it runs, at one visit of as many as there are processors.
+processor (ptrace/threads.py) is sampled wherever it runs, at one visit of as many as there are processors.
 
 The sampler must not be displaced by other threads of the profiler, and samples must not come from another collector
 between two rounds. In such cases threads are sampled by their share of a processor (ptrace/processor_share.py).

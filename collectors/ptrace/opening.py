@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorRefused
-from pyprof.collectors.targets import attach
-from pyprof.collectors.targets.request import CollectorTarget, Request
+from pyprof.collectors.targets import attach_checks
+from pyprof.collectors.targets.collector_request import CollectorTarget, Request
 from pyprof.errors import PyprofError, UnsupportedArchitecture
 from pyprof.model.arch import native_arches
 from pyprof.model.reasons import said
@@ -27,7 +27,7 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
         return UnsupportedArchitecture(f"nothing is known of {os.uname().machine}")
     try:
         if target.pid:
-            attach.check_target(target.pid)
+            attach_checks.check_target(target.pid)
     except PyprofError as error:
         return error
     return None
@@ -52,7 +52,7 @@ def _check(pids: tuple[int, ...]) -> None:
     errors: list[PyprofError] = []
     for pid in pids:
         try:
-            attach.check_target(pid)
+            attach_checks.check_target(pid)
             return
         except PyprofError as error:
             errors.append(error)

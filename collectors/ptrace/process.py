@@ -11,16 +11,13 @@ from functools import partial
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.map_query import MapQuery
-from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.linux.task_state import ENDED_STATES
+from pyprof.collectors.linux.procfs import ENDED_STATES, ProcDir
 from pyprof.collectors.ptrace.deep_stack import DeepStack
-from pyprof.collectors.ptrace.idle_subsampling import MIN_SUBSAMPLED_THREADS, IdleSubsampling
-from pyprof.collectors.ptrace.processor_share import ProcessorShare
+from pyprof.collectors.ptrace.processor_share import ProcessorShare, YoungThreads
 from pyprof.collectors.ptrace.stack_shape import StackShape
-from pyprof.collectors.ptrace.thread_choice import ThreadChoice, Wants
+from pyprof.collectors.ptrace.thread_choice import MIN_SUBSAMPLED_THREADS, IdleSubsampling, ThreadChoice, Wants
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.ptrace.young_threads import YoungThreads
-from pyprof.collectors.targets.spaces import SpaceTracker
+from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.compilers import compiler_files, may_be_compiler, process_name

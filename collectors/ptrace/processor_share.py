@@ -1,11 +1,71 @@
-"""A runnable thread's share of a processor, which decides how often it is sampled."""
+"""A runnable thread's share of a processor, which decides how often it is sampled.
+
+A runnable thread either has a processor or waits for one. The kernel reports both times for a thread that lives long
+enough (ptrace/threads.py). Shorter threads of a process tree are treated as one group. Their share is the processor
+time of the tree, minus the time for which older threads are sampled, divided by how often a short thread was found.
+Without that, four threads of a millisecond on one processor would get four times the time that they ran.
+"""
 
 from __future__ import annotations
 
 import random
 
-from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.records import dataclass, field
+
+_MIN_NS = 80_000_000
+_KEPT = 0.7
+"""Weight of a window's numbers in the next window."""
+_MAX_PAID = 0.5
+"""Maximum share of a window's samples that is left out because there were too many before."""
+_MAX_BEHIND = 4
+"""Maximum number of missing samples that are made up for; more were never possible."""
+
+
+class YoungThreads:
+    """Short-lived threads of one process tree.
+
+    Samples that were taken too often, while the share was not known, are compensated later.
+
+    Attributes:
+        share: Probability with which a young thread that is found runnable should be sampled.
+        rounds: Number of sampling times since update_share().
+        born: Number of threads of any age that were found.
+    """
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self.rounds = self.born = 0
+        self._runnable = self._taken = self._others = 0
+        self._expected = self._found = self._ahead = 0.0
+        self._since_ns = self._spent_ns = -1
+
+    def count_runnable(self, young: bool, taken: bool) -> None:
+        """Count a runnable thread, and whether it is sampled."""
+        self._runnable += young
+        self._taken += taken and young
+        self._others += taken and not young
+
+    def count_older(self, taken: int) -> None:
+        """Count how often an older runnable thread was sampled."""
+        self._others += taken
+
+    def update_share(self, now_ns: int, spent_ns: int) -> None:
+        """Update the share; `spent_ns` is the tree's processor time since the recording began."""
+        elapsed = now_ns - self._since_ns
+        if self._since_ns < 0:
+            self._since_ns, self._spent_ns, self.rounds = now_ns, spent_ns, 0
+        elif elapsed >= _MIN_NS:
+            ran = (spent_ns - self._spent_ns) / elapsed * self.rounds
+            due = max(ran - self._others, 0)
+            self._ahead = max(self._ahead + self._taken - due, -_MAX_BEHIND)
+            paid = min(self._ahead, _MAX_PAID * due)
+            self._expected = _KEPT * self._expected + due
+            self._found = _KEPT * self._found + self._runnable
+            if self._found >= 1:
+                self.share = min(max((self._expected - paid) / self._found, 0), 1.0)
+            self._since_ns, self._spent_ns = now_ns, spent_ns
+            self._runnable = self._taken = self._others = self.rounds = 0
+
 
 WINDOW_NS = 100_000_000
 """Time that a thread must run and wait before its share is known. The kernel updates both times at ticks and

@@ -6,14 +6,13 @@ import random
 import time
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
-from pyprof.collectors.linux import task_state
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.syscalls import BlockedCall, can_survive_stop, parse_syscall
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.stop import Stopper
-from pyprof.collectors.ptrace.stopped_thread import Outcome
-from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
+from pyprof.collectors.ptrace.thread_stop import Stopper
+from pyprof.collectors.ptrace.threads import Outcome, Thread
+from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.blocked_frame import Blocked
 from pyprof.model.sample import SampleKind
@@ -133,7 +132,7 @@ class ThreadSampler:
             if self._idle or left:
                 self._stopper.copy.copy_stack(thread, spaces, call.sp)
                 evidence = spaces.collect_evidence(call.pc)
-                state = task_state.read_stop_state(thread.tid)
+                state = procfs.read_stop_state(thread.tid)
             at_ns = time.monotonic_ns()
             if thread.read_schedstat() == before:
                 if not (self._idle or left):

@@ -15,9 +15,9 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
 from pyprof.collectors.native.code import SampleRow
 from pyprof.collectors.ptrace.deep_stack import pieces
-from pyprof.collectors.ptrace.native_memory import FramesRead
+from pyprof.collectors.ptrace.native_abi import FramesRead
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
+from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import Beyond, Piece, SampleKind
 

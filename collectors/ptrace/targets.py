@@ -13,9 +13,9 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.processor_share import YoungThreads
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.ptrace.young_threads import YoungThreads
-from pyprof.collectors.targets.spaces import SpaceTracker
+from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_lives import DelayedRemoval, Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import StackReader

@@ -8,15 +8,14 @@ from functools import partial
 from typing import NamedTuple
 
 from pyprof.collectors.linux.children import ChildFinder
-from pyprof.collectors.ptrace.guard import StopGuard
 from pyprof.collectors.ptrace.native_abi import Check, Due, Round
 from pyprof.collectors.ptrace.native_loop import Grid, NativeRounds, PythonCheck
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.sampler import ThreadSampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
-from pyprof.collectors.ptrace.stopped_thread import Outcome
 from pyprof.collectors.ptrace.targets import Targets
-from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.thread_stop import StopGuard
+from pyprof.collectors.ptrace.threads import Outcome, Thread
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch
 

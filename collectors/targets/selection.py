@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import Protocol
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.targets import attach
+from pyprof.collectors.targets import attach_checks
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
 from pyprof.model.reasons import said
 from pyprof.options import TargetOptions
@@ -105,7 +105,7 @@ def select_processes(options: TargetOptions) -> Selection:
     errors: list[PyprofError] = []
     for pid in pids:
         try:
-            attach.check_readable(pid)
+            attach_checks.check_readable(pid)
             possible.append(pid)
         except PyprofError as error:
             errors.append(error)

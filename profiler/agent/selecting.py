@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable
 
-from pyprof.collectors.targets import attach
+from pyprof.collectors.targets import attach_checks
 from pyprof.collectors.targets.selection import Selection
 from pyprof.errors import PyprofError
 from pyprof.records import dataclass
@@ -29,7 +29,7 @@ def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
     possible, refused = [], 0
     for pid in chosen():
         try:
-            attach.check_readable(pid)
+            attach_checks.check_readable(pid)
             possible.append(pid)
         except PyprofError:
             refused += 1

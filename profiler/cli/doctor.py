@@ -43,11 +43,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.collectors.targets import attach
+    from pyprof.collectors.targets import attach_checks
     from pyprof.options import is_confined
 
     print("this machine")
-    bad = show(attach.machine_findings())
+    bad = show(attach_checks.machine_findings())
     if not bad and not arguments.pid:
         show_collectors(0)
     if arguments.pid:
@@ -62,9 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def examine(pid: int, sandbox: bool) -> bool:
     """Print what supports or prevents sampling a process; return True if something prevents it."""
-    from pyprof.collectors.targets import attach
+    from pyprof.collectors.targets import attach_checks
 
-    findings = attach.target_findings(pid)
+    findings = attach_checks.target_findings(pid)
     bad = show(findings)
     if any(finding.fatal for finding in findings):
         return bad
@@ -126,7 +126,7 @@ def show(findings: list[Finding]) -> bool:
 def show_collectors(pid: int) -> None:
     """Print which collectors can sample a process; 0 means any process on this machine."""
     from pyprof.collectors import registry
-    from pyprof.collectors.targets.request import CollectorTarget
+    from pyprof.collectors.targets.collector_request import CollectorTarget
     from pyprof.options import CollectOptions
 
     show(registry.list_findings(CollectorTarget(pid), CollectOptions()))

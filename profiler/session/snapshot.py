@@ -14,7 +14,7 @@ from typing import Self
 from pyprof.collectors.base import Collector
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.collectors.targets import attach
+from pyprof.collectors.targets import attach_checks
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
@@ -90,7 +90,7 @@ def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> Thread
         WorkerDied: The worker has ended.
     """
     check_stacks(options)
-    attach.check_target(pid)
+    attach_checks.check_target(pid)
     sources = _SourceFiles(pid)
     with _Looking(options, start) as looking:
         states = {tid: procfs.read_state(pid, tid) for tid in procfs.list_tasks(pid)}

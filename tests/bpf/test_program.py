@@ -23,7 +23,7 @@ from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.linux.perf_arch import PERF_ARCHES
 from pyprof.collectors.perf.ring import list_online_cpus
-from pyprof.collectors.targets.request import CollectorTarget
+from pyprof.collectors.targets.collector_request import CollectorTarget
 from pyprof.errors import FormatError
 from pyprof.options import CollectOptions
 from tests.live.support.recording import PYPROF

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.bpf.sampler import WaitingThread
-from pyprof.collectors.bpf.wait_rates import WaitRates
-from pyprof.collectors.bpf.waits import (
+from pyprof.collectors.bpf.wait_accounting import (
     FOREVER_NS,
     ContinuedWait,
     StacklessWait,
@@ -20,6 +19,7 @@ from pyprof.collectors.bpf.waits import (
     rebuild_table,
     state_letter,
 )
+from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.model.blocked_frame import NOT_ONE_BY_ONE
 
 S = 1

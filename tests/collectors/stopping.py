@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.stop import Stopper
-from pyprof.collectors.ptrace.stopped_thread import Outcome, StoppedThread
+from pyprof.collectors.ptrace.thread_stop import Stopper
+from pyprof.collectors.ptrace.threads import Outcome, StoppedThread
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches

@@ -19,7 +19,7 @@ import pytest
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.collectors.targets import attach
+from pyprof.collectors.targets import attach_checks
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, NotTraceable, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions
@@ -33,17 +33,17 @@ NOBODY = 65534
 
 def refused(pid: int) -> PyprofError:
     with pytest.raises(PyprofError) as caught:
-        attach.check_target(pid)
+        attach_checks.check_target(pid)
     assert caught.value.message
-    findings = attach.target_findings(pid)
+    findings = attach_checks.target_findings(pid)
     assert [f.text for f in findings if f.fatal][:1] == [caught.value.message]
     return caught.value
 
 
 def test_a_process_of_ours_passes_every_check(child: Child) -> None:
     process = child(["sleep", "60"])
-    attach.check_target(process.pid)
-    assert all(finding.ok for finding in attach.target_findings(process.pid))
+    attach_checks.check_target(process.pid)
+    assert all(finding.ok for finding in attach_checks.target_findings(process.pid))
 
 
 def test_no_such_process() -> None:
@@ -111,7 +111,7 @@ def test_a_process_that_is_traced_already_names_its_tracer(child: Child) -> None
         assert isinstance(error, NotTraceable)
         assert f"process {tracer.pid} (python" in error.message
         tracer.communicate("")
-    attach.check_target(process.pid)
+    attach_checks.check_target(process.pid)
 
 
 def test_setuid_program_of_our_own_says_whose_rights_it_has() -> None:
@@ -165,7 +165,7 @@ def as_nobody(pid: int) -> str:
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
             try:
-                attach.check_target(pid)
+                attach_checks.check_target(pid)
                 text = "allowed"
             except PyprofError as error:
                 text = f"{type(error).__name__}|{error.message}|{error.hint}"
@@ -222,7 +222,7 @@ def test_a_program_of_another_architecture_is_refused(
 
 
 def test_the_machine_is_described_with_a_remedy_for_each_problem() -> None:
-    findings = attach.machine_findings()
+    findings = attach_checks.machine_findings()
     text = " ".join(finding.text for finding in findings)
     for word in ("x86_64", "CAP_SYS_PTRACE", "ptrace_scope", "seccomp", "namespaces", "perf_event", "CAP_NET_ADMIN"):
         assert word in text
@@ -230,8 +230,8 @@ def test_the_machine_is_described_with_a_remedy_for_each_problem() -> None:
 
 
 def test_good_findings_say_nothing_that_reads_like_a_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "_sysctl", lambda name: None)
-    good = " ".join(finding.text for finding in attach.machine_findings() if finding.ok)
+    monkeypatch.setattr(attach_checks, "_sysctl", lambda name: None)
+    good = " ".join(finding.text for finding in attach_checks.machine_findings() if finding.ok)
     assert not re.search(r"not there|not ours|out of reach|not active|cannot|gone", good)
 
 
@@ -240,8 +240,8 @@ def test_good_findings_say_nothing_that_reads_like_a_trouble(monkeypatch: pytest
     [(0, False, False, True), (1, False, False, False), (1, True, False, True), (3, True, True, False)],
 )
 def test_yama_is_explained(scope: int, capable: bool, fatal: bool, ok: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "_sysctl", lambda name: scope)
-    finding = attach._yama(capable)
+    monkeypatch.setattr(attach_checks, "_sysctl", lambda name: scope)
+    finding = attach_checks._yama(capable)
     assert (finding.fatal, finding.ok) == (fatal, ok)
     assert bool(finding.remedy) == (not ok)
     assert "ptrace_scope" in finding.text
@@ -253,6 +253,6 @@ def test_looking_at_a_process_does_not_touch_it(child: Child) -> None:
         time.sleep(0.001)
     before = Path(f"/proc/{process.pid}/schedstat").read_text()
     for _ in range(20):
-        attach.target_findings(process.pid)
+        attach_checks.target_findings(process.pid)
     assert Path(f"/proc/{process.pid}/schedstat").read_text().split()[2] == before.split()[2]
     assert libc.detach(process.pid) == -errno.ESRCH

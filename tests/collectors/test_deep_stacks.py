@@ -23,8 +23,8 @@ from pyprof.collectors.ptrace import deep_stack
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.targets.address_spaces import MapsEvidence
 from pyprof.collectors.targets.maps_text import StackMapping
-from pyprof.collectors.targets.spaces import MapsEvidence
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping

@@ -65,13 +65,13 @@ class Part:
     def batches(self) -> Iterator[SampleBatch]:
         yield from self._batches
 
-    def drain(self, until_ns: int = 0) -> Iterator[SampleBatch]:
+    def yield_until(self, until_ns: int = 0) -> Iterator[SampleBatch]:
         yield sample(self.source_id)
 
     def learn(self, feedback: Feedback) -> None:
         self.learned.append(feedback.batch)
 
-    def news(self) -> set[int]:
+    def take_new_processes(self) -> set[int]:
         return set()
 
     def retire(self) -> None: ...

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.idle_subsampling import (
+from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.ptrace.thread_choice import (
     MAX_QUIET_CHECKS,
     MIN_SUBSAMPLED_THREADS,
     QUIET_AFTER_CHECKS,
@@ -17,7 +18,6 @@ from pyprof.collectors.ptrace.idle_subsampling import (
     USUAL_THREADS,
     IdleSubsampling,
 )
-from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.model.arch import X86_64
 

@@ -17,11 +17,11 @@ from pyprof.collectors.hybrid import opening as by_perf
 from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import Event
-from pyprof.collectors.perf.scope import Scope
+from pyprof.collectors.perf.event_scope import Scope
 from pyprof.collectors.ptrace import opening as by_stops
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import AUTO, COLLECTORS, CollectorSpec, open_collector
-from pyprof.collectors.targets.request import CollectorTarget, InterpreterReaders, Request
+from pyprof.collectors.targets.collector_request import CollectorTarget, InterpreterReaders, Request
 from pyprof.collectors.targets.selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UnsupportedArchitecture, UsageError

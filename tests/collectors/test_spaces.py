@@ -14,9 +14,9 @@ import pytest
 from pyprof.collectors.linux.map_query import Answer, MapQuery, Vma, pack_executable_vmas
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
 from pyprof.collectors.targets.maps_text import StackMapping
-from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping
@@ -259,7 +259,7 @@ def slowly_read(monkeypatch: pytest.MonkeyPatch, read_ns: int) -> Asked:
     """Return a scene whose mappings have just been read, which took this time."""
     scene = Asked(PROGRAM, STACK, VDSO)
     clock = itertools.count(0, read_ns)
-    monkeypatch.setattr("pyprof.collectors.targets.spaces.time", SimpleNamespace(thread_time_ns=clock.__next__))
+    monkeypatch.setattr("pyprof.collectors.targets.address_spaces.time", SimpleNamespace(thread_time_ns=clock.__next__))
     scene.tracker.refresh_space(itertools.count(0, read_ns).__next__, force=True)
     return scene
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.collectors.ptrace.cpu_bound import MIN_STEADY_NS, Steadiness
+from pyprof.collectors.ptrace.threads import MIN_STEADY_NS, ProcessorUse
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -12,7 +12,7 @@ MS = 1_000_000
 
 
 def test_thread_is_steady_once_it_has_run_without_a_wait() -> None:
-    thread = Steadiness()
+    thread = ProcessorUse()
     verdicts = []
     for ran_ns in (0, MIN_STEADY_NS - 1, MIN_STEADY_NS, 60 * MS):
         thread.learn(ran_ns, 0)
@@ -21,14 +21,14 @@ def test_thread_is_steady_once_it_has_run_without_a_wait() -> None:
 
 
 def test_thread_that_waits_often_is_not_steady_however_long_it_runs() -> None:
-    thread = Steadiness()
+    thread = ProcessorUse()
     for at in range(1, 1000):
         thread.learn(at * MS, at)
         assert not thread.steady
 
 
 def test_what_a_thread_did_before_does_not_count_for_long() -> None:
-    thread = Steadiness()
+    thread = ProcessorUse()
     thread.learn(1000 * MS, 1000)
     assert not thread.steady
     thread.learn(1049 * MS, 1000)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pyprof.collectors.linux.libc import PtraceCalls
-from pyprof.collectors.ptrace.guard import StopGuard
+from pyprof.collectors.ptrace.thread_stop import StopGuard
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

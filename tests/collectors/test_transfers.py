@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux import libc
+from pyprof.collectors.linux.partial_transfers import ShortCall, can_end_by_itself, parse_short_call
 from pyprof.collectors.linux.regset import Regset
-from pyprof.collectors.linux.transfers import ShortCall, can_end_by_itself, parse_short_call
 from pyprof.collectors.ptrace import sampler
 from pyprof.model.arch import I386, X86_64, Arch
 from pyprof.model.sample import SampleKind

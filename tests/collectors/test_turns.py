@@ -12,10 +12,9 @@ import pytest
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux.libc import PtraceCalls
-from pyprof.collectors.ptrace.cpu_bound import Steadiness
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns, Turn, read_turn_counts, read_turn_ns
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.threads import ProcessorUse, Thread
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
@@ -46,7 +45,7 @@ class _Told(Thread):
     """A simulated thread with given texts of schedstat and sched, one for each read."""
 
     def __init__(self, schedstats: list[bytes], scheds: list[tuple[int, int]]) -> None:
-        self.steadiness = Steadiness()
+        self.steadiness = ProcessorUse()
         self._schedstats, self._scheds = iter(schedstats), iter(scheds)
 
     def schedstat(self) -> bytes:

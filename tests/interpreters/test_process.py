@@ -19,7 +19,7 @@ import pytest
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.targets.spaces import SpaceTracker
+from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.code_book import CodeBook

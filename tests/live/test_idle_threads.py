@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors import registry
-from pyprof.collectors.targets.request import CollectorTarget
+from pyprof.collectors.targets.collector_request import CollectorTarget
 from pyprof.options import CollectOptions
 from pyprof.recording.reader import load
 from tests.cli.support import pyprof, python

@@ -15,11 +15,11 @@ import pytest
 
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf.batches import BatchMaker
+from pyprof.collectors.perf.event_scope import Losses, Scope
 from pyprof.collectors.perf.event_set import EventSet
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.records import Scan, read_samples, scan_ring
 from pyprof.collectors.perf.ring import Rings, list_online_cpus
-from pyprof.collectors.perf.scope import Losses, Scope
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.linux.kernel_waits import make_state_lookup
 from pyprof.collectors.linux.perf_arch import IN_REGISTER, PERF_ARCHES
-from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WaitLabels
+from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WaitLabels, make_state_lookup
 from pyprof.collectors.perf.records import EXIT, LOST, read_samples
 from pyprof.collectors.perf.switch_records import (
     MISC_OUT,

@@ -54,7 +54,7 @@ class Reported:
         self._switches = switches
         self._left = left
 
-    def take(self, now_ns: int) -> SwitchBatch:
+    def take_switches(self, now_ns: int) -> SwitchBatch:
         start = now_ns - 100 * MS
         tid, ms, kind = (np.array(column, np.int64) for column in zip(*self._switches, strict=True))
         left = stopped([tid for tid, _ in self._left], [start + ms * MS for _, ms in self._left], 2)
@@ -62,22 +62,22 @@ class Reported:
         running = [stopped([7], [start], 1)]
         return SwitchBatch(running, left, np.zeros(len(left), np.bool_), switches, {}, [], frozenset())
 
-    def done(self) -> tuple[frozenset[int], int]:
+    def release_switches(self) -> tuple[frozenset[int], int]:
         return frozenset(), 0
 
-    def by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
+    def split_by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
         return [left]
 
-    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
+    def mask_recorded(self, pid: npt.NDArray[np.integer]) -> Mask:
         return np.ones(len(pid), np.bool_)
 
-    def shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
+    def mask_shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
         return np.ones(len(tid), np.bool_)
 
-    def ids_of(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
+    def find_thread_ids(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
         return np.where(tid == 8, OTHER_PID, PID).astype(np.int32), np.zeros(len(tid), np.int64)
 
-    def news(self) -> set[int]:
+    def take_new_processes(self) -> set[int]:
         return set()
 
     def learn(self, feedback: Feedback) -> None: ...

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.base import NOBODY
-from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.batch_flush import split_at_flushes
+from pyprof.collectors.batch_builder import build_stackless_batch, split_at_flushes
 from pyprof.flush_protocol import NEVER_NS, FlushProtocol
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch, SampleKind

@@ -300,7 +300,7 @@ def sleeping(name: str) -> str:
             print("   ", tids.get(thread["tid"], "main"), thread["end"], names, [f["trust"] for f in thread["frames"]])
         for thread in found["threads"]:
             kind = tids.get(thread["tid"])
-            # the others must not be stopped, so lr may be missing; syscall() of ARM has no table and changes sp
+            # the others must not be stopped, so lr may be missing; syscall(2) of ARM has no table and changes sp
             if kind in ("nanosleep", "poll", "pipe") or (kind == "futex" and found["arch"] != "arm"):
                 assert "run" in [frame["function"] for frame in thread["frames"]], (kind, thread)
                 assert thread["end"] == "root" or found["arch"] == "arm", (kind, thread)  # clone has EXIDX_CANTUNWIND

@@ -20,7 +20,13 @@ from pyprof.collectors.linux.mapped_memory import make_guarded_reader, make_maps
 from pyprof.collectors.linux.procfs import ProcDir, parse_program_arch
 from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
 from pyprof.collectors.targets.maps_text import MapsText, StackMapping
-from pyprof.collectors.targets.unsettled import Mappings, Moves, UnsettledLane, UnsettledSamples, list_executables
+from pyprof.collectors.targets.unsettled_samples import (
+    Mappings,
+    Moves,
+    UnsettledLane,
+    UnsettledSamples,
+    list_executables,
+)
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.records import dataclass, replace

@@ -1,7 +1,8 @@
 """One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH.
 
-The caller must block all signals and switch off the garbage collector, so that nothing else of the profiler runs
-between the stop and the DETACH. In all cases a thread that was seized is in `stopped_threads` until it is detached or has ended.
+The caller must block all signals and switch off the garbage collector (StopGuard), so that nothing else of the profiler
+runs between the stop and the DETACH. In all cases a thread that was seized is in `stopped_threads` until it is detached
+or has ended.
 
 Measured (kernel 6.18, 2 cores): it is better to sleep at once until SIGCHLD than to poll first. A target that shares
 the sampler's core is stopped only when the sampler leaves it (two spinning threads: pause p50 34 us against 2-6 ms).
@@ -10,7 +11,10 @@ the sampler's core is stopped only when the sampler leaves it (two spinning thre
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,17 +22,16 @@ from functools import partial
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
-from pyprof.collectors.linux.procfs import read_thread_status
+from pyprof.collectors.linux.libc import PtraceCalls
+from pyprof.collectors.linux.partial_transfers import ShortCall
+from pyprof.collectors.linux.procfs import ENDED_STATES, is_own_child, read_stop_state, read_thread_status
 from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.linux.syscalls import BlockedCall
-from pyprof.collectors.linux.task_state import ENDED_STATES, is_own_child, read_stop_state
-from pyprof.collectors.linux.transfers import ShortCall
 from pyprof.collectors.native.code import SampleRow, StopEnding, registers_of
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, InterruptedCalls
 from pyprof.collectors.ptrace.stack_copy import StackCopy
-from pyprof.collectors.ptrace.stopped_thread import MAX_STOP_WAIT_NS, Outcome, StoppedThread, find_no_thread
-from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker, TargetImage
+from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, Outcome, StoppedThread, Thread, find_no_thread
+from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker, TargetImage
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.blocked_frame import Blocked
@@ -36,6 +39,51 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.pauses import PauseLog
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
+
+
+class StopGuard:
+    """A guard from enter() to leave(), for the thread that is the tracer."""
+
+    def __init__(self, ptrace: PtraceCalls) -> None:
+        self._ptrace = ptrace
+        self._entered = False
+        self._gc = True
+        self._old_sigchld: object = None
+
+    def enable_sigchld(self) -> None:
+        """Restore the default action of SIGCHLD if it is ignored, because the kernel may then not report stops."""
+        ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+        if ignored and threading.current_thread() is threading.main_thread():
+            self._old_sigchld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+    def enter(self) -> None:
+        """Block signals and the garbage collector. The caller calls it inside the try block whose finally calls
+        leave().
+        """
+        self._gc = gc.isenabled()
+        self._entered = True
+        self._ptrace.block_signals()
+        gc.disable()
+
+    def leave(self) -> None:
+        """Allow signals and garbage collection again.
+
+        A signal handler may raise an exception as soon as signals are allowed. It may do so earlier only if another
+        thread of the process received the signal. Then close() does the rest.
+        """
+        if self._entered:
+            if self._gc:
+                gc.enable()
+            self._ptrace.restore_signals()
+            self._entered = False
+
+    def close(self) -> None:
+        """Restore the signals, in the thread that called enter()."""
+        self.leave()
+        if self._old_sigchld is not None:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            self._old_sigchld = None
+
 
 _COLD_NS = 3_000_000
 """Time since the last stop after which a stop is rehearsed first.
@@ -91,7 +139,8 @@ class Stopper:
         """Stop and sample a thread. If the outcome is TAKEN, the batch has its sample. See StoppedThread for
         `asleep`.
         """
-        self.ptrace.raise_priority() try:
+        self.ptrace.raise_priority()
+        try:
             return self._stop(thread, spaces, weight, asleep)
         finally:
             self.restore_priority()

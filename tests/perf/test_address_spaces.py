@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.perf import spaces
-from pyprof.collectors.perf.spaces import MappingHistory, MappingLayout
+from pyprof.collectors.perf import address_spaces
+from pyprof.collectors.perf.address_spaces import MappingHistory, MappingLayout
 from pyprof.model.modules import Mapping
 from pyprof.records import replace
 
@@ -29,8 +29,8 @@ def history(*mappings: Mapping) -> MappingHistory:
 
 
 def names(known: MappingHistory, times: list[int], avma: int) -> list[str]:
-    ids, spaces = known.assign_spaces(np.array(times, np.int64), np.zeros(len(times), np.uint64))
-    found = [spaces[i].mapping_at(avma) for i in ids.tolist()]
+    ids, address_spaces = known.assign_spaces(np.array(times, np.int64), np.zeros(len(times), np.uint64))
+    found = [address_spaces[i].mapping_at(avma) for i in ids.tolist()]
     return [mapping.path if mapping else "" for mapping in found]
 
 
@@ -48,8 +48,8 @@ def test_generations_without_samples_are_not_made() -> None:
     known = history(code(0x1000, 0x2000))
     for at in range(100):
         known.add_mapping(at, code(0x10000 + 0x1000 * at, 0x11000 + 0x1000 * at))
-    ids, spaces = known.assign_spaces(np.array([-1, 200, 201], np.int64), np.zeros(3, np.uint64))
-    assert len(spaces) == 2
+    ids, address_spaces = known.assign_spaces(np.array([-1, 200, 201], np.int64), np.zeros(3, np.uint64))
+    assert len(address_spaces) == 2
     assert ids[1] == ids[2] != ids[0]
 
 
@@ -102,7 +102,7 @@ def test_where_records_were_lost_what_is_mapped_is_read_once(monkeypatch: pytest
         time.sleep(0.01)
         return (code(0x1000, 0x2000, "found"),)
 
-    monkeypatch.setattr(spaces, "_maps", slowly)
+    monkeypatch.setattr(address_spaces, "_maps", slowly)
     known = history(code(0x1000, 0x2000))
     known.add_mapping(1, code(0x5000, 0x6000))
     names(known, [2], 0x1800)
@@ -135,8 +135,8 @@ def test_memory_of_another_file_is_not_read_as_that_of_the_first() -> None:
     wrong = MappingHistory(
         os.getpid(), itertools.count(1).__next__, MappingLayout((code(avma, int(end, 16), "wrong"),))
     )
-    ids, spaces = wrong.assign_spaces(np.array([0], np.int64), np.zeros(1, np.uint64))
-    assert spaces[int(ids[0])].read(avma, 16) == b""
+    ids, address_spaces = wrong.assign_spaces(np.array([0], np.int64), np.zeros(1, np.uint64))
+    assert address_spaces[int(ids[0])].read(avma, 16) == b""
 
 
 def test_all_that_is_mapped_is_put_together_for_samples_only() -> None:
@@ -176,11 +176,11 @@ def test_a_sample_inside_an_exec_has_the_old_program_and_later_ones_the_new() ->
     known.note_exec(100)
     known.add_mapping(150, code(0x9000, 0xA000, "new"))
     pcs = np.array([0x1800, 0x1800, 0x1800, 0x9800], np.uint64)
-    ids, spaces = known.assign_spaces(np.array([90, 120, 160, 200], np.int64), pcs)
-    found = [spaces[i].mapping_at(pc) for i, pc in zip(ids.tolist(), pcs.tolist(), strict=True)]
+    ids, address_spaces = known.assign_spaces(np.array([90, 120, 160, 200], np.int64), pcs)
+    found = [address_spaces[i].mapping_at(pc) for i, pc in zip(ids.tolist(), pcs.tolist(), strict=True)]
     assert [mapping.path for mapping in found if mapping] == ["/old", "/old", "/old", "/new"]
-    late, spaces = known.assign_spaces(np.array([200_000_000], np.int64), np.array([0x1800], np.uint64))
-    assert spaces[int(late[0])].mapping_at(0x1800) is None
+    late, address_spaces = known.assign_spaces(np.array([200_000_000], np.int64), np.array([0x1800], np.uint64))
+    assert address_spaces[int(late[0])].mapping_at(0x1800) is None
 
 
 def test_ended_process_stays_ended_when_its_exec_is_processed_later() -> None:
