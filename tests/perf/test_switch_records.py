@@ -161,7 +161,7 @@ CHAIN = (0xFFFFFFFF81000010, 0xFFFFFFFF81000100)
 
 
 def test_registers_tell_a_system_call_from_a_fault_and_looks_tell_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.collectors.offcpu.wait_labels.uninterruptible", lambda: lambda chain: UNKNOWN)
+    monkeypatch.setattr("pyprof.collectors.offcpu.wait_labels.make_state_lookup", lambda: lambda chain: UNKNOWN)
     labels = WaitLabels(kernel=False)
     call = waiting(CHAIN, IN_CALL, 0x1008)
     assert label(labels, call) == (UNKNOWN, 202)
