@@ -152,7 +152,7 @@ def test_sleeper_with_an_unknown_register_is_stopped_once_if_its_call_allows(
     bound_ns: int, program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sample sleepers, also if the stop comes after the sampler has moved on, as on a busy machine."""
-    monkeypatch.setattr("pyprof.collectors.ptrace.thread_stop.BOUND_NS", bound_ns)
+    monkeypatch.setattr("pyprof.collectors.ptrace.thread_stop.MAX_STOP_WAIT_NS", bound_ns)
     target = program("c_sleepers", "0", "30000000", "futex", "epoll_wait", "semtimedop")
     wait_asleep(target.pid)
     tids = dict(zip(("futex", "epoll_wait", "semtimedop"), map(int, target.ready), strict=True))

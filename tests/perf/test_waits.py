@@ -351,7 +351,7 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
     program: Path, ring: int, nap_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("perl")
-    monkeypatch.setattr("pyprof.collectors.perf.switches._MOST_RING", ring)
+    monkeypatch.setattr("pyprof.collectors.perf.switches._MAX_RING", ring)
     target = subprocess.Popen(["perl", "-e", f"for (;;) {{ select(undef, undef, undef, {nap_s}) }}"], cwd="/")
     try:
         diagnostics, options = Diagnostics(), CollectOptions(idle=True)
