@@ -46,7 +46,7 @@ class Part:
     refused: frozenset[int] = frozenset()
     everything = False
     most_copy = MOST_STACK
-    goes_on = True
+    has_processes_left = True
     flush_s = 0.1
     stacks = True
     lost_ns = 0
@@ -83,7 +83,7 @@ class Part:
         return CollectorStats(ticks=1)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Return a method without effect for leave, saw, stop, close, attach and without_trial."""
+        """Return a method without effect for leave_samples, account_batch, stop, close, attach_events and skip_trial."""
         return lambda *_: None
 
 
@@ -105,7 +105,7 @@ def test_stops_learn_from_their_batch_though_one_of_perf_was_taken_after_it() ->
     assert (stops.learned, perf.learned) == ([of_stops], [])
     collector.learn(taught(of_perf))
     assert len(stops.learned) == 1
-    perf.goes_on = False
+    perf.has_processes_left = False
     list(batches)
     collector.learn(taught(of_stops))  # its collector is closed
     assert len(stops.learned) == 1
