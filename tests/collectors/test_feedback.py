@@ -83,7 +83,7 @@ class Part:
         return CollectorStats(ticks=1)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Return a method without effect for leave_samples, account_batch, stop, close, attach_events and skip_trial."""
+        """Return a method without effect for each other name, such as leave_samples, stop and skip_trial."""
         return lambda *_: None
 
 
