@@ -28,7 +28,7 @@ from bench.agent import interval
 from bench.attackers import Sender
 from bench.fleet import bodies
 from bench.served import served
-from pyprof.exporters.protobuf import data, number, packed
+from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed
 
 _TEXTS, _LETTERS = 100_000, 1040
 _PAUSE_S, _BETWEEN_S = 0.02, 1.5
@@ -70,14 +70,19 @@ def new() -> bytes:
 def _profile(samples: Iterable[tuple[Sequence[int], int]]) -> bytes:
     """Return a profile; a sample is (ids of locations below 100, value of a label)."""
     texts = (b"", b"cpu", b"nanoseconds", b"request", *(b"function_%d" % at for at in range(1, 100)))
-    parts = [data(1, number(1, 1) + number(2, 2))]
+    parts = [encode_data(1, encode_number(1, 1) + encode_number(2, 2))]
     parts += [
-        data(2, data(1, bytes(ids)) + packed(2, (1,)) + data(3, number(1, 3) + number(3, value)))
+        encode_data(
+            2,
+            encode_data(1, bytes(ids))
+            + encode_packed(2, (1,))
+            + encode_data(3, encode_number(1, 3) + encode_number(3, value)),
+        )
         for ids, value in samples
     ]
-    parts += [data(4, number(1, at) + data(4, number(1, at))) for at in range(1, 100)]
-    parts += [data(5, number(1, at) + number(2, at + 3)) for at in range(1, 100)]
-    parts += [data(6, text) for text in texts]
+    parts += [encode_data(4, encode_number(1, at) + encode_data(4, encode_number(1, at))) for at in range(1, 100)]
+    parts += [encode_data(5, encode_number(1, at) + encode_number(2, at + 3)) for at in range(1, 100)]
+    parts += [encode_data(6, text) for text in texts]
     return gzip.compress(b"".join(parts))
 
 

@@ -36,12 +36,12 @@ GO = "/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof"
 def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9, new: int = 0) -> Profile:
     """Return a window; `new` of a hundred stacks are in no other window."""
     builder = Builder()
-    module = builder.module(ModuleInfo("/opt/shop/checkout", "ab" * 20, 0x400000, 0x900000, 0, True, True))
+    module = builder.add_module(ModuleInfo("/opt/shop/checkout", "ab" * 20, 0x400000, 0x900000, 0, True, True))
 
     def frame(number: int) -> int:
         line = Line(f"shop::module_{number % 40}::function_{number}", f"_Z{number}", 4, f"src/{number % 40}.cc", number)
         pc = 0x400000 + 64 * number
-        return builder.frame(
+        return builder.add_frame(
             Frame(FrameKind.NATIVE, pc, pc, 64 * number, module, (line,), Trust.EH_FRAME, line.function)
         )
 
@@ -53,7 +53,7 @@ def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9, new: in
             path.append(frame(at))
         tid = 100 + rng.randrange(THREADS)
         thread = ThreadInfo(100, tid, f"worker-{tid}", "checkout", labels=(("env", "staging"), ("service", "checkout")))
-        builder.sample(builder.stack(path), (rng.randrange(1, 9), 52_631_579), thread)
+        builder.add_sample(builder.add_stack(path), (rng.randrange(1, 9), 52_631_579), thread)
     kinds = (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
     return builder.build(About("checkout", kinds, "", end_ns - length_ns, length_ns, 52_631_579))
 

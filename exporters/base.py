@@ -73,7 +73,7 @@ class JournalBeginning:
     options: Mapping[str, str]
 
     @classmethod
-    def of(cls, profile: Profile) -> JournalBeginning:
+    def from_profile(cls, profile: Profile) -> JournalBeginning:
         return cls(profile.title, profile.start_ns, profile.period_ns, profile.value_types, profile.options)
 
 
@@ -89,7 +89,7 @@ class SampleColumns:
     cpu: npt.NDArray[np.int32] | None
 
     @classmethod
-    def of(cls, profile: Profile) -> SampleColumns:
+    def from_profile(cls, profile: Profile) -> SampleColumns:
         return cls(profile.time_ns, profile.thread, profile.stack, profile.values, profile.state, profile.cpu)
 
 
@@ -119,7 +119,7 @@ class JournalPart:
 class Journal(Protocol):
     """A store for an unfinished window, so that little is lost if the process is killed. Its methods never raise."""
 
-    def add(self, part: JournalPart) -> None: ...
+    def add_part(self, part: JournalPart) -> None: ...
 
     def close(self) -> None:
         """Wait until all parts are stored, and close the journal."""
@@ -129,11 +129,11 @@ class Journal(Protocol):
 class Sink(Protocol):
     """A receiver of profiles, one for each window: files, a spool, a server, or a terminal."""
 
-    def journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
-        """Return the journal that stores a window until take() receives all of it, or None if it is not stored."""
+    def open_journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
+        """Return the journal that stores a window until receive_profile() gets it, or None if no journal is kept."""
         ...
 
-    def take(self, profile: Profile, number: int) -> None:
+    def receive_profile(self, profile: Profile, number: int) -> None:
         """Receive the profile of a finished window.
 
         This may run in another process than the recording. What a sink keeps in memory stays in that process.

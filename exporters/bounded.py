@@ -16,12 +16,12 @@ from pyprof.model.tree import Tree, rewrite
 from pyprof.model.walk import Trust
 from pyprof.records import replace
 
-MOST_FRAMES = 24_000_000
+MAX_FRAMES = 24_000_000
 """Maximum number of frames in all stacks of a file."""
-_LEAST_KEPT = 256
+_MIN_KEPT = 256
 
 
-def bounded(profile: Profile, stacks: npt.NDArray[np.int32], most: int = MOST_FRAMES) -> Profile:
+def limit_stack_depth(profile: Profile, stacks: npt.NDArray[np.int32], most: int = MAX_FRAMES) -> Profile:
     """Return the profile with stacks so short that all of them together have at most `most` frames.
 
     Args:
@@ -30,7 +30,7 @@ def bounded(profile: Profile, stacks: npt.NDArray[np.int32], most: int = MOST_FR
     depth = _depths(profile)
     if int(depth[stacks].sum()) <= most:
         return profile
-    half = max(most // len(stacks), _LEAST_KEPT) // 2
+    half = max(most // len(stacks), _MIN_KEPT) // 2
     return _shorter(profile, depth, half)
 
 

@@ -19,10 +19,18 @@ import numpy.typing as npt
 
 from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.bounded import bounded
-from pyprof.exporters.names import UNKNOWN, Level, functions, module_name
-from pyprof.exporters.timing import IN_SEQUENCE, ends, has_times, in_sequence, lengths, origin_ns, slices
-from pyprof.exporters.utf8 import dumps
+from pyprof.exporters.bounded import limit_stack_depth
+from pyprof.exporters.names import UNKNOWN, Level, frame_functions, module_name
+from pyprof.exporters.timing import (
+    IN_SEQUENCE,
+    call_slices,
+    has_times,
+    origin_ns,
+    place_in_sequence,
+    sample_ends,
+    sample_lengths,
+)
+from pyprof.exporters.utf8 import dump_json
 from pyprof.model.columns import distinct
 from pyprof.model.functions import Function
 from pyprof.model.keys import ProcessKey
@@ -33,7 +41,7 @@ from pyprof.records import dataclass
 I64 = npt.NDArray[np.int64]
 
 _PID_LIMIT = 1 << 22
-MOST_FRAMES = 4_000_000
+MAX_FRAMES = 4_000_000
 """Maximum number of frames in all samples' stacks. A slice has 150 bytes; in the worst case each frame becomes a
 slice.
 """
@@ -50,12 +58,12 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         raise OutputError("a trace cannot show negative weights", "-f collapsed, or -f pprof")
     kept = np.flatnonzero(weights > 0)
     known = has_times(profile, kept)
-    profile = profile if known else in_sequence(profile)
-    profile = bounded(profile, profile.stack[kept], MOST_FRAMES)
+    profile = profile if known else place_in_sequence(profile)
+    profile = limit_stack_depth(profile, profile.stack[kept], MAX_FRAMES)
     calls = _Calls(profile, options, distinct(profile.stack[kept]).tolist())
     out.write(b'{"displayTimeUnit":"ns","otherData":')
     about = {"title": profile.title, "start_ns": str(profile.start_ns), "exporter": "pyprof"}
-    out.write(dumps(about if known else about | {"note": IN_SEQUENCE}))
+    out.write(dump_json(about if known else about | {"note": IN_SEQUENCE}))
     out.write(b',"traceEvents":[')
     out.write(b",\n".join(_names(profile)))
     where = _numbers(profile)
@@ -69,7 +77,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     out.write(b'],\n"stackFrames":{')
     out.write(b",\n".join(calls.stack_frames()))
     out.write(b'},\n"samples":[')
-    name = dumps(profile.value_types[-1].type)
+    name = dump_json(profile.value_types[-1].type)
     out.write(b",\n".join(sample for track in tracks for sample in track.samples(name)))
     out.write(b"]}\n")
 
@@ -79,10 +87,10 @@ def _names(profile: Profile) -> Iterator[bytes]:
     where = _numbers(profile)
     processes = {pid: each.process or "process" for (pid, _), each in zip(where, profile.threads, strict=True)}
     for pid, name in sorted(processes.items()):
-        yield dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": pid, "args": {"name": name}})
+        yield dump_json({"ph": "M", "name": "process_name", "pid": pid, "tid": pid, "args": {"name": name}})
     threads = {ids: each.name or "thread" for ids, each in zip(where, profile.threads, strict=True)}
     for (pid, tid), name in sorted(threads.items()):
-        yield dumps({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
+        yield dump_json({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
 
 
 def _numbers(profile: Profile) -> list[tuple[int, int]]:
@@ -126,7 +134,7 @@ class _Calls:
         rows: list[list[int]] = []
         for frame in profile.frames:
             rows.append([])
-            for function, level in functions(profile, frame, options):
+            for function, level in frame_functions(profile, frame, options):
                 number = numbers.setdefault(function, len(numbers))
                 if number == len(self.events):
                     self._add(level, module_name(profile, level.module, options))
@@ -140,14 +148,14 @@ class _Calls:
     def _add(self, level: Level, module: str) -> None:
         event: dict[str, object] = {"ph": "X", "name": level.name, "cat": level.kind.name.lower()}
         args = {key: value for key, value in (("module", module), ("file", level.file)) if value}
-        self.events.append(dumps(event | ({"args": args} if args else {}))[:-1])
+        self.events.append(dump_json(event | ({"args": args} if args else {}))[:-1])
         self._frames.append({"name": level.name, "category": module or level.file or level.kind.name.lower()})
 
     def stack_frames(self) -> Iterator[bytes]:
         for node in range(1, len(self.tree.parent)):
             parent = self.tree.parent[node]
             entry: dict[str, object] = dict(self._frames[self.tree.frame[node]])
-            yield b'"%d":' % node + dumps(entry | ({"parent": parent} if parent else {}))
+            yield b'"%d":' % node + dump_json(entry | ({"parent": parent} if parent else {}))
 
 
 @dataclass(frozen=True)
@@ -175,7 +183,7 @@ class _Track:
         return cls(
             b'"pid":%d,"tid":%d' % ids,
             profile.time_ns[samples] - origin_ns(profile),
-            lengths(profile, samples),
+            sample_lengths(profile, samples),
             [calls.place[leaf] for leaf in profile.stack[samples].tolist()],
             profile.values[samples, -1].tolist(),
             [-1] * len(samples) if profile.cpu is None else profile.cpu[samples].tolist(),
@@ -191,8 +199,8 @@ class _Track:
 
     def slices(self, calls: _Calls, period_ns: int) -> Iterator[bytes]:
         """Yield complete events ("X"), outer ones before those inside them."""
-        until = ends(self.time_ns, self.length_ns, period_ns)
-        for begin, end, function in slices(calls.tree, self.node, self.time_ns.tolist(), until.tolist()):
+        until = sample_ends(self.time_ns, self.length_ns, period_ns)
+        for begin, end, function in call_slices(calls.tree, self.node, self.time_ns.tolist(), until.tolist()):
             times = (_microseconds(begin), _microseconds(end - begin))
             yield calls.events[function] + b",%b" % self.where + b',"ts":%b,"dur":%b}' % times
 

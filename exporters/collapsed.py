@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.bounded import bounded, distinct_stacks
-from pyprof.exporters.names import UNKNOWN, Level, count_column, levels, roots, script_name
+from pyprof.exporters.bounded import distinct_stacks, limit_stack_depth
+from pyprof.exporters.names import UNKNOWN, Level, count_column, frame_levels, root_names, script_name
 from pyprof.model.control_characters import CONTROLS, DIRECTIONS
 from pyprof.model.profile import Profile
 from pyprof.model.tree import rewrite
@@ -30,13 +30,16 @@ _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     column = count_column(profile)
-    profile = bounded(profile, distinct_stacks(profile))
-    names = [[escape(_name(level, options)) for level in levels(profile, frame, options)] for frame in profile.frames]
+    profile = limit_stack_depth(profile, distinct_stacks(profile))
+    names = [
+        [escape_name(_name(level, options)) for level in frame_levels(profile, frame, options)]
+        for frame in profile.frames
+    ]
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     tree = _NameTree()
     counts: defaultdict[int, int] = defaultdict(int)
     for names_of_root, samples in _by_root(profile, options).items():
-        below = tree.chain(0, [escape(name) for name in names_of_root])
+        below = tree.chain(0, [escape_name(name) for name in names_of_root])
         leaves = [leaf for leaf, _ in samples]
         place = rewrite(parent, lambda node: names[frame_of[node]], tree, leaves, below)
         for leaf, values in samples:
@@ -49,7 +52,7 @@ def _by_root(
     profile: Profile, options: ExportOptions
 ) -> dict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]]:
     """Group (leaf, values) of all samples by the process and thread names above their stacks."""
-    names = [tuple(roots(profile, thread, options)) for thread in profile.threads]
+    names = [tuple(root_names(profile, thread, options)) for thread in profile.threads]
     found: defaultdict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]] = defaultdict(list)
     for thread, leaf, values in profile.totals():
         found[names[thread]].append((leaf, values))
@@ -96,7 +99,7 @@ class _NameTree:
             todo.extend((below[child], depth + 1, child) for child in sorted(below, reverse=True))
 
 
-def escape(name: str) -> bytes:
+def escape_name(name: str) -> bytes:
     r"""Encode a name as UTF-8 without separators; lone surrogates (from file names that are not UTF-8) become
     `\udcNN`.
     """

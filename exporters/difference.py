@@ -11,12 +11,12 @@ from typing import BinaryIO
 from pyprof.comparison.result import Amount, Comparison
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import output_file
-from pyprof.exporters.utf8 import dumps, encoded
+from pyprof.exporters.utf8 import dump_json, encode_text
 
 Writer = Callable[[Comparison, BinaryIO], None]
 
 
-def format_of(path: str, format: str | None = None) -> Writer:
+def find_writer(path: str, format: str | None = None) -> Writer:
     """Return the writer of a format, by its name or by the file's suffix.
 
     Raises:
@@ -31,12 +31,12 @@ def format_of(path: str, format: str | None = None) -> Writer:
     return WRITERS[name]
 
 
-def save(comparison: Comparison, path: str | PathLike[str], format: str | None = None) -> None:
+def save_comparison(comparison: Comparison, path: str | PathLike[str], format: str | None = None) -> None:
     """Write a comparison into a file; see Comparison.save."""
     name = fspath(path)
-    writer = format_of(name, format)
+    writer = find_writer(name, format)
     try:
-        output_file.replace(name, lambda out: writer(comparison, out))
+        output_file.replace_file(name, lambda out: writer(comparison, out))
     except OutputError:
         raise
     except OSError as error:
@@ -64,7 +64,7 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
             for row in comparison.functions
         ],
     }
-    out.write(dumps(document) + b"\n")
+    out.write(dump_json(document) + b"\n")
 
 
 def write_csv(comparison: Comparison, out: BinaryIO) -> None:
@@ -78,7 +78,7 @@ def write_csv(comparison: Comparison, out: BinaryIO) -> None:
     writer.writerow(columns)
     for row in zip(*columns.values(), strict=True):
         writer.writerow([_cell(each) for each in row])
-    out.write(encoded(text.getvalue()))
+    out.write(encode_text(text.getvalue()))
 
 
 def _cell(value: object) -> object:

@@ -18,8 +18,16 @@ import numpy as np
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.firefox_tables import CATEGORIES, WAITING, SharedTables, wait_of
 from pyprof.exporters.names import labelled_name
-from pyprof.exporters.timing import I64, IN_SEQUENCE, ends, has_times, in_sequence, lengths, origin_ns
-from pyprof.exporters.utf8 import dumps
+from pyprof.exporters.timing import (
+    I64,
+    IN_SEQUENCE,
+    has_times,
+    origin_ns,
+    place_in_sequence,
+    sample_ends,
+    sample_lengths,
+)
+from pyprof.exporters.utf8 import dump_json
 from pyprof.model.columns import distinct
 from pyprof.model.profile import Profile, ThreadInfo
 
@@ -49,16 +57,16 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     """Write the profile; each thread is a track, regardless of the options."""
     every = np.arange(len(profile.stack))
     notes = [] if has_times(profile, every) else [IN_SEQUENCE]
-    profile = in_sequence(profile) if notes else profile
+    profile = place_in_sequence(profile) if notes else profile
     tables = SharedTables(profile, options, distinct(profile.stack).tolist())
     # no file name and no time in the header, so that equal profiles give equal bytes
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed:
-        packed.write(b'{"meta":' + dumps(_meta(profile, [*notes, *profile.summary.notes])))
-        packed.write(b',"libs":' + dumps(tables.libs()) + b',"threads":[')
+        packed.write(b'{"meta":' + dump_json(_meta(profile, [*notes, *profile.summary.notes])))
+        packed.write(b',"libs":' + dump_json(tables.libs()) + b',"threads":[')
         for nth, thread in enumerate(_threads(profile, tables)):
             packed.write(b",\n" if nth else b"\n")
-            packed.write(dumps(thread))
-        packed.write(b'],\n"shared":' + dumps(tables.shared()) + b"}\n")
+            packed.write(dump_json(thread))
+        packed.write(b'],\n"shared":' + dump_json(tables.shared()) + b"}\n")
 
 
 def _meta(profile: Profile, notes: list[str]) -> dict[str, object]:
@@ -150,7 +158,7 @@ def _samples(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, 
 def _waits(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, object]:
     """Return the table of a thread's wait markers. Consecutive waits with the same stack are one marker."""
     time_ns = profile.time_ns[samples]
-    until = ends(time_ns, np.maximum(lengths(profile, samples), 0), profile.period_ns)
+    until = sample_ends(time_ns, np.maximum(sample_lengths(profile, samples), 0), profile.period_ns)
     frame_of = profile.frame
     merged: list[tuple[int, int, int]] = []
     for leaf, begin, end in zip(profile.stack[samples].tolist(), time_ns.tolist(), until.tolist(), strict=True):

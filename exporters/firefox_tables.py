@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import UNKNOWN, Level, functions, module_name
+from pyprof.exporters.names import UNKNOWN, Level, frame_functions, module_name
 from pyprof.model.functions import Function
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
 from pyprof.model.tree import Tree, rewrite
@@ -119,7 +119,7 @@ class SharedTables:
         category, subcategory = self._category(frame)
         symbol = self._symbol(frame, lib, address)
         found = []
-        for depth, (function, level) in enumerate(functions(self._profile, frame, self._options)):
+        for depth, (function, level) in enumerate(frame_functions(self._profile, frame, self._options)):
             at = self._function(function, level, lib)
             inlined = depth > 0 and category in (NATIVE, JIT)
             row = (address, depth, category, 1 if inlined else subcategory, at, symbol, None, level.line or None, None)

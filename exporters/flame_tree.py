@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import Level, functions, module_name, script_name
-from pyprof.exporters.page_source import PageSource, page_source
+from pyprof.exporters.names import Level, frame_functions, module_name, script_name
+from pyprof.exporters.page_source import PageSource, make_page_source
 from pyprof.exporters.start_up import start_nodes
 from pyprof.model.columns import numbered
 from pyprof.model.functions import Function, are_application
@@ -126,7 +126,7 @@ class _Builder:
         return [len(places) for places in self._places]
 
 
-def build(profile: Profile, options: ExportOptions) -> FlameTree:
+def build_flame_tree(profile: Profile, options: ExportOptions) -> FlameTree:
     """Build the tree of a profile, without nodes that no sample reaches."""
     tree = FlameTree()
     builder = _Builder(tree)
@@ -147,7 +147,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
 
     merged = rewrite(parent, rows, builder, (node for node in range(1, len(parent)) if used[node]))
     tree.places = builder.places()
-    tree.source = page_source(profile, tree.functions, options) if options.sources else None
+    tree.source = make_page_source(profile, tree.functions, options) if options.sources else None
     _add_samples(tree, profile, np.array(merged, np.int64))
     rows_of_tree = zip(tree.thread, tree.leaf, zip(*tree.values, strict=True), strict=True)
     tree.start = start_nodes(profile, tree.parent, builder.levels, _weights(tree.parent, list(rows_of_tree))[0])
@@ -192,7 +192,7 @@ def _levels(
 ) -> list[tuple[int, Level]]:
     """Return (index into tree.frames, level) of the functions of a frame, outermost first."""
     found = []
-    named = functions(profile, frame, options)
+    named = frame_functions(profile, frame, options)
     for (function, level), is_own in zip(named, are_application(profile, frame) or [False] * len(named), strict=True):
         at = ids.setdefault(function, len(ids))
         if at == len(tree.frames):

@@ -17,10 +17,10 @@ from importlib import import_module
 from typing import Any, BinaryIO
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.flame_tree import build
+from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.exporters.names import labelled_name
-from pyprof.exporters.page_samples import in_time
-from pyprof.exporters.utf8 import clean, dumps
+from pyprof.exporters.page_samples import pack_samples
+from pyprof.exporters.utf8 import clean_text, dump_json
 from pyprof.model.functions import Function
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
@@ -100,7 +100,7 @@ def write_page(profile: Profile, out: BinaryIO, options: ExportOptions, beside: 
     scripts = [script.replace("\r", "") for script in scripts]
     data, samples = _data(profile, options, beside)
     parts = {
-        "title": _escaped(clean(f"{profile.title} · pyprof")),
+        "title": _escaped(clean_text(f"{profile.title} · pyprof")),
         "policy": _escaped(_policy([early, *scripts], style)),
         "style": style,
         "early": early,
@@ -177,8 +177,8 @@ def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None
 
     Texts in the JSON are indices into `strings`; page.model.js reads it.
     """
-    tree = build(profile, options)
-    samples = in_time(profile, tree.row)
+    tree = build_flame_tree(profile, options)
+    samples = pack_samples(profile, tree.row)
     strings: dict[str, int] = {"": 0}
 
     def text(value: str) -> int:
@@ -222,4 +222,4 @@ def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None
         **(beside(tree.functions) if beside else {}),
     }
     document["strings"] = list(strings)
-    return dumps(document), samples.data
+    return dump_json(document), samples.data

@@ -31,10 +31,10 @@ class Level:
     line: int = 0
 
 
-def levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level]:
+def frame_levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level]:
     """Return the functions of one frame, outermost first: the real one, then those that were inlined into it."""
     if not frame.lines:
-        return [Level(title(profile, frame, options), frame.kind, frame.module)]
+        return [Level(frame_title(profile, frame, options), frame.kind, frame.module)]
     *inlined, outermost = frame.lines
     name = outermost.function or outermost.system_name or UNKNOWN
     if not outermost.system_name:
@@ -48,14 +48,14 @@ def levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level
     ]
 
 
-def functions(profile: Profile, frame: Frame, options: ExportOptions) -> list[tuple[Function, Level]]:
+def frame_functions(profile: Profile, frame: Frame, options: ExportOptions) -> list[tuple[Function, Level]]:
     """Return the levels of one frame, each with the function that identifies it. A marker counts as a function."""
-    named = levels(profile, frame, options)
+    named = frame_levels(profile, frame, options)
     known = [function for function, _ in functions_of(profile, frame)]
     return list(zip(known or [Function("", level.name, frame.kind) for level in named], named, strict=True))
 
 
-def title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
+def frame_title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
     """Return the name of a frame without functions."""
     return _with_path(profile, frame, frame.title, options) or UNKNOWN
 
@@ -109,7 +109,7 @@ def process_name(thread: ThreadInfo) -> str:
     return f"{thread.process or 'process'} (pid {thread.pid})"
 
 
-def roots(profile: Profile, thread: ThreadInfo, options: ExportOptions) -> list[str]:
+def root_names(profile: Profile, thread: ThreadInfo, options: ExportOptions) -> list[str]:
     """Return the process and thread names above the stacks of a thread, outermost first."""
     process = (options.processes or options.threads) and profile.has_processes
     return [process_name(thread)] * process + [thread_name(thread)] * options.threads

@@ -10,19 +10,19 @@ from typing import BinaryIO
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
 
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 """Maximum size of a page in bytes; a notebook stores all its output in its file."""
 _HEIGHT = 600
 
 
-def of_profile(profile: Profile) -> str:
+def render_profile(profile: Profile) -> str:
     """Return the HTML of a profile for a notebook (Profile._repr_html_)."""
     from pyprof.exporters.flamegraph import write
 
-    return framed(lambda out: write(profile, out, ExportOptions()), repr(profile))
+    return render_iframe(lambda out: write(profile, out, ExportOptions()), repr(profile))
 
 
-def framed(writer: Callable[[BinaryIO], None], otherwise: str) -> str:
+def render_iframe(writer: Callable[[BinaryIO], None], otherwise: str) -> str:
     """Return a page as an iframe element.
 
     Args:
@@ -32,7 +32,7 @@ def framed(writer: Callable[[BinaryIO], None], otherwise: str) -> str:
     out = io.BytesIO()
     writer(out)
     page = out.getvalue()
-    if len(page) > MOST_BYTES:
+    if len(page) > MAX_BYTES:
         size = f"{len(page) / 1e6:.0f} MB is much for a notebook: save() writes it to a file"
         return f"<pre>{html.escape(otherwise)}</pre><p>The page of {size}.</p>"
     # No allow-same-origin: the page contains names from the target and must not read the notebook.

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.bounded import bounded, distinct_stacks
+from pyprof.exporters.bounded import distinct_stacks, limit_stack_depth
 from pyprof.exporters.names import UNKNOWN
-from pyprof.exporters.protobuf import data, number, packed, varint
-from pyprof.exporters.utf8 import encoded
+from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed, encode_varint
+from pyprof.exporters.utf8 import encode_text
 from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 
@@ -35,7 +35,7 @@ Sums = list[tuple[int, int, int]]
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     """Write the profile; threads are attributes, regardless of the options."""
-    profile = bounded(profile, distinct_stacks(profile))
+    profile = limit_stack_depth(profile, distinct_stacks(profile))
     tables = _Dictionary(profile)
     processes: defaultdict[ProcessKey, list[int]] = defaultdict(list)
     for at, thread in enumerate(profile.threads):
@@ -49,9 +49,9 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         found = [
             _profile(profile, tables, column, key, sums[key, column]) for column in range(len(profile.value_types))
         ]
-        scope = data(1, data(1, b"pyprof")) + b"".join(data(2, each) for each in found)
-        out.write(data(1, data(1, _resource(profile.threads[threads[0]])) + data(2, scope)))
-    out.write(data(2, tables.encoded()))
+        scope = encode_data(1, encode_data(1, b"pyprof")) + b"".join(encode_data(2, each) for each in found)
+        out.write(encode_data(1, encode_data(1, _resource(profile.threads[threads[0]])) + encode_data(2, scope)))
+    out.write(encode_data(2, tables.encoded()))
 
 
 def _resource(thread: ThreadInfo) -> bytes:
@@ -59,23 +59,27 @@ def _resource(thread: ThreadInfo) -> bytes:
     # the OpenTelemetry specification requires this form
     service = dict(thread.labels).get(_SERVICE) or f"unknown_service:{name}"
     named = {_SERVICE: service, "process.executable.name": name}
-    texts = [data(1, data(1, encoded(key)) + data(2, data(1, encoded(value)))) for key, value in named.items() if value]
-    return b"".join(texts) + data(1, data(1, b"process.pid") + data(2, _integer(thread.pid)))
+    texts = [
+        encode_data(1, encode_data(1, encode_text(key)) + encode_data(2, encode_data(1, encode_text(value))))
+        for key, value in named.items()
+        if value
+    ]
+    return b"".join(texts) + encode_data(1, encode_data(1, b"process.pid") + encode_data(2, _integer(thread.pid)))
 
 
 def _profile(profile: Profile, tables: _Dictionary, column: int, process: ProcessKey, sums: Sums) -> bytes:
     kind = profile.value_types[column]
     identity = repr((profile.title, profile.start_ns, profile.duration_ns, process, kind)).encode("utf-8", "replace")
     fields = [
-        data(1, tables.value_type(kind.type, kind.unit)),
-        *(data(2, tables.sample(*each)) for each in sums),
-        varint(3 << 3 | 1) + struct.pack("<Q", max(profile.start_ns, 0)),
-        number(4, profile.duration_ns),
+        encode_data(1, tables.value_type(kind.type, kind.unit)),
+        *(encode_data(2, tables.sample(*each)) for each in sums),
+        encode_varint(3 << 3 | 1) + struct.pack("<Q", max(profile.start_ns, 0)),
+        encode_number(4, profile.duration_ns),
     ]
     period = next((each for each in reversed(profile.value_types) if each.unit == "nanoseconds"), None)
     if period is not None and profile.period_ns:
-        fields += [data(5, tables.value_type(period.type, period.unit)), number(6, profile.period_ns)]
-    fields.append(data(7, hashlib.sha256(identity).digest()[:16]))
+        fields += [encode_data(5, tables.value_type(period.type, period.unit)), encode_number(6, profile.period_ns)]
+    fields.append(encode_data(7, hashlib.sha256(identity).digest()[:16]))
     return b"".join(fields)
 
 
@@ -92,13 +96,13 @@ class _Dictionary:
         self._parent, self._frame = profile.parent.tolist(), profile.frame.tolist()
 
     def encoded(self) -> bytes:
-        return b"".join(data(table, row) for table, rows in self._rows.items() for row in rows)
+        return b"".join(encode_data(table, row) for table, rows in self._rows.items() for row in rows)
 
     def value_type(self, type_: str, unit: str) -> bytes:
-        return number(1, self._string(type_)) + number(2, self._string(unit))
+        return encode_number(1, self._string(type_)) + encode_number(2, self._string(unit))
 
     def sample(self, thread: int, leaf: int, value: int) -> bytes:
-        return number(1, self._stack(leaf)) + packed(2, self._threads[thread]) + packed(4, [value])
+        return encode_number(1, self._stack(leaf)) + encode_packed(2, self._threads[thread]) + encode_packed(4, [value])
 
     def _stack(self, leaf: int) -> int:
         at = self._stacks.get(leaf)
@@ -107,7 +111,7 @@ class _Dictionary:
             while node > 0:
                 locations.append(self._locations[self._frame[node]])
                 node = self._parent[node]
-            at = self._stacks[leaf] = self._row(STACK, packed(1, locations))
+            at = self._stacks[leaf] = self._row(STACK, encode_packed(1, locations))
         return at
 
     def _row(self, table: int, row: bytes) -> int:
@@ -115,14 +119,14 @@ class _Dictionary:
         return rows.setdefault(row, len(rows))
 
     def _string(self, text: str) -> int:
-        return self._row(STRING, encoded(text))
+        return self._row(STRING, encode_text(text))
 
     def _attribute(self, key: str, value: bytes) -> int:
         """Return the index of an attribute; value is an encoded AnyValue."""
-        return self._row(ATTRIBUTE, number(1, self._string(key)) + data(2, value))
+        return self._row(ATTRIBUTE, encode_number(1, self._string(key)) + encode_data(2, value))
 
     def _texts(self, texts: Mapping[str, str]) -> list[int]:
-        return [self._attribute(key, data(1, encoded(value))) for key, value in texts.items() if value]
+        return [self._attribute(key, encode_data(1, encode_text(value))) for key, value in texts.items() if value]
 
     def _thread(self, thread: ThreadInfo) -> list[int]:
         labels = {name: value for name, value in thread.labels if name != _SERVICE}
@@ -133,9 +137,10 @@ class _Dictionary:
 
     def _mapping(self, info: ModuleInfo) -> int:
         ids = self._texts({"process.executable.build_id.gnu": info.build_id})
-        places = [number(1, info.start), number(2, info.end), number(3, info.offset)]
+        places = [encode_number(1, info.start), encode_number(2, info.end), encode_number(3, info.offset)]
         return self._row(
-            MAPPING, b"".join([*places, number(4, self._string(info.path)), packed(5, ids) if ids else b""])
+            MAPPING,
+            b"".join([*places, encode_number(4, self._string(info.path)), encode_packed(5, ids) if ids else b""]),
         )
 
     def _location(self, frame: Frame) -> int:
@@ -149,15 +154,20 @@ class _Dictionary:
             lines = (Line(frame.title or UNKNOWN, frame.title or UNKNOWN),)
         fields = []
         if code:
-            fields += [number(1, self._mappings[frame.module] if frame.module >= 0 else 0), number(2, frame.lookup)]
-        fields += [data(3, number(1, self._function(line)) + number(2, line.line)) for line in lines]
+            fields += [
+                encode_number(1, self._mappings[frame.module] if frame.module >= 0 else 0),
+                encode_number(2, frame.lookup),
+            ]
+        fields += [
+            encode_data(3, encode_number(1, self._function(line)) + encode_number(2, line.line)) for line in lines
+        ]
         kinds = self._texts({"profile.frame.type": _FRAME_TYPES.get(frame.kind, "")})
-        return self._row(LOCATION, b"".join(fields) + (packed(4, kinds) if kinds else b""))
+        return self._row(LOCATION, b"".join(fields) + (encode_packed(4, kinds) if kinds else b""))
 
     def _function(self, line: Line) -> int:
         name = line.function or line.system_name or UNKNOWN
         texts = (name, line.system_name or name, line.file or "")
-        return self._row(FUNCTION, b"".join(number(at, self._string(text)) for at, text in enumerate(texts, 1)))
+        return self._row(FUNCTION, b"".join(encode_number(at, self._string(text)) for at, text in enumerate(texts, 1)))
 
 
 def _text(text: str) -> str:
@@ -166,4 +176,4 @@ def _text(text: str) -> str:
 
 def _integer(value: int) -> bytes:
     """Encode an integer as an AnyValue; 0 is written too."""
-    return varint(3 << 3) + varint(value)
+    return encode_varint(3 << 3) + encode_varint(value)

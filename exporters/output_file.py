@@ -23,13 +23,13 @@ Write = Callable[[BinaryIO], None]
 DEVICES = ("/dev/null", "/dev/full", "/dev/tty")
 """Devices that are written in place, if the user gives exactly these names."""
 
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 
 _STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 
 
-def stream(path: str) -> int | None:
+def find_stream(path: str) -> int | None:
     """Return pyprof's own descriptor that a path names (-, /dev/stdout, the /dev/fd/63 of a shell's >(...)); None for a
     file.
     """
@@ -43,7 +43,7 @@ def write_in_place(path: str, writer: Write) -> bool:
     Raises:
         OSError: Writing failed.
     """
-    number = stream(path)
+    number = find_stream(path)
     if number is None and path not in DEVICES:
         return False
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW) if number is None else os.dup(number)
@@ -52,7 +52,7 @@ def write_in_place(path: str, writer: Write) -> bool:
     return True
 
 
-def look(path: str, folder: int | None = None) -> os.stat_result | None:
+def stat_entry(path: str, folder: int | None = None) -> os.stat_result | None:
     """Return the status of a file or link, without following the link; None if nothing is there.
 
     Raises:
@@ -71,7 +71,7 @@ def look(path: str, folder: int | None = None) -> os.stat_result | None:
     return found
 
 
-def replace(path: str, writer: Write) -> None:
+def replace_file(path: str, writer: Write) -> None:
     """Write a file next to path, then rename it to path. The file and its name survive a power failure.
 
     Raises:
@@ -81,14 +81,14 @@ def replace(path: str, writer: Write) -> None:
     folder = open_folder(parent or ".")
     part = f".pyprof-{os.urandom(8).hex()}.part"
     try:
-        mode = _mode(look(name, folder))
+        mode = _mode(stat_entry(name, folder))
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
             with open(fd, "wb") as out:
                 os.fchmod(fd, mode)
                 writer(out)
                 out.flush()
-                sync(fd)
+                sync_file(fd)
             os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             os.unlink(part, dir_fd=folder)
@@ -98,7 +98,7 @@ def replace(path: str, writer: Write) -> None:
         os.close(folder)
 
 
-def is_ours(path: str) -> bool:
+def is_private(path: str) -> bool:
     """Return True if only root and this user can put names into the folder of path that pyprof would follow."""
     try:
         folder = open_folder(os.path.dirname(os.path.normpath(path)) or ".")
@@ -139,7 +139,7 @@ def open_folder(path: str) -> int:
                 at = there
                 continue
             links += 1
-            if links > _MOST_LINKS:
+            if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             others |= {found.st_uid} - {0, os.geteuid()}
             if found.st_dev == _proc():  # the text of a link in /proc is not where it leads
@@ -188,7 +188,7 @@ def _mode(old: os.stat_result | None) -> int:
     return kept if old.st_uid == os.geteuid() else kept & usual
 
 
-def create(path: str, mode: int) -> int:
+def create_file(path: str, mode: int) -> int:
     """Create a file in a folder into which no other user may write.
 
     Raises:
@@ -197,7 +197,7 @@ def create(path: str, mode: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
-def folder(path: str, how: int = 0) -> int:
+def open_directory(path: str, how: int = 0) -> int:
     """Open a folder, to lock it or to sync its names.
 
     Args:
@@ -219,7 +219,7 @@ def _sync_names(folder: int) -> None:
             os.close(readable)
 
 
-def sync(fd: int) -> None:
+def sync_file(fd: int) -> None:
     """Make what was written or renamed survive a power failure.
 
     Raises:

@@ -21,7 +21,7 @@ I64 = npt.NDArray[np.int64]
 
 _TICKS = 19
 """Binary logarithm of the maximum number of ticks in a recording."""
-_LEAST_TICK_NS = 1000
+_MIN_TICK_NS = 1000
 _STEPS = 32
 """Divisor of the sampling period that gives the rounding unit of values in nanoseconds."""
 _WIDEST = 30
@@ -46,7 +46,7 @@ class PageSamples:
     data: bytes
 
 
-def in_time(profile: Profile, row: I64) -> PageSamples:
+def pack_samples(profile: Profile, row: I64) -> PageSamples:
     """Pack the samples of a profile.
 
     A profile with negative values, or with one time for all samples (no times are known), has no timeline: no sample is
@@ -97,7 +97,7 @@ def _steps(column: I64, size: int) -> I64:
 
 def _tick_ns(span_ns: int) -> int:
     """Return the length of a tick: 1, 2 or 5 times a power of ten, so that round times fall on ticks."""
-    least = max(_LEAST_TICK_NS, span_ns >> _TICKS)
+    least = max(_MIN_TICK_NS, span_ns >> _TICKS)
     ten = int(10 ** (len(str(least)) - 1))
     return next(part * ten for part in (1, 2, 5, 10) if part * ten >= least)
 

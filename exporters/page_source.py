@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import functions
+from pyprof.exporters.names import frame_functions
 from pyprof.model.functions import Function
 from pyprof.model.profile import Profile
 from pyprof.model.source_text import SourceText
@@ -23,7 +23,7 @@ from pyprof.records import dataclass
 
 _AROUND = 25
 """Number of lines that are shown before and after a line with samples."""
-_MOST_LETTERS = 1 << 20
+_MAX_LETTERS = 1 << 20
 """Maximum number of characters in all texts; the files with the smallest values are left out."""
 _WIDEST = 500
 """Maximum number of characters of a line."""
@@ -48,7 +48,7 @@ class PageSource:
     key: npt.NDArray[np.int64]
 
 
-def page_source(profile: Profile, known: Sequence[Function], options: ExportOptions) -> PageSource | None:
+def make_page_source(profile: Profile, known: Sequence[Function], options: ExportOptions) -> PageSource | None:
     """Return the source lines of a profile, or None if there is no text for any of them.
 
     Args:
@@ -61,7 +61,7 @@ def page_source(profile: Profile, known: Sequence[Function], options: ExportOpti
     hits: defaultdict[int, set[int]] = defaultdict(set)
     for frame in profile.frames:
         row: list[Place | None] = []
-        for function, level in functions(profile, frame, options):
+        for function, level in frame_functions(profile, frame, options):
             at = files.get(level.file or "", -1)
             there = at >= 0 and 0 < level.line <= len(options.sources[level.file or ""].lines) and function in numbers
             row.append((at, level.line, numbers[function]) if there else None)
@@ -97,7 +97,7 @@ def _excerpts(
 ) -> dict[int, list[object]]:
     """Return the shown part of each file by its number, as in PageSource.document."""
     shown: dict[int, list[object]] = {}
-    room = _MOST_LETTERS
+    room = _MAX_LETTERS
     for at, (path, text) in enumerate(texts.items()):
         if not hits.get(at):
             continue

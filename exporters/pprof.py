@@ -19,10 +19,10 @@ from typing import BinaryIO
 
 from pyprof.exporters import evidence
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.bounded import bounded, distinct_stacks
+from pyprof.exporters.bounded import distinct_stacks, limit_stack_depth
 from pyprof.exporters.names import UNKNOWN
-from pyprof.exporters.protobuf import data, number, packed, varint
-from pyprof.exporters.utf8 import encoded
+from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed, encode_varint
+from pyprof.exporters.utf8 import encode_text
 from pyprof.model import stack_digest
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
@@ -37,7 +37,7 @@ _SHARED_OBJECT = re.compile(r"\.so($|[._][0-9]+)")
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    profile = bounded(profile, distinct_stacks(profile))
+    profile = limit_stack_depth(profile, distinct_stacks(profile))
     # no file name and no time in the header, so that equal profiles give equal bytes
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed_out:
         tables = PprofTables(profile, options.evidence)
@@ -45,19 +45,19 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         labels = [tables.labels(thread) if options.thread_labels else b"" for thread in profile.threads]
         partial = _merges(profile, tables)
         header, first, mappings = _header(profile, tables), len(tables.strings), len(tables.rows)
-        location_of = [varint(tables.location(frame)) for frame in profile.frames]
-        strings = map(encoded, tables.strings)
-        packed_out.write(b"".join(data(STRING_TABLE, text) for text in islice(strings, first)))
-        packed_out.write(b"".join(data(SAMPLE_TYPE, value_type) for value_type in types))
+        location_of = [encode_varint(tables.location(frame)) for frame in profile.frames]
+        strings = map(encode_text, tables.strings)
+        packed_out.write(b"".join(encode_data(STRING_TABLE, text) for text in islice(strings, first)))
+        packed_out.write(b"".join(encode_data(SAMPLE_TYPE, value_type) for value_type in types))
         digests = bytearray()
         samples = _samples(profile, tables, location_of, (labels, partial), digests)
         while some := b"".join(islice(samples, _TOGETHER)):
             packed_out.write(some)
         packed_out.write(b"".join((*tables.rows[:mappings], header)))
         if options.evidence:
-            packed_out.write(evidence.of_summary(profile.summary) + data(evidence.STACKS, bytes(digests)))
+            packed_out.write(evidence.encode_summary(profile.summary) + encode_data(evidence.STACKS, bytes(digests)))
         packed_out.write(b"".join(tables.rows[mappings:]))
-        packed_out.write(b"".join(data(STRING_TABLE, text) for text in strings))
+        packed_out.write(b"".join(encode_data(STRING_TABLE, text) for text in strings))
 
 
 def _merges(profile: Profile, tables: PprofTables) -> dict[int, bytes]:
@@ -97,19 +97,21 @@ def _samples(
             node = parent[node]
         if tables.digests:
             digests += stack_digest.of_stack(map(tables.digests.__getitem__, parts))
-        yield data(SAMPLE, data(1, b"".join(stack)) + packed(2, values.tolist()) + labels[thread] + merge)
+        yield encode_data(
+            SAMPLE, encode_data(1, b"".join(stack)) + encode_packed(2, values.tolist()) + labels[thread] + merge
+        )
 
 
 def _header(profile: Profile, tables: PprofTables) -> bytes:
     primary = profile.value_types[-1]
     period_type = next((t for t in reversed(profile.value_types) if t.unit == "nanoseconds"), None)
-    fields = [number(TIME_NANOS, profile.start_ns), number(DURATION_NANOS, profile.duration_ns)]
+    fields = [encode_number(TIME_NANOS, profile.start_ns), encode_number(DURATION_NANOS, profile.duration_ns)]
     if period_type is not None and profile.period_ns:
-        fields.append(data(PERIOD_TYPE, tables.value_type(period_type.type, period_type.unit)))
-        fields.append(number(PERIOD, profile.period_ns))
+        fields.append(encode_data(PERIOD_TYPE, tables.value_type(period_type.type, period_type.unit)))
+        fields.append(encode_number(PERIOD, profile.period_ns))
     comments = [f"pyprof: {profile.title}", *profile.summary.notes]
-    fields.append(packed(COMMENT, [tables.string(text) for text in comments]))
-    fields.append(number(DEFAULT_SAMPLE_TYPE, tables.string(primary.type)))
+    fields.append(encode_packed(COMMENT, [tables.string(text) for text in comments]))
+    fields.append(encode_number(DEFAULT_SAMPLE_TYPE, tables.string(primary.type)))
     return b"".join(fields)
 
 
@@ -130,15 +132,15 @@ class PprofTables:
         self._functions: dict[tuple[str, str, str], int] = {}
         self._locations: dict[tuple[int, int, tuple[tuple[int, int], ...], bytes], int] = {}
         self._mapping_of: dict[int, int] = {}
-        for id_, module in enumerate(executable_first(profile.modules), 1):
+        for id_, module in enumerate(order_modules(profile.modules), 1):
             self._mapping_of[module] = id_
-            self.rows.append(data(MAPPING, self._mapping(id_, profile.modules[module])))
+            self.rows.append(encode_data(MAPPING, self._mapping(id_, profile.modules[module])))
 
     def string(self, text: str) -> int:
         return self.strings.setdefault(text, len(self.strings))
 
     def value_type(self, type_: str, unit: str) -> bytes:
-        return number(1, self.string(type_)) + number(2, self.string(unit))
+        return encode_number(1, self.string(type_)) + encode_number(2, self.string(unit))
 
     def labels(self, thread: ThreadInfo) -> bytes:
         own = dict(thread.labels)
@@ -147,13 +149,26 @@ class PprofTables:
 
     def label(self, key: str, value: str) -> bytes:
         """Return a label as a field of a sample; nothing for an empty value, which pprof would read as the number 0."""
-        return data(3, number(1, self.string(key)) + number(2, self.string(value))) if key and value else b""
+        return (
+            encode_data(3, encode_number(1, self.string(key)) + encode_number(2, self.string(value)))
+            if key and value
+            else b""
+        )
 
     def _mapping(self, id_: int, module: ModuleInfo) -> bytes:
-        fields = [number(1, id_), number(2, module.start), number(3, module.end), number(4, module.offset)]
-        fields += [number(5, self.string(module.path)), number(6, self.string(module.build_id))]
-        fields += [number(7, module.has_functions), number(8, module.has_lines), number(9, module.has_lines)]
-        fields.append(number(10, module.has_lines))
+        fields = [
+            encode_number(1, id_),
+            encode_number(2, module.start),
+            encode_number(3, module.end),
+            encode_number(4, module.offset),
+        ]
+        fields += [encode_number(5, self.string(module.path)), encode_number(6, self.string(module.build_id))]
+        fields += [
+            encode_number(7, module.has_functions),
+            encode_number(8, module.has_lines),
+            encode_number(9, module.has_lines),
+        ]
+        fields.append(encode_number(10, module.has_lines))
         return b"".join(fields)
 
     def location(self, frame: Frame) -> int:
@@ -172,17 +187,19 @@ class PprofTables:
         more = b""
         if self._evidence:
             module = self.profile.modules[frame.module] if mapping else None
-            found_by = evidence.message(frame)
+            found_by = evidence.encode_frame_message(frame)
             shown = ((*_names(line), line.line) for line in lines)
             self.digests.append(stack_digest.of_frame(address, module, shown, found_by))
-            more = data(evidence.FIELD, found_by)
+            more = encode_data(evidence.FIELD, found_by)
         key = (mapping, address, functions, more)
         id_ = self._locations.get(key)
         if id_ is None:
             id_ = self._locations[key] = len(self._locations) + 1
-            fields = [number(1, id_), number(2, mapping), number(3, address)]
-            fields += [data(4, number(1, function) + number(2, line)) for function, line in functions]
-            self.rows.append(data(LOCATION, b"".join(fields) + more))
+            fields = [encode_number(1, id_), encode_number(2, mapping), encode_number(3, address)]
+            fields += [
+                encode_data(4, encode_number(1, function) + encode_number(2, line)) for function, line in functions
+            ]
+            self.rows.append(encode_data(LOCATION, b"".join(fields) + more))
         return id_
 
     def _function(self, line: Line) -> int:
@@ -190,8 +207,8 @@ class PprofTables:
         id_ = self._functions.get(key)
         if id_ is None:
             id_ = self._functions[key] = len(self._functions) + 1
-            fields = [number(1, id_), *(number(n, self.string(text)) for n, text in enumerate(key, 2))]
-            self.rows.append(data(FUNCTION, b"".join(fields)))
+            fields = [encode_number(1, id_), *(encode_number(n, self.string(text)) for n, text in enumerate(key, 2))]
+            self.rows.append(encode_data(FUNCTION, b"".join(fields)))
         return id_
 
 
@@ -200,7 +217,7 @@ def _names(line: Line) -> tuple[str, str, str]:
     return name, line.system_name or name, line.file or ""
 
 
-def executable_first(modules: Sequence[ModuleInfo]) -> list[int]:
+def order_modules(modules: Sequence[ModuleInfo]) -> list[int]:
     """Return the indices of the modules with the main program first: pprof takes the first mapping for the program.
 
     The main program is the first one that is a file and not a shared object, as in pprof's own rule (profile.go,

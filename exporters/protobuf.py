@@ -9,7 +9,7 @@ _SHORT = [bytes([value]) for value in range(0x80)]
 """Encodings of small numbers, which are the majority in a file."""
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """Encode a signed or unsigned 64-bit number; negative ones in two's complement (ten bytes)."""
     if 0 <= value < 0x80:
         return _SHORT[value]
@@ -22,16 +22,16 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def number(field: int, value: int) -> bytes:
+def encode_number(field: int, value: int) -> bytes:
     """Encode an int64, uint64 or bool field; 0 is the default and gives no bytes."""
-    return varint(field << 3) + varint(value) if value else b""
+    return encode_varint(field << 3) + encode_varint(value) if value else b""
 
 
-def packed(field: int, values: Iterable[int]) -> bytes:
+def encode_packed(field: int, values: Iterable[int]) -> bytes:
     """Encode a repeated number as a packed field."""
-    return data(field, b"".join(map(varint, values)))
+    return encode_data(field, b"".join(map(encode_varint, values)))
 
 
-def data(field: int, payload: bytes) -> bytes:
+def encode_data(field: int, payload: bytes) -> bytes:
     """Encode a field with a message, a string, or packed numbers; it is written even if empty."""
-    return varint(field << 3 | 2) + varint(len(payload)) + payload
+    return encode_varint(field << 3 | 2) + encode_varint(len(payload)) + payload

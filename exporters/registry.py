@@ -87,12 +87,12 @@ DEFAULT = FORMATS[0]
 """The format if neither --format nor a suffix names one."""
 
 
-def names() -> tuple[str, ...]:
+def format_names() -> tuple[str, ...]:
     """Return the names that --format accepts, the default first."""
     return tuple(entry.name for entry in FORMATS)
 
 
-def by_name(name: str, path: str = "") -> Format:
+def find_format(name: str, path: str = "") -> Format:
     """Return a format by its name or by one of its suffixes without the dot ("html").
 
     Args:
@@ -104,10 +104,10 @@ def by_name(name: str, path: str = "") -> Format:
     for entry in FORMATS:
         if name == entry.name or f".{name}" in entry.suffixes:
             return _for_file(entry, path or name)
-    raise UsageError(f"there is no output format {name!r}", f"the formats are {', '.join(names())}")
+    raise UsageError(f"there is no output format {name!r}", f"the formats are {', '.join(format_names())}")
 
 
-def by_file(path: str | PathLike[str]) -> Format | None:
+def find_format_for_file(path: str | PathLike[str]) -> Format | None:
     """Return the format for a file name, by its longest known suffix and ignoring case; None if there is none."""
     name = fspath(path).rsplit("/", 1)[-1].lower()
     matches = [(len(suffix), entry) for entry in FORMATS for suffix in entry.suffixes if name.endswith(suffix)]

@@ -10,7 +10,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
 
 
-def save(
+def save_profile(
     profile: Profile,
     path: str | PathLike[str],
     format: str | None = None,
@@ -21,12 +21,14 @@ def save(
 ) -> None:
     """Write a profile into a file; see Profile.save."""
     name = fspath(path)
-    exporter = registry.by_name(format, name) if format else registry.by_file(name)
+    exporter = registry.find_format(format, name) if format else registry.find_format_for_file(name)
     if exporter is None:
-        raise UsageError(f"the name {name} does not say which format to write", f"one of {', '.join(registry.names())}")
+        raise UsageError(
+            f"the name {name} does not say which format to write", f"one of {', '.join(registry.format_names())}"
+        )
     options = ExportOptions(threads, processes, full_paths)
     try:
-        output_file.replace(name, lambda out: exporter.write(profile, out, options))
+        output_file.replace_file(name, lambda out: exporter.write(profile, out, options))
         if exporter.name == registry.RECORDING:
             output_file.drop_logs(name)
     except OutputError:

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.bounded import bounded
-from pyprof.exporters.names import functions, module_name, roots, thread_name
-from pyprof.exporters.utf8 import clean, dumps
+from pyprof.exporters.bounded import limit_stack_depth
+from pyprof.exporters.names import frame_functions, module_name, root_names, thread_name
+from pyprof.exporters.utf8 import clean_text, dump_json
 from pyprof.model.functions import Function
 from pyprof.model.profile import Profile
 
@@ -46,19 +46,19 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     if weights.size and int(weights.min()) < 0:
         raise OutputError("speedscope cannot show negative weights", "-f collapsed, or -f pprof")
     groups, names, active = _groups(profile, options, weights)
-    profile = bounded(profile, profile.stack[weights > 0])
+    profile = limit_stack_depth(profile, profile.stack[weights > 0])
     frames, frame_indices = _frames(profile, options)
     unit = profile.value_types[column].unit
 
-    out.write(b'{"$schema":' + dumps(SCHEMA) + b',"name":' + dumps(profile.title))
+    out.write(b'{"$schema":' + dump_json(SCHEMA) + b',"name":' + dump_json(profile.title))
     out.write(b',"exporter":"pyprof","activeProfileIndex":%d,"shared":{"frames":' % active)
-    out.write(dumps(frames) + b'},"profiles":[')
+    out.write(dump_json(frames) + b'},"profiles":[')
     fragment = _fragments(profile, frame_indices)
     for at, (name, samples) in enumerate(zip(names, groups, strict=True)):
         chosen = weights[samples]
         out.write(b"," if at else b"")
-        out.write(b'{"type":"sampled","name":' + dumps(name))
-        out.write(b',"unit":' + dumps(unit if unit in UNITS else "none"))
+        out.write(b'{"type":"sampled","name":' + dump_json(name))
+        out.write(b',"unit":' + dump_json(unit if unit in UNITS else "none"))
         out.write(b',"startValue":0,"endValue":%d,"samples":[' % int(chosen.sum()))
         for at_once in range(0, len(samples), _AT_ONCE):
             leaves = profile.stack[samples[at_once : at_once + _AT_ONCE]].tolist()
@@ -69,7 +69,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         out.write(b'],"weights":[')
         for at_once in range(0, len(chosen), _AT_ONCE):
             out.write(b"," if at_once else b"")
-            out.write(dumps(chosen[at_once : at_once + _AT_ONCE].tolist())[1:-1])
+            out.write(dump_json(chosen[at_once : at_once + _AT_ONCE].tolist())[1:-1])
         out.write(b"]}")
     out.write(b"]}\n")
 
@@ -100,7 +100,7 @@ def _groups(
         if weight > heaviest:
             heaviest, active = weight, len(groups)
         groups.append(samples)
-        names.append(": ".join(roots(profile, profile.threads[threads[0]], options)))
+        names.append(": ".join(root_names(profile, profile.threads[threads[0]], options)))
     if not groups:
         return [by_thread], [_title(profile)], 0
     return groups, names, active
@@ -119,12 +119,12 @@ def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, st
     fragments = []
     for frame in profile.frames:
         indices = []
-        for function, level in functions(profile, frame, options):
+        for function, level in frame_functions(profile, frame, options):
             at = index.setdefault(function, len(index))
             if at == len(seen):
                 seen.append(Counter())
-            file = clean(level.file or module_name(profile, level.module, options))
-            seen[at][clean(level.name), file, level.line if level.file else 0] += 1
+            file = clean_text(level.file or module_name(profile, level.module, options))
+            seen[at][clean_text(level.name), file, level.line if level.file else 0] += 1
             indices.append(at)
         fragments.append(b",".join(b"%d" % at for at in indices))
     return [_entry(places) for places in seen], fragments

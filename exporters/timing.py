@@ -24,9 +24,9 @@ def has_times(profile: Profile, samples: I64) -> bool:
     return timed(profile) or len(distinct(profile.thread[samples])) == len(samples)
 
 
-def in_sequence(profile: Profile) -> Profile:
+def place_in_sequence(profile: Profile) -> Profile:
     """Return the profile with consecutive times: each sample of a thread begins where the previous one ends."""
-    length_ns = lengths(profile, np.arange(len(profile.stack)))
+    length_ns = sample_lengths(profile, np.arange(len(profile.stack)))
     time_ns = np.empty_like(profile.time_ns)
     order = np.argsort(profile.thread, kind="stable")
     end = np.cumsum(length_ns[order])
@@ -37,7 +37,7 @@ def in_sequence(profile: Profile) -> Profile:
     return replace(profile, time_ns=time_ns)
 
 
-def lengths(profile: Profile, samples: I64) -> I64:
+def sample_lengths(profile: Profile, samples: I64) -> I64:
     """Return the time that each of these samples stands for, in nanoseconds."""
     weight = profile.values[samples, -1]
     counts = profile.value_types[-1].unit != "nanoseconds"
@@ -45,7 +45,7 @@ def lengths(profile: Profile, samples: I64) -> I64:
     return found
 
 
-def ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
+def sample_ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
     """Return the end of each sample of one thread.
 
     A sample ends at the next one if that begins at most one period after the time that the sample stands for. Otherwise
@@ -61,7 +61,7 @@ def origin_ns(profile: Profile) -> int:
     return min(profile.start_ns, int(profile.time_ns.min(initial=profile.start_ns)))
 
 
-def slices(tree: Tree, nodes: list[int], starts: list[int], until: list[int]) -> list[tuple[int, int, int]]:
+def call_slices(tree: Tree, nodes: list[int], starts: list[int], until: list[int]) -> list[tuple[int, int, int]]:
     """Return (begin, end, function) of each function call of a thread, outer ones first.
 
     A function continues through samples that follow each other without a gap and have the same callers.

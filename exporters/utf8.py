@@ -17,17 +17,17 @@ _IN_JSON = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xaa-\xae]
 """_OBEYED in UTF-8, in which no other character contains these bytes."""
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     r"""Encode text as UTF-8; lone surrogates (bytes of a file name that is not UTF-8) become `\udcNN`."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode("utf-8", "backslashreplace")
 
 
-def clean(text: str) -> str:
-    """Return the text with all replacements that encoded() makes."""
-    return encoded(text).decode("utf-8")
+def clean_text(text: str) -> str:
+    """Return the text with all replacements that encode_text() makes."""
+    return encode_text(text).decode("utf-8")
 
 
-def dumps(document: object, option: int = 0) -> bytes:
+def dump_json(document: object, option: int = 0) -> bytes:
     """Encode dicts, lists and tuples as JSON with clean texts; option is orjson's."""
     try:
         written = orjson.dumps(document, option=option)
@@ -38,7 +38,7 @@ def dumps(document: object, option: int = 0) -> bytes:
 
 def _cleaned(value: object) -> object:
     if isinstance(value, str):
-        return clean(value)
+        return clean_text(value)
     if isinstance(value, dict):
         return {_cleaned(key): _cleaned(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

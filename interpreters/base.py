@@ -105,7 +105,7 @@ class ProcessReader(StackReader, Protocol):
         """
         ...
 
-    def in_kernel(self) -> KernelReader | None:
+    def kernel_reader(self) -> KernelReader | None:
         """Return the reader of frames that a BPF program copies in the kernel, or None if the kernel cannot copy
         them.
         """
@@ -158,7 +158,7 @@ class Interpreter:
         """
         raise NotImplementedError
 
-    def reader(self, process: LiveProcess) -> ProcessReader | None:
+    def open_reader(self, process: LiveProcess) -> ProcessReader | None:
         """Return a reader of the process's interpreter frames, or None if this kind of interpreter is never read."""
         return None
 
@@ -169,7 +169,7 @@ class Interpreter:
         """
         return False
 
-    def compiled(self, name: str) -> NamedCode | None:
+    def find_compiled_code(self, name: str) -> NamedCode | None:
         """Return the function that generated code with this symbol name runs, or None if the interpreter did not name
         it.
         """

@@ -22,7 +22,7 @@ _GONE = "[function freed or swapped out before its name was read]"
 _CHAINS = itertools.count(1)
 
 
-def number_of_chain() -> int:
+def next_chain_number() -> int:
     """Return a new number for a chain that may occur again (model.interpreter.Chain.number)."""
     return next(_CHAINS)
 
@@ -39,7 +39,7 @@ class NamedCode(Hashable, Protocol):
         """
         ...
 
-    def settled(self, instruction: int) -> int:
+    def line_key(self, instruction: int) -> int:
         """Return a number that all instructions of the same source line share, as far as it is quickly found."""
         ...
 
@@ -51,7 +51,7 @@ class _Gone:
     def line(self, instruction: int) -> Line:
         return Line(_GONE, _GONE)
 
-    def settled(self, instruction: int) -> int:
+    def line_key(self, instruction: int) -> int:
         return instruction
 
 
@@ -64,7 +64,7 @@ class CodeBook:
     _idle: set[int] = field(default_factory=set)
     _next: int = UNKNOWN + 1
 
-    def add(self, code: NamedCode) -> int:
+    def add_code(self, code: NamedCode) -> int:
         index = self._index.get(code)
         if index is None:
             index = self._index[code] = self._next
@@ -73,7 +73,7 @@ class CodeBook:
         self._idle.discard(index)
         return index
 
-    def has(self, index: int) -> bool:
+    def has_code(self, index: int) -> bool:
         """Return True if the number still names a function, and mark the function as used.
 
         Callers ask this before they put a remembered number into a new frame.
@@ -81,12 +81,12 @@ class CodeBook:
         self._idle.discard(index)
         return index in self.codes
 
-    def has_all(self, functions: Set[int]) -> bool:
+    def has_all_codes(self, functions: Set[int]) -> bool:
         """Return True if all of these numbers still name functions, and mark the functions as used."""
         self._idle -= functions
         return functions <= self.codes.keys()
 
-    def keep(self, functions: Set[int]) -> None:
+    def drop_unused(self, functions: Set[int]) -> None:
         """Drop the functions that no frame used in the last two windows.
 
         A sample that was taken before a window was closed belongs to the next window at the latest.
@@ -106,6 +106,6 @@ class CodeBook:
         """Return the name and source line of a frame."""
         return self.code(place.function).line(place.instruction)
 
-    def begin_at(self, number: int) -> None:
+    def start_numbers_at(self, number: int) -> None:
         """Make all numbers that are given from now on at least `number`."""
         self._next = max(self._next, number)

@@ -25,7 +25,7 @@ from pyprof.records import dataclass, replace
 _SYMBOL = 1 << 62
 """Weight of an evaluator symbol; no number of observed stacks outweighs it."""
 
-_MOST_FOUND = 1 << 12
+_MAX_FOUND = 1 << 12
 
 FunctionRange = Callable[[int, bool], tuple[int, int] | None]
 """Maps (pc, exact) to the avma range of the function that holds pc, according to the unwind tables."""
@@ -85,13 +85,13 @@ class Evaluators:
         self._known: dict[tuple[int, bool], bool] = {}
         self._symbols: tuple[int, ...] = ()
 
-    def learn(self, pc: int, exact: bool, weight: int = 1) -> None:
+    def learn_function(self, pc: int, exact: bool, weight: int = 1) -> None:
         """Record an observation of the function that holds pc.
 
         Args:
             weight: 1 if a marker lay in the function, -1 if the function was on a stack and had no run.
         """
-        found = self.function(pc, exact)
+        found = self.find_function(pc, exact)
         if found is None:
             return
         self._weights[found] = weight = self._weights.get(found, 0) + weight
@@ -99,16 +99,16 @@ class Evaluators:
             self._ranges ^= {found}
             self._known.clear()
 
-    def function(self, pc: int, exact: bool) -> tuple[int, int] | None:
+    def find_function(self, pc: int, exact: bool) -> tuple[int, int] | None:
         """Return the address range of the function that holds pc, from a cache."""
         key = (pc, exact)
         if key not in self._found:
-            if len(self._found) >= _MOST_FOUND:
+            if len(self._found) >= _MAX_FOUND:
                 self._found.clear()
             self._found[key] = self._function_range(pc, exact)
         return self._found[key]
 
-    def hold(self, at: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def mask_evaluator(self, at: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return a mask of the code addresses that lie in the evaluator. Return addresses must be passed less one."""
         found = np.zeros(len(at), np.bool_)
         for start, end in self._ranges:
@@ -119,7 +119,7 @@ class Evaluators:
         if pcs != self._symbols:
             self._symbols = pcs
             for pc in pcs:
-                self.learn(pc, True, _SYMBOL)
+                self.learn_function(pc, True, _SYMBOL)
 
     def __call__(self, pc: int, exact: bool) -> bool:
         key = (pc, exact)
@@ -130,7 +130,7 @@ class Evaluators:
         return known
 
 
-def merge(
+def merge_chain(
     pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
     """Place the runs of a chain in a native stack.
@@ -168,7 +168,7 @@ def _by_markers(
     runs = _marked(chain, pcs, sps, exacts, evaluators) if chain.marks else chain.runs
     for nth, run in enumerate(runs):
         if run.marker:
-            at = frame_at(run.marker, sps, outside)
+            at = find_frame(run.marker, sps, outside)
         elif chain.lacking and (nth or len(runs) == 1):  # markers are copied of the innermost runs only
             at = next((at for at in range(outside, count) if evaluators(pcs[at], exacts[at])), -1)
         else:
@@ -189,7 +189,7 @@ def _by_markers(
         else:
             owners.add(at)
             outside = at + 1
-            evaluators.learn(pcs[at], exacts[at])
+            evaluators.learn_function(pcs[at], exacts[at])
         if run.frames:
             inserts.append((at, run.frames))
     idle = [at for at in range(count) if at not in owners and evaluators(pcs[at], exacts[at])]
@@ -202,7 +202,7 @@ def _by_markers(
         reasons |= SampleState.NO_RUN
     if not (chain.problem or chain.lacking):
         for at in idle:
-            evaluators.learn(pcs[at], exacts[at], -1)
+            evaluators.learn_function(pcs[at], exacts[at], -1)
     return Merged(_joined(inserts), unplaced, without, reasons)
 
 
@@ -213,7 +213,7 @@ def _marked(
 
     A greenlet begins with a separate marker. The innermost marker may be in the chain before its frame is.
     """
-    places = [(mark, frame_at(mark, sps, 0)) for mark in chain.marks]
+    places = [(mark, find_frame(mark, sps, 0)) for mark in chain.marks]
     marks = [mark for mark, at in places if at >= 0 and evaluators(pcs[at], exacts[at])]
     surplus = len(marks) - len(chain.runs)
     if surplus not in (0, 1):
@@ -239,12 +239,12 @@ def _leaving(
 
     This is the evaluator inside the next run's frame, if it is the only one there.
     """
-    end = next((frame_at(run.marker, sps, 0) for run in others if run.marker), -1)
+    end = next((find_frame(run.marker, sps, 0) for run in others if run.marker), -1)
     places = [at for at in range(max(end, 0)) if evaluators(pcs[at], exacts[at])]
     return places[0] if len(places) == 1 and _at_border(places[0], exacts) else -1
 
 
-def frame_at(marker: int, sps: Sequence[int], first: int) -> int:
+def find_frame(marker: int, sps: Sequence[int], first: int) -> int:
     """Return the index of the frame whose part of the stack holds the marker, -1 if none does.
 
     Stack pointers ascend, except where a signal handler or a coroutine switched to another stack. The last frame is

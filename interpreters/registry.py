@@ -70,7 +70,7 @@ class KernelReaders:
 
     def __init__(self, readers: ProcessReaders) -> None:
         self._readers = readers
-        self._parts = {id(reader): reader.in_kernel() for reader in readers.readers}
+        self._parts = {id(reader): reader.kernel_reader() for reader in readers.readers}
 
     @property
     def _current(self) -> KernelReader | None:
@@ -102,8 +102,8 @@ class Interpreters:
     def __init__(self, recording: InterpreterContext, kinds: tuple[type[Interpreter], ...] = KINDS) -> None:
         self._kinds = [kind(recording) for kind in kinds]
 
-    def readers(self, process: LiveProcess) -> ProcessReaders:
-        found = (kind.reader(process) for kind in self._kinds)
+    def open_readers(self, process: LiveProcess) -> ProcessReaders:
+        found = (kind.open_reader(process) for kind in self._kinds)
         return ProcessReaders([reader for reader in found if reader is not None])
 
     def detect(self, process: LiveProcess) -> Iterator[Detected]:
@@ -117,7 +117,7 @@ class Interpreters:
         found = (kind.detect(process) for kind in self._kinds)
         return (detected for detected in found if detected is not None)
 
-    def unread(self, process: LiveProcess) -> list[Detected]:
+    def find_unread(self, process: LiveProcess) -> list[Detected]:
         """Return the interpreters that run in a process and whose functions cannot be read; none if the process has
         ended.
         """
@@ -138,6 +138,6 @@ class Interpreters:
         """Return True if a module with this file name is part of an interpreter whose functions can be read."""
         return any(kind.is_own(module) for kind in self._kinds)
 
-    def compiled(self, name: str) -> NamedCode | None:
+    def find_compiled_code(self, name: str) -> NamedCode | None:
         """Return the function that generated code with this symbol name runs, or None if no interpreter named it."""
-        return next((code for kind in self._kinds if (code := kind.compiled(name)) is not None), None)
+        return next((code for kind in self._kinds if (code := kind.find_compiled_code(name)) is not None), None)

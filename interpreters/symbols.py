@@ -24,11 +24,11 @@ if TYPE_CHECKING:  # the sampler only calls ReadSymbols
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
-_MOST_FILES = 4096
-_MOST_COPIES = 4
+_MAX_FILES = 4096
+_MAX_COPIES = 4
 """Maximum number of mappings of one file that are searched. A file that is not found there is not found at its others.
 """
-MOST_SYMBOLS = 64
+MAX_SYMBOLS = 64
 """Maximum number of symbols that are used from one file; a hostile file may have more."""
 
 
@@ -109,7 +109,7 @@ class KnownSymbols:
         self._read = read
         self._known: dict[tuple[Wanted, tuple[str, int, str]], tuple[int, FoundSymbols]] = {}
 
-    def first(
+    def find_first(
         self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
     ) -> tuple[Module, FoundSymbols] | None:
         """Return the first module whose file has anything that is wanted, and what it has."""
@@ -119,7 +119,7 @@ class KnownSymbols:
             known = self._of(module, wanted)
             if known is None:
                 copies[_file(module)] += 1
-                if copies[_file(module)] <= _MOST_COPIES:
+                if copies[_file(module)] <= _MAX_COPIES:
                     unknown.append(module)
             elif known:
                 break
@@ -129,11 +129,11 @@ class KnownSymbols:
     def _learn(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> None:
         if not modules:
             return
-        if len(self._known) >= _MOST_FILES:
+        if len(self._known) >= _MAX_FILES:
             self._known.clear()
         for module, found in zip(modules, self._read(space, modules, wanted), strict=False):
             if found is not None:
-                self._known[wanted, _file(module)] = anchor(module), found
+                self._known[wanted, _file(module)] = find_anchor(module), found
 
     def _of(self, module: Module, wanted: Wanted) -> FoundSymbols | None:
         """Return the cached result for a module's file, moved to where this process maps the file."""
@@ -141,10 +141,10 @@ class KnownSymbols:
         if known is None:
             return None
         at, found = known
-        return _moved(found, anchor(module) - at)
+        return _moved(found, find_anchor(module) - at)
 
 
-def anchor(module: Module) -> int:
+def find_anchor(module: Module) -> int:
     """Return the avma of the file's first byte, computed from its first executable mapping; 0 if it has none.
 
     Other mappings of the file may not be known.
@@ -173,7 +173,7 @@ def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> FoundSymbols:
     if file.address_size != 8:
         return FoundSymbols()
     section = file.sections.get(wanted.section) if wanted.section else None
-    symbols = tuple(symbol._replace(avma=symbol.avma + bias) for symbol in _symbols(file, wanted))[:MOST_SYMBOLS]
+    symbols = tuple(symbol._replace(avma=symbol.avma + bias) for symbol in _symbols(file, wanted))[:MAX_SYMBOLS]
     if not any(symbol.name == wanted.needed.rstrip(b"\0") for symbol in symbols):
         symbols = ()
     return FoundSymbols(symbols, None if section is None else (section.addr + bias, section.size))

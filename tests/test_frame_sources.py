@@ -8,7 +8,7 @@ from pathlib import Path
 from pyprof.frame_sources import FALLBACK, FRAME_SOURCES, SCAN, selectable
 from pyprof.model.walk import Trust
 from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES
-from pyprof.unwind.sources import with_symbols
+from pyprof.unwind.sources import add_symbol_reader
 from tests.cli.support import pyprof
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +23,7 @@ def test_each_number_has_its_row() -> None:
 def test_options_are_the_sources_that_can_be_chosen_and_tables_have_readers() -> None:
     assert (*DEFAULT_SOURCES, SCAN) == KNOWN_SOURCES
     assert {source.option for source in FRAME_SOURCES} - {""} == set(KNOWN_SOURCES)
-    tables = list(with_symbols(lambda file: None))
+    tables = list(add_symbol_reader(lambda file: None))
     assert [source.name for source in selectable()] == [*tables, *OF_RUN_TIME_CODE, FALLBACK, SCAN]
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS, SENTENCES
-from pyprof.recording.schema import SCHEMA, tables
+from pyprof.recording.schema import SCHEMA, parse_tables
 from tooling.manual.reference_tables import PLACE, TABLES, with_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -29,6 +29,6 @@ def test_manual_has_each_counter_end_refusal_and_sentence() -> None:
 def test_manual_has_each_column_of_a_recording() -> None:
     lines = list(TABLES["recording_tables"]())
     columns = sum(line.startswith("| `") for line in lines)
-    assert columns == sum(len(table.columns) for table in tables().values())
+    assert columns == sum(len(table.columns) for table in parse_tables().values())
     assert columns == len(re.findall(r"^  (?!PRIMARY)\S.*-- .", SCHEMA, re.MULTILINE))
     assert len([line for line in lines if line.startswith("### ")]) == SCHEMA.count("CREATE TABLE")

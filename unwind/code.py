@@ -54,7 +54,7 @@ class SpaceCode:
         may_be_code = mapping.executable if mapping is not None else not self._space.complete
         return self._space.read(avma, size) if may_be_code else b""
 
-    def executable(self, avma: int) -> bool:
+    def is_executable(self, avma: int) -> bool:
         mapping = self._space.mapping_at(avma)
         return mapping is not None and mapping.executable
 
@@ -63,9 +63,9 @@ class SpaceCode:
 
         A core file may omit the code of mapped files.
         """
-        return self.executable(avma) and bool(self.read(avma, 1))
+        return self.is_executable(avma) and bool(self.read(avma, 1))
 
-    def impossible(self, avma: int) -> bool:
+    def is_impossible(self, avma: int) -> bool:
         """Return True if the address cannot be code.
 
         That holds in a mapping that is not executable. It also holds outside all mappings if the address is too low or
@@ -76,7 +76,7 @@ class SpaceCode:
             return not mapping.executable  # a board's code may begin at 0
         return avma < LOWEST_CODE or (self._arch.word == 8 and avma >> 63 != 0)
 
-    def return_address(self, avma: int) -> Verdict:
+    def classify_return_address(self, avma: int) -> Verdict:
         """Return whether the address can be a return address: it must be code directly after a call."""
         known = self._verdicts.get(avma)
         if known is None:
@@ -85,13 +85,13 @@ class SpaceCode:
             known = self._verdicts[avma] = self._judge(avma)
         return known
 
-    def return_addresses(self, avmas: U64) -> Mask:
-        """Return a mask of shape (n,) of the addresses that return_address() does not rule out."""
-        return self._each("returns", avmas, lambda avma: self.return_address(avma) is not Verdict.NO)
+    def mask_return_addresses(self, avmas: U64) -> Mask:
+        """Return a mask of shape (n,) of the addresses that classify_return_address() does not rule out."""
+        return self._each("returns", avmas, lambda avma: self.classify_return_address(avma) is not Verdict.NO)
 
-    def possible(self, avmas: U64) -> Mask:
-        """Return a mask of shape (n,) of the addresses that impossible() does not rule out."""
-        return self._each("possible", avmas, lambda avma: not self.impossible(avma))
+    def mask_possible(self, avmas: U64) -> Mask:
+        """Return a mask of shape (n,) of the addresses that is_impossible() does not rule out."""
+        return self._each("possible", avmas, lambda avma: not self.is_impossible(avma))
 
     def _each(self, name: str, avmas: U64, question: Callable[[int], bool]) -> Mask:
         """Return a predicate's value for each address, from a cache where it holds the value.
@@ -104,11 +104,11 @@ class SpaceCode:
         met = self._met.get(name)
         if met is None:
             met = self._met[name] = MetPcs()
-        found = met.ids(avmas, lambda fresh: np.array([question(avma) for avma in fresh.tolist()], np.int64))
+        found = met.find_ids(avmas, lambda fresh: np.array([question(avma) for avma in fresh.tolist()], np.int64))
         return found.astype(np.bool_)
 
     def _judge(self, avma: int) -> Verdict:
-        if not self.executable(avma - 1):
+        if not self.is_executable(avma - 1):
             return Verdict.NO
         before = self.read(avma - CALL_BYTES, CALL_BYTES)
         if len(before) < CALL_BYTES:

@@ -13,7 +13,7 @@ MAX_EXPRESSION = 256
 """Size in bytes of the longest expression that is disassembled. Compilers emit a few dozen bytes."""
 
 
-def describe(rule: Rule, arch: Arch) -> str:
+def describe_rule(rule: Rule, arch: Arch) -> str:
     """Return a rule as one line: the CFA, the registers in column order, the return address, the flags."""
     if rule.cfa_reg < 0:
         cfa = _expression(rule.cfa_expr, arch)

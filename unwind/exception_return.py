@@ -24,7 +24,7 @@ _SHORT, _LONG = 8, 26
 """Sizes in words of the frame without and with floating-point registers."""
 
 
-def interrupted(registers: Registers, memory: LaneMemory, arch: Arch) -> Outcome:
+def find_interrupted(registers: Registers, memory: LaneMemory, arch: Arch) -> Outcome:
     """Return the code that an exception interrupted, with all its registers.
 
     Args:

@@ -1,8 +1,8 @@
 """Evaluation of the DWARF expressions in CFI: a stack machine over one frame's registers and memory.
 
-evaluate() takes the expression's bytes, a Machine (the frame's registers and memory) and initial stack values. It
-returns an address-sized integer, or an ExpressionFailed with the reason. It never raises and always ends, because the
-bytes come from files of the target.
+evaluate_expression() takes the expression's bytes, a Machine (the frame's registers and memory) and initial stack
+values. It returns an address-sized integer, or an ExpressionFailed with the reason. It never raises and always ends,
+because the bytes come from files of the target.
 Sources: DWARF 5, sections 2.5.1 and 6.4.2 (which operations CFI may not use); execute_stack_op in libgcc's
 unwind-dw2.c.
 """
@@ -22,9 +22,9 @@ MAX_STACK = 256
 PER_STACK = 1 << 16
 PER_FRAME = 64
 PER_SECOND = 1 << 21
-MOST_SAVED = 1 << 24
+MAX_SAVED = 1 << 24
 """Limits on operations: MAX_STACK entries on the stack of the machine, PER_STACK operations for one call stack and
-PER_FRAME more for each of its frames, PER_SECOND for all call stacks in one second of recording. MOST_SAVED is the
+PER_FRAME more for each of its frames, PER_SECOND for all call stacks in one second of recording. MAX_SAVED is the
 maximum number of unused operations that are carried over to later seconds.
 """
 
@@ -61,7 +61,7 @@ class Budget:
     """
 
     stack: int = PER_STACK
-    saved: int = MOST_SAVED
+    saved: int = MAX_SAVED
     refused: int = 0
     at: int = 0
 
@@ -69,7 +69,7 @@ class Budget:
         self.stack = PER_STACK
 
     def pass_time(self, ns: int) -> None:
-        self.saved = min(self.saved + max(ns, 0) * PER_SECOND // 10**9, MOST_SAVED)
+        self.saved = min(self.saved + max(ns, 0) * PER_SECOND // 10**9, MAX_SAVED)
 
     @property
     def left(self) -> int:
@@ -379,7 +379,7 @@ _OPERATIONS: dict[int, _Operation] = {
 """Operations by opcode. CFI may not use any other opcode."""
 
 
-def evaluate(expr: bytes, machine: Machine, first: tuple[int, ...] = ()) -> int | ExpressionFailed:
+def evaluate_expression(expr: bytes, machine: Machine, first: tuple[int, ...] = ()) -> int | ExpressionFailed:
     """Evaluate an expression and return the top of its stack, or the reason of a failure.
 
     Args:

@@ -25,12 +25,12 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.base import Source
 from pyprof.unwind.code import SpaceCode, Verdict
-from pyprof.unwind.heuristics.epilogue import MOST_CODE, epilogue_rule
-from pyprof.unwind.heuristics.replaced_frames import replacing_spans, restores_other_frame, unprovable_rule
+from pyprof.unwind.heuristics.epilogue import MAX_CODE, epilogue_rule
+from pyprof.unwind.heuristics.replaced_frames import find_replacing_spans, restores_other_frame, unprovable_rule
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
 from pyprof.unwind.sigreturn import sigreturn_rule
-from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
+from pyprof.unwind.sources import READERS, Reader, open_sources, order_sources, promises_frame_pointers
 from pyprof.unwind.table import UNCOVERED_ID, KnownRule, MetPcs, Row, RowCache, RuleTable
 
 MAX_ROWS = 1 << 19
@@ -77,7 +77,7 @@ class FileTables:
 
     def function(self, svma: int, exact: bool) -> tuple[FunctionRows, Trust] | None:
         """Return the function that covers a file address and its trust, from the first source that covers it."""
-        for source in ask_order(self.sources, exact):
+        for source in order_sources(self.sources, exact):
             known = self._function_of(source, svma)
             if known is not None:
                 return known, source.trust
@@ -138,7 +138,7 @@ class RuleIndex:
         self._file_rows: dict[int, tuple[ObjectFile, tuple[RowCache, RowCache]]] = {}
         self._spaces: dict[int, SpaceIndex] = {}
 
-    def space(self, space: AddressSpace) -> SpaceIndex:
+    def open_space(self, space: AddressSpace) -> SpaceIndex:
         found = self._spaces.get(space.id)
         if found is None:
             found = self._spaces[space.id] = SpaceIndex(self, space)
@@ -159,7 +159,7 @@ class RuleIndex:
         found = self._files.get(id(image.file))
         return None if found is None else found[1].decoded(svma, names)
 
-    def tables(self, image: Image) -> FileTables:
+    def open_tables(self, image: Image) -> FileTables:
         file = image.file
         found = self._files.get(id(file))
         if found is None:
@@ -173,7 +173,7 @@ class RuleIndex:
     def _open(self, file: ObjectFile | None) -> Sequence[Source]:
         return open_sources(file, self.arch, self._names, self._diagnostics, self._readers) if file is not None else ()
 
-    def row(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
+    def find_row(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
         """Return the row of a pc in an image, with addresses relative to the image's base.
 
         If no source covers the pc, the row has UNCOVERED_ID.
@@ -183,18 +183,18 @@ class RuleIndex:
             known = self._file_rows[id(image.file)] = (image.file, (RowCache(), RowCache()))
         cache = known[1][exact]
         rel = image.rel(pc)
-        row = cache.get(rel)
+        row = cache.find_row(rel)
         if row is None:
-            row = cache.add(self._decode(image, code, pc, exact), rel)
+            row = cache.add_row(self._decode(image, code, pc, exact), rel)
         return row
 
     def _decode(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
         svma, rel = image.svma(pc), image.rel(pc)
-        found = self.tables(image).function(svma, exact)
+        found = self.open_tables(image).function(svma, exact)
         if found is None:
             pushed = UNCOVERED_ID if exact else self._pushed(image, code, pc)
-            return (rel, rel + 1, pushed or self.without_source(code, pc, exact))
-        row = self.row_of(*found, code, pc, (svma, rel), exact)
+            return (rel, rel + 1, pushed or self.find_sourceless_rule_id(code, pc, exact))
+        row = self.make_row(*found, code, pc, (svma, rel), exact)
         return self._mark_replaced_frame(row, *found, image, code, rel, exact)
 
     def _mark_replaced_frame(
@@ -205,10 +205,10 @@ class RuleIndex:
 
         def starts_function(avma: int) -> bool:
             svma = image.svma(avma)
-            found = self.tables(image).function(svma, exact=True) if code.executable(avma) else None
+            found = self.open_tables(image).function(svma, exact=True) if code.is_executable(avma) else None
             return found is not None and found[0].start == svma
 
-        for span in replacing_spans(self.arch, function, image.bias, code, starts_function):
+        for span in find_replacing_spans(self.arch, function, image.bias, code, starts_function):
             low, jump, high = (image.rel(avma) - (not exact) for avma in span)
             known = self.rules.entries[rule]
             if rel < low:
@@ -232,15 +232,18 @@ class RuleIndex:
         makecontext(3) and similar functions push the address of a function as the outermost return address. A function
         begins there, no call precedes it, and it is not a signal trampoline.
         """
-        if code.return_address(pc + 1) is not Verdict.NO or self.uncovered(code, pc, exact=False) != UNCOVERED_ID:
+        if (
+            code.classify_return_address(pc + 1) is not Verdict.NO
+            or self.find_uncovered_rule_id(code, pc, exact=False) != UNCOVERED_ID
+        ):
             return UNCOVERED_ID
         svma = image.svma(pc + 1)
-        found = self.tables(image).function(svma, exact=True)
+        found = self.open_tables(image).function(svma, exact=True)
         if found is None or found[0].start != svma:
             return UNCOVERED_ID
         return self.rules.intern(Rule(self.arch.sp, 0, UNDEFINED), found[1])
 
-    def row_of(
+    def make_row(
         self, function: FunctionRows, trust: Trust, code: SpaceCode, pc: int, place: tuple[int, int], exact: bool
     ) -> Row:
         """Return the row of a function that covers a pc.
@@ -263,9 +266,9 @@ class RuleIndex:
             length = min(length, block + function.repeat) - block
         at = bisect_right(function.starts, function.start + offset) - 1
         if at < 0:
-            return (*here, self.uncovered(code, pc, exact))
+            return (*here, self.find_uncovered_rule_id(code, pc, exact))
         if function.rules[at].signal and not self.arch.signals.kernel_cfi:
-            trampoline = self.uncovered(code, pc, exact)
+            trampoline = self.find_uncovered_rule_id(code, pc, exact)
             if trampoline != UNCOVERED_ID:
                 return (*here, trampoline)
         other = restores_other_frame(function.rules[at], self.arch)
@@ -276,27 +279,27 @@ class RuleIndex:
         if not exact and svma == function.end - 1:
             # The function ends with a call, so the return address belongs to the next function. Only a signal
             # trampoline is entered without a call of its start.
-            trampoline = UNCOVERED_ID if function.rules[at].signal else self.uncovered(code, pc, exact)
+            trampoline = UNCOVERED_ID if function.rules[at].signal else self.find_uncovered_rule_id(code, pc, exact)
             return (*here, trampoline or rule)
         if not exact and block + high == function.end - function.start:
             high -= 1
         first = rel - offset
         return (first + low, first + high, rule)
 
-    def without_source(self, code: SpaceCode, pc: int, exact: bool) -> int:
+    def find_sourceless_rule_id(self, code: SpaceCode, pc: int, exact: bool) -> int:
         """Return the rule id of a lookup pc that no source covers, from its code.
 
         The code is a signal trampoline, or its instructions lead to a return.
         """
-        return self.uncovered(code, pc, exact) or self._epilogue(code, pc, exact)
+        return self.find_uncovered_rule_id(code, pc, exact) or self._epilogue(code, pc, exact)
 
     def _epilogue(self, code: SpaceCode, pc: int, exact: bool) -> int:
         if FALLBACK not in self._names:
             return UNCOVERED_ID
-        rule = epilogue_rule(self.arch, code.read(pc if exact else pc + 1, MOST_CODE))
+        rule = epilogue_rule(self.arch, code.read(pc if exact else pc + 1, MAX_CODE))
         return UNCOVERED_ID if rule is None else self.rules.intern(rule, Trust.EPILOGUE)
 
-    def uncovered(self, code: SpaceCode, pc: int, exact: bool) -> int:
+    def find_uncovered_rule_id(self, code: SpaceCode, pc: int, exact: bool) -> int:
         """Return the rule id of a lookup pc that no table covers: that of a signal trampoline, or UNCOVERED_ID."""
         frame = self.arch.signals.trampoline_at(code.read, pc if exact else pc + 1, exact)
         return UNCOVERED_ID if frame is None else self.rules.intern(sigreturn_rule(self.arch, frame), Trust.SIGRETURN)
@@ -318,7 +321,7 @@ class SpaceIndex:
         self._mark = (0, 0)
         self._at_run_time: tuple[set[int], set[int]] = (set(), set())
 
-    def moment(self, time_ns: int) -> None:
+    def set_time(self, time_ns: int) -> None:
         """Use the rules of this time from now on, for code that is generated and discarded at run time.
 
         Args:
@@ -330,19 +333,19 @@ class SpaceIndex:
         if mark != self._mark:
             self._mark = mark
             for cache, pcs in zip(self._caches, self._at_run_time, strict=True):
-                cache.drop(pcs)
+                cache.drop_rows(pcs)
                 pcs.clear()
             self._met.clear()
 
     def rule_id(self, pc: int, exact: bool) -> int:
         """Return the rule id of one lookup pc."""
         cache = self._caches[exact]
-        row = cache.get(pc)
+        row = cache.find_row(pc)
         if row is None:
             row = self._miss(cache, pc, exact)
         return row[2]
 
-    def known(self, pc: int, exact: bool) -> KnownRule | None:
+    def find_rule(self, pc: int, exact: bool) -> KnownRule | None:
         """Return the rule of one lookup pc, or None if no table covers it."""
         return self._index.rules.entries[self.rule_id(pc, exact)]
 
@@ -361,10 +364,10 @@ class SpaceIndex:
         met = self._met.get(exact)
         if met is None:
             met = self._met[exact] = MetPcs()
-        return met.ids(pcs, lambda missed: self._search(missed, exact))
+        return met.find_ids(pcs, lambda missed: self._search(missed, exact))
 
     def _search(self, pcs: npt.NDArray[np.uint64], exact: bool) -> npt.NDArray[np.int64]:
-        starts, ends, ids = self._caches[exact].columns()
+        starts, ends, ids = self._caches[exact].merge_columns()
         if len(starts):
             at = np.searchsorted(starts, pcs, side="right") - 1
             found = ids[at]
@@ -384,36 +387,36 @@ class SpaceIndex:
             cache.clear()
         image = self._index.images.image(self.space, pc)
         if image is None:
-            return cache.add(self._run_time_row(pc, exact), pc)
-        start, end, rule = self._index.row(image, self.code, pc, exact)
+            return cache.add_row(self._run_time_row(pc, exact), pc)
+        start, end, rule = self._index.find_row(image, self.code, pc, exact)
         base = pc - image.rel(pc)
         module = image.module  # a broken table may claim more than there is
-        return cache.add((max(base + start, module.start), min(base + end, module.end), rule), pc)
+        return cache.add_row((max(base + start, module.start), min(base + end, module.end), rule), pc)
 
     def _rule_at(self, pc: int, exact: bool) -> Rule | None:
-        known = self.known(pc, exact)
+        known = self.find_rule(pc, exact)
         return None if known is None else known.rule
 
     def _run_time_row(self, pc: int, exact: bool) -> Row:
         """Return the row of a pc in code that no file describes."""
         module = self.space.module_at(pc)
         if module is None:
-            return (pc, pc + 1, self._index.uncovered(self.code, pc, exact))
+            return (pc, pc + 1, self._index.find_uncovered_rule_id(self.code, pc, exact))
         self._at_run_time[exact].add(pc)
         found = self._index.runtime.rows(self.space, pc, exact, self._time_ns, self._rule_at)
         if found is None:
             return (
                 pc,
                 pc + 1,
-                self._index.without_source(self.code, pc, exact),
+                self._index.find_sourceless_rule_id(self.code, pc, exact),
             )
-        start, end, rule = self._index.row_of(*found, self.code, pc, (pc, pc), exact)
+        start, end, rule = self._index.make_row(*found, self.code, pc, (pc, pc), exact)
         return (max(start, module.start), min(end, module.end), rule)
 
-    def frame_pointers(self, pc: int) -> bool:
+    def has_frame_pointers(self, pc: int) -> bool:
         """Return True if a table of the module at pc promises frame records for code that it does not cover."""
         image = self._index.images.image(self.space, pc)
-        return image is not None and any(map(promises_frame_pointers, self._index.tables(image).sources))
+        return image is not None and any(map(promises_frame_pointers, self._index.open_tables(image).sources))
 
     def function_start(self, pc: int, exact: bool) -> int | None:
         """Return the start in the process of the function that covers pc, according to the unwind tables."""
@@ -425,10 +428,10 @@ class SpaceIndex:
         image = self._index.images.image(self.space, pc)
         if image is None:
             return None
-        found = self._index.tables(image).function(image.svma(pc), exact)
+        found = self._index.open_tables(image).function(image.svma(pc), exact)
         return None if found is None else (found[0].start + image.bias, found[0].end + image.bias)
 
-    def bias(self, pc: int) -> int:
+    def find_load_bias(self, pc: int) -> int:
         """Return the load bias of the module at pc: its address in the process minus its address in the file."""
         image = self._index.images.image(self.space, pc)
         return 0 if image is None else image.bias

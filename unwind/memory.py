@@ -34,7 +34,7 @@ class LaneMemory:
         self._arch = batch.arch
         self._word = batch.arch.word
         self._order: Literal["little", "big"] = "little" if batch.arch.byteorder == "little" else "big"
-        self._unpack = struct.Struct(word_format(batch.arch)).unpack_from
+        self._unpack = struct.Struct(find_word_format(batch.arch)).unpack_from
 
     def word(self, avma: int) -> int | None:
         """Return the address-sized word at an address, or None if the sample does not hold it."""
@@ -64,7 +64,7 @@ class LaneMemory:
         """
         first = max(avma, self.low) + self._word - 1 & -self._word
         count = min(max(self.high - first, 0) // self._word, most)
-        dtype = np.dtype(word_format(self._arch).replace("Q", "u8").replace("I", "u4"))
+        dtype = np.dtype(find_word_format(self._arch).replace("Q", "u8").replace("I", "u4"))
         start = self._offset + first - self.low
         return first, np.frombuffer(self._data, dtype, count, start).astype(np.uint64) if count else _NO_WORDS
 
@@ -81,6 +81,6 @@ class LaneMemory:
         return self.low <= avma <= self.high
 
 
-def word_format(arch: Arch) -> str:
+def find_word_format(arch: Arch) -> str:
     """Return the format of one address for the struct module."""
     return ("<" if arch.byteorder == "little" else ">") + ("Q" if arch.word == 8 else "I")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pyprof.model.arch import Arch
 from pyprof.records import dataclass
-from pyprof.unwind.describe import describe, register_name
+from pyprof.unwind.describe import describe_rule, register_name
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
-from pyprof.unwind.table import SLOW, fast_form
+from pyprof.unwind.table import SLOW, encode_fast_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RuleWords:
         return ("", "undefined", "", False) if self.outermost else (self.cfa, self.ra, self.fp, self.signal)
 
 
-def rule_words(rule: Rule, arch: Arch) -> RuleWords:
+def format_rule_fields(rule: Rule, arch: Arch) -> RuleWords:
     regs = dict(rule.regs)
     if rule.cfa_reg < 0:
         cfa = "expr"
@@ -56,8 +56,8 @@ def rule_words(rule: Rule, arch: Arch) -> RuleWords:
         fp=_words(regs.get(arch.fp, SAME), arch, same="same"),
         signal=rule.signal,
         outermost=outermost,
-        slow=fast_form(rule, arch)[0] == SLOW,
-        text=describe(_said(rule, arch), arch),
+        slow=encode_fast_rule(rule, arch)[0] == SLOW,
+        text=describe_rule(_said(rule, arch), arch),
     )
 
 

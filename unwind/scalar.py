@@ -13,7 +13,7 @@ from typing import Protocol
 from pyprof.model.arch import Arch
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
-from pyprof.unwind.expr import PER_FRAME, Budget, ExpressionFailed, ExprProblem, Machine, evaluate
+from pyprof.unwind.expr import PER_FRAME, Budget, ExpressionFailed, ExprProblem, Machine, evaluate_expression
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
@@ -159,7 +159,7 @@ def _saved(
         base = machine.regs[how.reg]
         slot = ExpressionFailed(ExprProblem.UNKNOWN_REGISTER, how.reg) if base is None else base + how.n & machine.mask
     else:
-        slot = evaluate(how.expr, machine, (cfa,))
+        slot = evaluate_expression(how.expr, machine, (cfa,))
     if isinstance(slot, ExpressionFailed):
         return slot
     if how.kind is not _AT_CFA and exact and slot >= cfa:
@@ -176,7 +176,7 @@ def _still_withheld(callee: Registers, caller: list[int | None], known: KnownRul
 
 def _cfa(rule: Rule, machine: Machine, memory: LaneMemory) -> int | ExpressionFailed:
     if rule.cfa_reg < 0:
-        return evaluate(rule.cfa_expr, machine)
+        return evaluate_expression(rule.cfa_expr, machine)
     base = machine.regs[rule.cfa_reg]
     if base is None:
         return ExpressionFailed(ExprProblem.UNKNOWN_REGISTER, rule.cfa_reg)
@@ -204,9 +204,9 @@ def _value(how: RegRule, column: int, machine: Machine, memory: LaneMemory) -> i
             address = base + how.n & mask
             return _word(address, memory) if how.kind is RegKind.AT_REG else address
         case RegKind.EXPR:
-            return evaluate(how.expr, machine, (cfa,))
+            return evaluate_expression(how.expr, machine, (cfa,))
         case RegKind.AT_EXPR:
-            at = evaluate(how.expr, machine, (cfa,))
+            at = evaluate_expression(how.expr, machine, (cfa,))
             return at if isinstance(at, ExpressionFailed) else _word(at, memory)
 
 
@@ -258,7 +258,7 @@ class EarlierWalk(Protocol):
     @property
     def top(self) -> int: ...
 
-    def join(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
+    def join_cached(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
         """Return the callers of the frame with these registers up to the root, or None if they are unknown.
 
         Args:
@@ -344,10 +344,10 @@ class ScalarWalker:
         walk = LaneWalk([(registers.values[arch.pc] or 0, registers.exact, Trust.CONTEXT, sp)])
         walk.registers = [registers] if keep_registers else None
         walk.top = sp if memory.holds(sp) else 0
-        self.go_on(walk, registers, memory, self.max_depth - 1, earlier=known)
+        self.append_callers(walk, registers, memory, self.max_depth - 1, earlier=known)
         return walk
 
-    def go_on(
+    def append_callers(
         self,
         walk: LaneWalk,
         registers: Registers,
@@ -373,7 +373,7 @@ class ScalarWalker:
         while walk.end is _RUNNING:
             pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)
             known = self.rules(pc, registers.exact)
-            outcome = self.step(known, pc, registers, memory)
+            outcome = self.find_caller(known, pc, registers, memory)
             lost_registers = lost_registers or (known is not None and known.rule.replacing)
             cfa = outcome.cfa
             if cfa is not None and cfa > walk.top and memory.holds(cfa):
@@ -402,11 +402,11 @@ class ScalarWalker:
                 if walk.registers is not None:
                     walk.registers.append(registers)
                 if earlier is not None:
-                    walk.tail = earlier.join(registers, values[arch.sp] or 0, len(frames))
+                    walk.tail = earlier.join_cached(registers, values[arch.sp] or 0, len(frames))
                     if walk.tail is not None:
                         walk.end, walk.top = _ROOT, max(walk.top, earlier.top)
 
-    def step(self, known: KnownRule | None, pc: int, registers: Registers, memory: LaneMemory) -> Outcome:
+    def find_caller(self, known: KnownRule | None, pc: int, registers: Registers, memory: LaneMemory) -> Outcome:
         """Compute the caller of one frame.
 
         Args:

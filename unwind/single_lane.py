@@ -3,8 +3,9 @@
 A frame costs some hundred nanoseconds, where scalar.py takes microseconds. The repeated frames of a recursion are found
 all at once. It serves stacks of hundreds of thousands of frames, and processes with few samples in a batch.
 
-PlainRules.run() takes pc, sp and fp of a frame and memory as words. It returns those of the callers, and the rule that
-found each. The formulas are those of scalar.apply_rule, which is the specification. Every other case is left to it.
+PlainRules.follow_rules() takes pc, sp and fp of a frame and memory as words. It returns those of the callers, and the
+rule that found each. The formulas are those of scalar.apply_rule, which is the specification. Every other case is left
+to it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ UNKNOWN = (1 << 64) - 1
 OUTERMOST_RULE = -2
 """Rule id of a frame whose rule says that it has no caller; no memory is read to find that out."""
 
-MOST_RULES = 1 << 19
+MAX_RULES = 1 << 19
 """Maximum number of return addresses whose rules are cached. A full cache is cleared."""
 
-_MOST_PERIOD = 8
+_MAX_PERIOD = 8
 _LOOK = 64
 """Number of frames after which the walk first checks whether frames repeat. The interval doubles after each failure."""
 
@@ -81,7 +82,7 @@ class PlainRules:
         self._table = table
         self._rules: dict[int, _Plain] = {}
 
-    def forget(self) -> None:
+    def drop_rules(self) -> None:
         self._rules.clear()
 
     def _find(self, pc: int) -> _Plain:
@@ -99,7 +100,9 @@ class PlainRules:
         self._rules[pc] = found
         return found
 
-    def run(self, words: npt.NDArray[np.unsignedinteger], base: int, pc: int, sp: int, fp: int, most: int) -> FrameRun:
+    def follow_rules(
+        self, words: npt.NDArray[np.unsignedinteger], base: int, pc: int, sp: int, fp: int, most: int
+    ) -> FrameRun:
         """Return the callers of a frame whose pc is a return address.
 
         Args:
@@ -111,7 +114,7 @@ class PlainRules:
             most: Maximum number of callers.
         """
         arch = self._arch
-        if len(self._rules) > MOST_RULES:
+        if len(self._rules) > MAX_RULES:
             self._rules.clear()
         known, find = self._rules.get, self._find
         word, sp_off, pc_mask = arch.word, arch.sp_off, arch.pc_mask
@@ -208,7 +211,7 @@ class PlainRules:
     def _period(self, pcs: list[int], sps: list[int], rules: list[int]) -> tuple[int, int]:
         """Return the length in frames of the repetition that the last frames form and its size in bytes, or (0, 0)."""
         n = len(pcs)
-        for period in range(1, min(_MOST_PERIOD, (n - 1) // 2) + 1):
+        for period in range(1, min(_MAX_PERIOD, (n - 1) // 2) + 1):
             if pcs[-period:] == pcs[-2 * period : -period] and rules[-period:] == rules[-2 * period : -period]:
                 stride = sps[-1] - sps[-1 - period]
                 if stride % self._arch.word == 0 and all(
@@ -314,20 +317,20 @@ class PlainWalker:
         walker, arch = self.walker, self.walker.arch
         walker.budget.begin_stack()
         pc, sp = registers.values[arch.pc] or 0, registers.values[arch.sp] or 0
-        outcome = walker.step(walker.rules(pc, True), pc, registers, memory)
+        outcome = walker.find_caller(walker.rules(pc, True), pc, registers, memory)
         if isinstance(outcome, NoCaller) or walker.max_depth < 2:
             return walker.walk(registers, memory)
         caller = outcome.registers
         caller.called = pc
         outer = caller.values[arch.pc] or 0, caller.exact, outcome.trust, caller.values[arch.sp] or 0
         top = max((at for at in (sp, outcome.cfa) if memory.holds(at)), default=0)
-        walk = self.rest(caller, memory, words, walker.max_depth - 2, top)
+        walk = self.walk_callers(caller, memory, words, walker.max_depth - 2, top)
         if walk.needs >= 0 and walk.tail is not None:
             return walker.walk(registers, memory)
         walk.frames[:0] = [(pc, True, Trust.CONTEXT, sp), outer][: 2 - walk.no_frame]
         return walk
 
-    def rest(
+    def walk_callers(
         self, registers: Registers, memory: LaneMemory, words: npt.NDArray[np.unsignedinteger], most: int, top: int
     ) -> LaneWalk:
         """Return the callers of a frame.
@@ -343,10 +346,10 @@ class PlainWalker:
         pc, sp, fp = (registers.values[column] for column in (arch.pc, arch.sp, arch.fp))
         run = None
         if pc is not None and sp is not None and not registers.exact:
-            run = self.rules.run(words, memory.low, pc, sp, UNKNOWN if fp is None else fp, most)
+            run = self.rules.follow_rules(words, memory.low, pc, sp, UNKNOWN if fp is None else fp, most)
         walk = LaneWalk([], top=top)
         if run is None or not (len(run) or run.root):
-            self.walker.go_on(walk, registers, memory, most)
+            self.walker.append_callers(walk, registers, memory, most)
             return walk
         walk.tail = CachedFrames(run.pc, np.zeros(len(run), np.bool_), self.table.trust[run.rule], run.sp)
         walk.top = max(top, self._top(run, memory))
@@ -375,10 +378,10 @@ class PlainWalker:
         )
         callee = int(run.pc[-2]) if len(run) > 1 else first.values[arch.pc] or 0
         part = LaneWalk([], top=walk.top)
-        self.walker.go_on(part, Registers(values, False, called=callee - 1), memory, most - len(run))
+        self.walker.append_callers(part, Registers(values, False, called=callee - 1), memory, most - len(run))
         assert walk.tail is not None
-        tail = walk.tail if not part.no_frame else walk.tail.until(len(run) - 1)
-        walk.tail = tail.before(CachedFrames.of(part.frames)) if part.frames else tail
+        tail = walk.tail if not part.no_frame else walk.tail.frames_until(len(run) - 1)
+        walk.tail = tail.followed_by(CachedFrames.from_frames(part.frames)) if part.frames else tail
         walk.end, walk.missing, walk.needs, walk.top = part.end, part.missing, part.needs, part.top
 
 

@@ -49,16 +49,16 @@ class TableReader:
 
 
 _TABLES = {
-    "sframe": TableReader(".sframe", "sframe.section", "sframe_source"),
-    "eh_frame": TableReader(".eh_frame", "cfi.eh_frame", "eh_frame_source"),
-    "exidx": TableReader(".ARM.exidx", "exidx.section", "exidx_source"),
+    "sframe": TableReader(".sframe", "sframe.section", "open_sframe"),
+    "eh_frame": TableReader(".eh_frame", "cfi.eh_frame", "open_eh_frame"),
+    "exidx": TableReader(".ARM.exidx", "exidx.section", "open_exidx"),
     "go": TableReader(".gopclntab", "gopclntab", "go_source"),
-    "debug_frame": TableReader(".debug_frame", "cfi.debug_frame", "debug_frame_source"),
+    "debug_frame": TableReader(".debug_frame", "cfi.debug_frame", "open_debug_frame"),
 }
 READERS: dict[str, Reader] = {**_TABLES}
 
 
-def modules() -> list[str]:
+def list_reader_modules() -> list[str]:
     """Return the names of the modules that READERS may import later."""
     return [_full(reader.module) for reader in _TABLES.values()]
 
@@ -67,7 +67,7 @@ def _full(module: str) -> str:
     return f"pyprof.unwind.formats.{module}"
 
 
-def with_symbols(find: FindSymbols) -> dict[str, Reader]:
+def add_symbol_reader(find: FindSymbols) -> dict[str, Reader]:
     """Return READERS and in addition a reader for Breakpad symbol files.
 
     Args:
@@ -107,7 +107,7 @@ def promises_frame_pointers(source: Source) -> bool:
     return source.name == "sframe" and cast("SFrame", source).frame_pointers
 
 
-def ask_order(sources: Sequence[Source], exact: bool) -> Sequence[Source]:
+def order_sources(sources: Sequence[Source], exact: bool) -> Sequence[Source]:
     """Return the sources in the order in which one pc is looked up.
 
     Args:

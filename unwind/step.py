@@ -1,7 +1,7 @@
 """One unwind step of many samples at once: the caller of each sample's current frame, by fast rules (table.py).
 
-step() takes Lanes (the registers of each sample's current frame), rule ids and the stack copies as words, and returns
-Stepped. It follows only sp, fp and pc. A sample that needs more is marked SLOW. The formulas are those of
+step_lanes() takes Lanes (the registers of each sample's current frame), rule ids and the stack copies as words, and
+returns Stepped. It follows only sp, fp and pc. A sample that needs more is marked SLOW. The formulas are those of
 scalar.apply_rule, which is the specification.
 
 Samples of one address space share its rules. But an agent's batch has a few samples of each of many processes, and a
@@ -71,7 +71,7 @@ class Words:
     whole: Mask
 
     @classmethod
-    def of(cls, batch: SampleBatch) -> Words:
+    def from_batch(cls, batch: SampleBatch) -> Words:
         """Return a view of a batch's stack copies. Nothing is copied."""
         arch, slab = batch.arch, batch.stack
         order = "<" if arch.byteorder == "little" else ">"
@@ -114,7 +114,7 @@ class Lanes:
     last: U64
 
     @classmethod
-    def start(cls, batch: SampleBatch, words: Words, lane: npt.NDArray[np.int64]) -> Lanes:
+    def start_lanes(cls, batch: SampleBatch, words: Words, lane: npt.NDArray[np.int64]) -> Lanes:
         """Return the innermost frames of some samples of a batch."""
         arch = batch.arch
         base, sp = words.base[lane], batch.regs[lane, arch.sp]
@@ -135,7 +135,7 @@ class Lanes:
             last=words.last[lane],
         )
 
-    def take(self, which: Mask | npt.NDArray[np.int64]) -> Lanes:
+    def select_lanes(self, which: Mask | npt.NDArray[np.int64]) -> Lanes:
         """Return a selection of the samples, by mask or index."""
         at = np.flatnonzero(which) if which.dtype == np.bool_ else which
         return Lanes(
@@ -240,7 +240,7 @@ class Stepped:
     trust: npt.NDArray[np.uint8]
 
 
-def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Words, arch: Arch) -> Stepped:
+def step_lanes(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Words, arch: Arch) -> Stepped:
     """Replace the registers of each sample's frame by those of its caller.
 
     Samples that end, slow samples and uncovered samples keep top and lane. Uncovered samples keep all other columns
@@ -261,7 +261,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
         slow = slow | (by_fp & ~lanes.fp_known & ~stay)
     cfa = (base + rules.cfa_off.take(ids)) & mask
 
-    ra, unreadable, misaligned, missing = load(cfa + rules.ra_off.take(ids), lanes, words, mask)
+    ra, unreadable, misaligned, missing = load_words(cfa + rules.ra_off.take(ids), lanes, words, mask)
     if union & RA_LR:
         by_lr = (flags & RA_LR) != 0
         ra = np.where(by_lr, lanes.lr, ra)
@@ -306,7 +306,7 @@ def _go_up(lanes: Lanes, uncovered: Mask, pc: U64, sp: U64, fp: U64, fp_known: M
 
 def _saved_fp(lanes: Lanes, saved: Mask, slot: U64, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask]:
     """Return (frame pointer, it is known, its slot is misaligned) of each sample, where rules say that fp is saved."""
-    value, lost, misaligned, _ = load(slot, lanes, words, mask)
+    value, lost, misaligned, _ = load_words(slot, lanes, words, mask)
     saved &= ~lost | (slot >= lanes.sp)  # popped: the register has the caller's value
     return np.where(saved, value, lanes.fp), np.where(saved, ~lost, lanes.fp_known), saved & misaligned
 
@@ -326,7 +326,7 @@ def _ends(up: Mask, root: Mask, unreadable: Mask, stay: Mask, flags: npt.NDArray
     return end
 
 
-def load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask, U64]:
+def load_words(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask, U64]:
     """Load the words at addresses from the stack copies.
 
     Unsigned wrap-around makes one comparison enough: an address below the copy becomes a huge offset.

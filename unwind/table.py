@@ -62,7 +62,7 @@ class MetPcs:
         self._pcs[0] = 1  # address 0 has slot 0: without this, an empty cache would seem to hold it
         self._ids = np.zeros(1 << _PLACE_BITS, np.int64)
 
-    def ids(
+    def find_ids(
         self, pcs: npt.NDArray[np.uint64], search: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.int64]]
     ) -> npt.NDArray[np.int64]:
         """Return the number of each address, and compute those that the cache does not hold.
@@ -94,7 +94,7 @@ class RowCache:
         self._fresh: list[Row] = []
         self._columns: Columns = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
 
-    def get(self, pc: int) -> Row | None:
+    def find_row(self, pc: int) -> Row | None:
         """Return the row that covers pc, or None."""
         at = bisect_right(self._starts, pc) - 1
         if at < 0:
@@ -102,8 +102,8 @@ class RowCache:
         row = self._rows[at]
         return row if pc < row[1] else None
 
-    def add(self, row: Row, pc: int) -> Row:
-        """Add the row for a pc that get() did not find, and return it as it was stored."""
+    def add_row(self, row: Row, pc: int) -> Row:
+        """Add the row for a pc that find_row() did not find, and return it as it was stored."""
         at = bisect_right(self._starts, pc)
         if (at and self._rows[at - 1][1] > row[0]) or (at < len(self._rows) and self._starts[at] < row[1]):
             row = (pc, pc + 1, row[2])
@@ -116,10 +116,10 @@ class RowCache:
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
 
-    def drop(self, pcs: Set[int]) -> None:
+    def drop_rows(self, pcs: Set[int]) -> None:
         """Remove the rows that cover any of these pcs."""
         if pcs:
-            gone = {row[0] for row in map(self.get, pcs) if row is not None}
+            gone = {row[0] for row in map(self.find_row, pcs) if row is not None}
             kept = [row for row in self._rows if row[0] not in gone]
             self.__init__()  # type: ignore[misc]
             self._rows, self._fresh, self._starts = kept, list(kept), [row[0] for row in kept]
@@ -127,7 +127,7 @@ class RowCache:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def columns(self) -> Columns:
+    def merge_columns(self) -> Columns:
         """Return the rows as arrays. Rows that were added since the last call are merged in."""
         if self._fresh:
             fresh = sorted(self._fresh)
@@ -217,7 +217,7 @@ class RuleTable:
             for name in ("flags", "cfa_off", "ra_off", "fp_off", "trust"):
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
-        flags, cfa_off, ra_off, fp_off = fast_form(rule, self._arch)
+        flags, cfa_off, ra_off, fp_off = encode_fast_rule(rule, self._arch)
         self.flags[new] = flags
         self.cfa_off[new] = cfa_off & 0xFFFFFFFFFFFFFFFF
         self.ra_off[new] = ra_off & 0xFFFFFFFFFFFFFFFF
@@ -229,7 +229,7 @@ class RuleTable:
         return len(self.entries)
 
 
-def fast_form(rule: Rule, arch: Arch) -> tuple[int, int, int, int]:
+def encode_fast_rule(rule: Rule, arch: Arch) -> tuple[int, int, int, int]:
     """Return (flags, cfa_off, ra_off, fp_off) of a rule. The flags are SLOW alone if the rule is not a fast one."""
     flags = 0
     ra_off = fp_off = 0

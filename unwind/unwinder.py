@@ -35,7 +35,7 @@ from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.scalar import Fallback, ScalarWalker
 from pyprof.unwind.single_lane import PlainRules, PlainWalker
 from pyprof.unwind.sources import READERS, Reader
-from pyprof.unwind.walk import BatchWalk, first_registers
+from pyprof.unwind.walk import BatchWalk, read_first_registers
 
 I64 = npt.NDArray[np.int64]
 
@@ -98,7 +98,7 @@ class Unwinder:
         found = []
         for lane, space_id in enumerate(batch.space.tolist()):
             space = self._space(batch.arch, batch.spaces[space_id])
-            walk = space.walker.walk(first_registers(batch, lane), LaneMemory(batch, lane), keep_registers=True)
+            walk = space.walker.walk(read_first_registers(batch, lane), LaneMemory(batch, lane), keep_registers=True)
             found.append([registers.values for registers in walk.registers or ()])
         return found
 
@@ -142,18 +142,20 @@ class Unwinder:
                     version = self._rules_at(int(batch.time_ns[lanes].max()), space.index.space)
                     space.outer.renew(version)
                     space.deep.renew(version)
-                    lanes = walk.beyond(lanes, space.walker, space.deep)
+                    lanes = walk.walk_beyond_copy(lanes, space.walker, space.deep)
                     settled = not self._runtime.changes(space.index.space)
-                    walk.group(walk.deep(lanes, space.walker, space.outer), space.index, space.single, settled)
+                    walk.walk_space(
+                        walk.walk_known_deep(lanes, space.walker, space.outer), space.index, space.single, settled
+                    )
                     last[space_id] = lanes, space
                 else:
-                    walk.scalar(lanes, space.walker)
+                    walk.walk_scalar(lanes, space.walker)
             self._name_dear_rules([space.index.space])
-        walk.together()
+        walk.walk_deferred()
         self._name_dear_rules(space.index.space for _, space in last.values())
-        found = walk.finish()
+        found = walk.collect_walk()
         for lanes, space in last.values():
-            walk.learn(found, lanes, space.walker, space.outer)
+            walk.cache_deep_walks(found, lanes, space.walker, space.outer)
         return found
 
     def _name_dear_rules(self, spaces: Iterable[AddressSpace]) -> None:
@@ -186,7 +188,7 @@ class Unwinder:
         cuts = changes[bisect_right(changes, first) : bisect_right(changes, last)]
         part = np.searchsorted(np.array(cuts, np.int64), times, side="right")
         for which in distinct(part).tolist():
-            index.moment(int(times[part == which].max()))
+            index.set_time(int(times[part == which].max()))
             yield lanes[part == which]
 
     def _index(self, arch: Arch) -> RuleIndex:
@@ -205,7 +207,7 @@ class Unwinder:
         key = arch.name, arch.pac_mask, space.id
         if key not in self._spaces:
             rules = self._index(arch)
-            index = rules.space(space)
+            index = rules.open_space(space)
             recovery = FramePointerRecovery(arch, space, index.code, index)
             fallback = self._fallback(arch, space, index, recovery)
             walker, plain = self._walker(arch, index, fallback, recovery), PlainRules(arch, index, rules.rules)
@@ -221,9 +223,18 @@ class Unwinder:
     def _walker(
         self, arch: Arch, index: SpaceIndex, fallback: Fallback, recovery: FramePointerRecovery
     ) -> ScalarWalker:
-        proves_call = CallSites(arch, index.space, index.code, index).proves
+        proves_call = CallSites(arch, index.space, index.code, index).proves_call
         depth = self._options.max_depth
-        return ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, depth, self._budget, proves_call)
+        return ScalarWalker(
+            arch,
+            index.find_rule,
+            index.find_load_bias,
+            fallback,
+            recovery.recover_callers,
+            depth,
+            self._budget,
+            proves_call,
+        )
 
     def _fallback(self, arch: Arch, space: AddressSpace, index: SpaceIndex, recovery: FramePointerRecovery) -> Fallback:
         options = self._options
@@ -235,10 +246,10 @@ class Unwinder:
             space,
             self._images,
             index.code,
-            index.known,
+            index.find_rule,
             FALLBACK in options.sources,
-            index.frame_pointers,
-            windows.covers if windows else lambda pc: False,
+            index.has_frame_pointers,
+            windows.has_record if windows else lambda pc: False,
         )
         if SCAN in options.sources:
             trial = self._walker(arch, index, found, recovery)

@@ -19,12 +19,12 @@ from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.records import dataclass, field
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_records import follow_records
-from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, StackCache
+from pyprof.unwind.heuristics.stack_cache import MIN_FRAMES, StackCache
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, NoCaller, Outcome, Registers, ScalarWalker
 from pyprof.unwind.single_lane import PlainWalker
-from pyprof.unwind.step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped, Words, step
+from pyprof.unwind.step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped, Words, step_lanes
 from pyprof.unwind.table import RuleTable
 
 FEW_LANES = 16
@@ -40,7 +40,7 @@ _BLOCKED = int(SampleKind.BLOCKED)
 I64 = npt.NDArray[np.int64]
 
 
-def first_registers(batch: SampleBatch, lane: int) -> Registers:
+def read_first_registers(batch: SampleBatch, lane: int) -> Registers:
     """Return the registers of a sample's innermost frame."""
     arch = batch.arch
     values: list[int | None] = batch.regs[lane].tolist()
@@ -76,14 +76,15 @@ class _Found:
 class BatchWalk:
     """The walk of one batch.
 
-    Call group() for each address space (or scalar() for single samples), then together(), then finish().
+    Call walk_space() for each address space (or walk_scalar() for single samples), then walk_deferred(), then
+    collect_walk().
     """
 
     def __init__(self, batch: SampleBatch, rules: RuleTable, max_depth: int) -> None:
         self._batch = batch
         self._rules = rules
         self._max_depth = max_depth
-        self._words = Words.of(batch)
+        self._words = Words.from_batch(batch)
         n = len(batch)
         self._end = np.zeros(n, np.uint8)
         self._missing = np.zeros(n, np.uint64)
@@ -96,21 +97,21 @@ class BatchWalk:
         self._joined: set[int] = set()
         self._later: list[tuple[I64, SpaceIndex, PlainWalker]] = []
 
-    def scalar(self, lanes: I64, walker: ScalarWalker) -> None:
+    def walk_scalar(self, lanes: I64, walker: ScalarWalker) -> None:
         """Walk samples one by one, from their first frame."""
         for lane in lanes.tolist():
-            walk = walker.walk(first_registers(self._batch, lane), LaneMemory(self._batch, lane))
+            walk = walker.walk(read_first_registers(self._batch, lane), LaneMemory(self._batch, lane))
             self._settle(lane, walk)
             self._replaced[lane] = True
 
-    def deep(self, lane: I64, walker: ScalarWalker, outer: StackCache) -> I64:
+    def walk_known_deep(self, lane: I64, walker: ScalarWalker, outer: StackCache) -> I64:
         """Walk the samples whose outer frames are known from an earlier walk, and return the others."""
         if not outer:
             return lane
         batch, left = self._batch, []
         for one, tid in zip(lane.tolist(), batch.tid[lane].tolist(), strict=True):
-            whole = outer.knows(tid) and batch.kind[one] == SampleKind.STOPPED and one not in batch.stack.pieces
-            walk = outer.walk(batch, one, first_registers(batch, one), walker) if whole else None
+            whole = outer.has_thread(tid) and batch.kind[one] == SampleKind.STOPPED and one not in batch.stack.pieces
+            walk = outer.walk(batch, one, read_first_registers(batch, one), walker) if whole else None
             if walk is None:
                 left.append(one)
             else:
@@ -119,7 +120,7 @@ class BatchWalk:
                 self._joined.add(one)
         return np.array(left, np.int64)
 
-    def beyond(self, lane: I64, walker: ScalarWalker, stacks: DeepStacks) -> I64:
+    def walk_beyond_copy(self, lane: I64, walker: ScalarWalker, stacks: DeepStacks) -> I64:
         """Walk the samples whose stack is longer than its copy or whose copy is long, and return the others."""
         slab = self._batch.stack
         if self._batch.arch.byteorder != sys.byteorder:
@@ -131,43 +132,43 @@ class BatchWalk:
             if one in slab.pieces or (one not in slab.beyond and slab.size[one] <= LONG):
                 left.append(one)
                 continue
-            walk = stacks.walk(self._batch, one, first_registers(self._batch, one), walker)
+            walk = stacks.walk(self._batch, one, read_first_registers(self._batch, one), walker)
             self._settle(one, walk)
             self._replaced[one] = True
             self._joined.add(one)
         return np.array(left, np.int64)
 
-    def learn(self, walk: Walk, lanes: I64, walker: ScalarWalker, outer: StackCache) -> None:
+    def cache_deep_walks(self, walk: Walk, lanes: I64, walker: ScalarWalker, outer: StackCache) -> None:
         """Remember the complete walks of deep stacks, whose outer frames later samples of the same thread may share."""
         batch = self._batch
-        deep = (np.diff(walk.start)[lanes] >= LEAST_FRAMES) & (walk.end[lanes] == StackEnd.ROOT)
+        deep = (np.diff(walk.start)[lanes] >= MIN_FRAMES) & (walk.end[lanes] == StackEnd.ROOT)
         last = {int(batch.tid[lane]): lane for lane in lanes[deep].tolist() if lane not in self._joined}
         for lane in last.values():
             if batch.kind[lane] == SampleKind.STOPPED and lane not in batch.stack.pieces:
-                outer.learn(batch, lane, first_registers(batch, lane), walker)
+                outer.cache_walk(batch, lane, read_first_registers(batch, lane), walker)
 
-    def group(self, lane: I64, index: SpaceIndex, single: PlainWalker, settled: bool = False) -> None:
+    def walk_space(self, lane: I64, index: SpaceIndex, single: PlainWalker, settled: bool = False) -> None:
         """Walk the samples of one address space.
 
         Args:
             lane: Indexes of the samples in the batch.
             index: Rules of the address space.
             single: Walker of its single samples.
-            settled: The rules do not change during the batch, so that a small group may wait for together().
+            settled: The rules do not change during the batch, so that a small group may wait for walk_deferred().
         """
         alone = self._words.whole[lane]
         if self._batch.stack.pieces:
             alone &= ~among(lane, self._batch.stack.pieces)
         if not alone.all():
-            self.scalar(lane[~alone], single.walker)
+            self.walk_scalar(lane[~alone], single.walker)
             lane = lane[alone]
         if settled and 0 < len(lane) <= _SOME_LANES:
             self._later.append((lane, index, single))
         else:
             self._group(lane, index, single)
 
-    def together(self) -> None:
-        """Walk the samples that group() has deferred."""
+    def walk_deferred(self) -> None:
+        """Walk the samples that walk_space() has deferred."""
         later, self._later = self._later, []
         if len(later) < 2 or sum(len(lane) for lane, _, _ in later) <= FEW_LANES:
             for lane, index, single in later:
@@ -183,30 +184,30 @@ class BatchWalk:
             self._steps(lane, OneSpace(index, single))
 
     def _steps(self, lane: I64, spaces: LaneSpaces) -> None:
-        lanes = Lanes.start(self._batch, self._words, lane)
+        lanes = Lanes.start_lanes(self._batch, self._words, lane)
         self._frames.add(0, lanes, np.full(len(lanes), Trust.CONTEXT, np.uint8))
         depth = 1
         while len(lanes) > FEW_LANES:
             lanes = self._step(lanes, depth, spaces)
             depth += 1
         for which, _, single in spaces.parts(lanes.lane):
-            self._go_on(lanes.take(which), depth, single)
+            self._go_on(lanes.select_lanes(which), depth, single)
 
     def _few(self, lane: I64, single: PlainWalker) -> None:
         """Walk samples one by one, from their first frame."""
         stopped = self._batch.kind[lane] == SampleKind.STOPPED
         if self._batch.arch.byteorder != sys.byteorder:
             stopped[:] = False
-        self.scalar(lane[~stopped], single.walker)
+        self.walk_scalar(lane[~stopped], single.walker)
         for one in lane[stopped].tolist():
             memory = LaneMemory(self._batch, one)
-            self._settle(one, single.walk(first_registers(self._batch, one), memory, memory.native_words()))
+            self._settle(one, single.walk(read_first_registers(self._batch, one), memory, memory.native_words()))
             self._replaced[one] = True
 
     def _step(self, lanes: Lanes, depth: int, spaces: LaneSpaces) -> Lanes:
         """Step all samples once, and return those that have a caller."""
         ids = spaces.rule_ids(lanes.lane, lookup_pcs(lanes.pc, lanes.exact), lanes.exact)
-        done = step(lanes, ids, self._rules, self._words, self._batch.arch)
+        done = step_lanes(lanes, ids, self._rules, self._words, self._batch.arch)
         if done.uncovered.any():
             rest = np.flatnonzero(done.uncovered)
             for which, index, single in spaces.parts(lanes.lane[rest]):
@@ -214,7 +215,7 @@ class BatchWalk:
         if done.slow.any():
             slow = lanes.lane[done.slow]
             for which, _, single in spaces.parts(slow):
-                self.scalar(slow[which], single.walker)
+                self.walk_scalar(slow[which], single.walker)
         if depth >= self._max_depth:
             done.end[(done.end == StackEnd.RUNNING) & ~done.slow] = StackEnd.DEPTH
         over = (done.end != StackEnd.RUNNING) & ~done.slow
@@ -226,7 +227,7 @@ class BatchWalk:
         going = ~(over | done.slow)
         trust = done.trust
         if not going.all():
-            lanes, trust = lanes.take(going), trust[going]
+            lanes, trust = lanes.select_lanes(going), trust[going]
         self._frames.add(depth, lanes, trust)
         return lanes
 
@@ -251,7 +252,7 @@ class BatchWalk:
             rest = rest[left[rest]]
         for at in rest.tolist():
             lane = int(lanes.lane[at])
-            registers = first_registers(self._batch, lane) if first else self._registers(lanes, at)
+            registers = read_first_registers(self._batch, lane) if first else self._registers(lanes, at)
             self._fall_back_one(lanes, at, done, walker.fallback.caller(registers, LaneMemory(self._batch, lane)))
 
     def _fall_back_one(self, lanes: Lanes, at: int, done: Stepped, outcome: Outcome) -> None:
@@ -291,14 +292,14 @@ class BatchWalk:
             walker.budget.begin_stack()
             if plain:
                 most, top = self._max_depth - depth, int(lanes.top[at])
-                walk = single.rest(registers, memory, memory.native_words(), most, top)
+                walk = single.walk_callers(registers, memory, memory.native_words(), most, top)
             else:
                 walk = LaneWalk([], top=int(lanes.top[at]))
-                walker.go_on(walk, registers, memory, self._max_depth - depth)
+                walker.append_callers(walk, registers, memory, self._max_depth - depth)
             if walk.needs < 0:
                 self._settle(lane, walk)
             else:
-                self.scalar(np.array([lane], np.int64), walker)
+                self.walk_scalar(np.array([lane], np.int64), walker)
 
     def _settle(self, lane: int, walk: LaneWalk) -> None:
         self._singles[lane] = walk
@@ -308,7 +309,7 @@ class BatchWalk:
         self._lacks[lane] = walk.lacks_register
         self._no_frame[lane] = walk.no_frame
 
-    def finish(self) -> Walk:
+    def collect_walk(self) -> Walk:
         """Return the frames of all samples in CSR form."""
         n = len(self._batch)
         found = self._frames

@@ -21,7 +21,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import Mapping
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC
-from pyprof.objfile.elf.memory_image import bias_by_headers, headers_in_memory
+from pyprof.objfile.elf.memory_image import find_bias_by_headers, read_headers
 from pyprof.records import dataclass
 
 AT_PHDR, AT_BASE, AT_EXECFN, AT_SYSINFO_EHDR = 3, 7, 31, 33
@@ -122,11 +122,11 @@ class RemoteModules:
     def _by_loader(self, auxv: dict[int, int]) -> tuple[Mapping, ...]:
         cache = self._memory.make_page_cache()
         header = auxv[AT_PHDR] & -PAGE
-        program = headers_in_memory(cache.read(header, PAGE)) or self.program.elf
+        program = read_headers(cache.read(header, PAGE)) or self.program.elf
         found: list[Mapping] = []
         libraries: list[LinkedObject] = []
         if program is not None:
-            bias = bias_by_headers(program, auxv[AT_PHDR]) or 0
+            bias = find_bias_by_headers(program, auxv[AT_PHDR]) or 0
             found += self._of_file(program, bias, self.program.path)
             libraries = self._libraries(cache, program, bias)
             base = auxv.get(AT_BASE, 0)
@@ -156,7 +156,7 @@ class RemoteModules:
         return []
 
     def _of_library(self, linked: LinkedObject, cache: PageCache) -> Iterator[Mapping]:
-        elf = headers_in_memory(cache.read(linked.bias, PAGE))
+        elf = read_headers(cache.read(linked.bias, PAGE))
         if elf is not None:
             yield from self._of_file(elf, linked.bias, linked.name)
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from pyprof.model.modules import ReadMemory
-from pyprof.objfile.elf.dynamic import DT_DEBUG, MAX_TABLE, dynamic_entries
+from pyprof.objfile.elf.dynamic import DT_DEBUG, MAX_TABLE, read_dynamic_entries
 from pyprof.records import dataclass
 
 MAX_OBJECTS = 1 << 14
@@ -35,7 +35,7 @@ class LinkedObject:
 
 def find_debug_address(read: ReadMemory, dynamic: int, size: int, elf_class: int, order: str) -> int:
     """Return DT_DEBUG of the program's dynamic table in memory, the avma of r_debug; 0 if it is not set yet."""
-    for tag, value in dynamic_entries(read(dynamic, min(size, MAX_TABLE)), elf_class, order):
+    for tag, value in read_dynamic_entries(read(dynamic, min(size, MAX_TABLE)), elf_class, order):
         if tag == DT_DEBUG:
             return value
     return 0

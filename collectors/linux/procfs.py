@@ -251,13 +251,13 @@ def read_program_head(directory: ProcDir) -> bytes:
     Raises:
         OSError: The file cannot be read, or its file system does not answer.
     """
-    return io_deadline.ask(partial(_program_head, directory))
+    return io_deadline.run_with_timeout(partial(_program_head, directory))
 
 
 def _program_head(directory: ProcDir) -> bytes:
     found = directory.open("exe", os.O_PATH)
     try:
-        io_deadline.at(found, is_file=True)
+        io_deadline.use_mount(found, is_file=True)
         fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(fd, 64)

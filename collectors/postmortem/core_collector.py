@@ -19,7 +19,7 @@ from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.objfile.core.memory import CoreMemory
-from pyprof.objfile.core.notes import AT_ENTRY, AT_PHDR, CoreNotes, CoreThread, read_notes, register_word
+from pyprof.objfile.core.notes import AT_ENTRY, AT_PHDR, CoreNotes, CoreThread, read_notes, register_word_size
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.records import replace
 
@@ -71,7 +71,7 @@ class CoreFileCollector(SavedCollector):
         self.saved = SavedThreads(threads, self.arch, self.pid, self._memory, self.space, unknown)
 
     def _take_threads(self, core: ElfFile, copy: int) -> tuple[list[SavedThread], frozenset[int]]:
-        arch, word = self.arch, register_word(core)
+        arch, word = self.arch, register_word_size(core)
         threads: list[SavedThread] = []
         seen: set[int] = set()
         unknown: set[int] = set()

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from pyprof.collectors.linux.link_map import LinkedObject, find_debug_address, read_linked_objects
 from pyprof.collectors.postmortem.core_sources import CoreFiles
 from pyprof.model.modules import Mapping
-from pyprof.objfile.core.memory import CoreMemory, perms_of
+from pyprof.objfile.core.memory import CoreMemory, format_perms
 from pyprof.objfile.core.notes import AT_BASE, AT_ENTRY, AT_PHDR, AT_SYSINFO, AT_SYSINFO_EHDR, CoreNotes
-from pyprof.objfile.elf.dynamic import same_dynamic
+from pyprof.objfile.elf.dynamic import is_same_dynamic_table
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_INTERP
-from pyprof.objfile.elf.memory_image import bias_by_headers, headers_in_memory
+from pyprof.objfile.elf.memory_image import find_bias_by_headers, read_headers
 
 DEVICE = "core"
 UNKNOWN_PERMS = "r-xp"
@@ -78,19 +78,19 @@ class CoreModules:
         """Return (headers, bias) of the program, from memory or else from its file."""
         at = self._notes.auxv.get(AT_PHDR, 0)
         page = at & -PAGE
-        first = headers_in_memory(self._memory.read(page, PAGE))
+        first = read_headers(self._memory.read(page, PAGE))
         if first is not None:
-            bias = bias_by_headers(first, at)
+            bias = find_bias_by_headers(first, at)
             return first, page if bias is None else bias
         named = self._files.program()
         if named is None:
             return None, 0
         elf, believed = named
-        bias = bias_by_headers(elf, at)
+        bias = find_bias_by_headers(elf, at)
         entry = self._notes.auxv.get(AT_ENTRY)
         if bias is None:
             bias = (entry - elf.entry) if entry is not None else 0
-        same = same_dynamic(elf, bias, self._memory.read)
+        same = is_same_dynamic_table(elf, bias, self._memory.read)
         if same is False or (same is None and not believed) or (entry not in (None, elf.entry + bias) and not believed):
             self.oddities.append(OTHER_PROGRAM)
             return None, 0
@@ -118,7 +118,7 @@ class CoreModules:
 
     def _of_object(self, linked: LinkedObject) -> Iterable[Mapping]:
         """Yield mappings by the file's segments, or without a file by the core's regions around its dynamic table."""
-        elf = headers_in_memory(self._memory.read(linked.bias, PAGE))
+        elf = read_headers(self._memory.read(linked.bias, PAGE))
         for candidate in () if elf is not None else self._files.open_path(linked.name):
             dynamic = next((s.vaddr for s in candidate.segments if s.type == PT_DYNAMIC), None)
             if linked.dynamic in (0, None if dynamic is None else dynamic + linked.bias):
@@ -131,7 +131,7 @@ class CoreModules:
         first = self._memory.region_at(linked.bias)
         if region is None or first is None:
             return
-        for part in self._memory.between(first.start, region.end)[:MAX_PARTS]:
+        for part in self._memory.ranges_between(first.start, region.end)[:MAX_PARTS]:
             yield self._mapping(part.start, part.end, part.perms, part.start - linked.bias, linked.name)
 
     def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterable[Mapping]:
@@ -139,7 +139,7 @@ class CoreModules:
         for load in elf.loads:
             start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE
             if 0 <= start < end <= 1 << self._core.elf_class:
-                yield self._mapping(start, end, perms_of(load.flags), load.offset & -PAGE, path)
+                yield self._mapping(start, end, format_perms(load.flags), load.offset & -PAGE, path)
 
     def _rest(self, files: Sequence[Mapping]) -> Iterable[Mapping]:
         """Yield the parts of the core's regions outside the files' mappings."""

@@ -16,9 +16,9 @@ from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import AT_ENTRY, AT_EXECFN, AT_PHDR, CoreNotes
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import build_id_in_memory
-from pyprof.objfile.file_access import below, debuginfod_cache
-from pyprof.objfile.locate import accepted, candidates, find_bias, identify
+from pyprof.objfile.elf.memory_image import read_build_id
+from pyprof.objfile.file_access import debuginfod_cache, open_below
+from pyprof.objfile.locate import find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.source import FileSource, open_regular
 from pyprof.records import dataclass, field
 
@@ -57,7 +57,7 @@ class CoreFiles:
         name = module.path
         if self.sysroot:
             yield self.sysroot.rstrip("/") + name, True
-        build_id = build_id_in_memory(self.memory.read, module.start)
+        build_id = read_build_id(self.memory.read, module.start)
         if len(build_id) > 4:
             for prefix in dict.fromkeys((self.sysroot.rstrip("/"), "")):
                 yield f"{prefix}{BUILD_ID_DIR}/{build_id[:2]}/{build_id[2:]}", False
@@ -92,7 +92,7 @@ class CoreFiles:
     def open_path(self, name: str) -> Iterator[ElfFile]:
         """Yield files of the core's architecture with this path: below the sysroot, then on this machine."""
         for root in dict.fromkeys((self.sysroot.rstrip("/"), "")):
-            found = self._read(root + name, partial(below, root, name)) if name.startswith("/") else None
+            found = self._read(root + name, partial(open_below, root, name)) if name.startswith("/") else None
             if found is not None:
                 yield found
 
@@ -150,9 +150,9 @@ class CoreFiles:
         if space is None or not module.has_file:
             return None
         at = next((m.start for m in module.mappings if m.executable), module.start)
-        for candidate in candidates(space, module, self._opened, silent=lambda: None):
+        for candidate in find_candidates(space, module, self._opened, silent=lambda: None):
             bias = find_bias(module, candidate.elf, at)
-            if bias is not None and accepted(candidate, identify(space, module, candidate.elf, bias)):
+            if bias is not None and is_accepted(candidate, identify(space, module, candidate.elf, bias)):
                 return candidate.elf
         return None
 

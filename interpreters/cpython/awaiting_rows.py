@@ -33,7 +33,7 @@ class ThreadRows(NamedTuple):
     flag: list[int]
     ends: list[bool]
 
-    def apart(self, awaiting: int, waiting: int) -> tuple[ThreadRows, ThreadRows]:
+    def separate_awaiting(self, awaiting: int, waiting: int) -> tuple[ThreadRows, ThreadRows]:
         """Separate the rows of awaiting tasks from those of the thread's own stack.
 
         Args:
@@ -75,7 +75,7 @@ def await_offsets(layout: Layout, tasks: TaskLayout) -> AwaitOffsets | None:
     )
 
 
-def with_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) -> list[Run]:
+def append_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) -> list[Run]:
     """Append the coroutines of awaiting tasks to each run whose outermost frame belongs to the awaited task.
 
     Args:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.frame_reader import LOST
-from pyprof.interpreters.cpython.rows import FrameRowReader, offsets_of
+from pyprof.interpreters.cpython.rows import FrameRowReader, find_offsets
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace
 
@@ -55,7 +55,7 @@ class PythonInKernel:
     def offsets(self) -> tuple[int, FrameOffsets] | None:
         if self._runtime is None:
             return None
-        offsets = offsets_of(self._runtime.layout, self._process.greenlets, self._process.tasks)
+        offsets = find_offsets(self._runtime.layout, self._process.greenlets, self._process.tasks)
         return None if offsets is None else (self._runtime.address, offsets)
 
     def places(self) -> list[ThreadPlace]:

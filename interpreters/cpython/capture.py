@@ -13,32 +13,32 @@ from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch
 from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
 from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, GreenletSearch, SwitchedThread
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
-from pyprof.interpreters.cpython.read_plan import AheadKey, AheadSizes, frames_ahead
+from pyprof.interpreters.cpython.read_plan import AheadKey, AheadSizes, plan_frames
 from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.interpreters.cpython.snapshot import (
-    MOST_IN_STOP,
-    MOST_SCATTERED,
+    MAX_IN_STOP,
+    MAX_SCATTERED,
     NOTHING,
     Copied,
     InStop,
     ReadHints,
-    each_of,
-    whole_parts,
-    words_of,
+    complete_parts,
+    read_each_span,
+    view_words,
 )
 from pyprof.model.interpreter import FramesAhead, Gather, Span
 
-MOST_FRAMES = 1 << 16
+MAX_FRAMES = 1 << 16
 """Minimum for the number of frames that are followed; a larger copy limit raises it."""
-_LEAST_FRAME = 64
-MOST_GUESSES = 900
+_MIN_FRAME = 64
+MAX_GUESSES = 900
 """Maximum number of code objects, or of frames outside the data stack, that are read because the last sample had them.
 """
 ENTRY_OWNER = 3
 """Smallest owner value of an entry frame, which runs no code and lies on the C stack."""
 
 
-def greenlet_search(layout: Layout) -> GreenletSearch | None:
+def make_greenlet_search(layout: Layout) -> GreenletSearch | None:
     """Return the greenlet search for a layout, or None if greenlets leave nothing on the stack that could be found."""
     if layout.chain < ChainKind.ENTRIES:
         return None
@@ -70,17 +70,17 @@ class Copier:
         self._layout = layout
         self._code_at = code_at
         self._code_size = code_size
-        self._most_frames = max(MOST_FRAMES, most_stack // _LEAST_FRAME)
+        self._most_frames = max(MAX_FRAMES, most_stack // _MIN_FRAME)
         self._thread_words = (layout.thread.size + 7) // 8
         self._lock_size = (max(layout.gil_locked, layout.gil_holder) + 8 + 7) & ~7
         self._frame_size = (layout.frame.size + 7) & ~7
         self._frames = FrameWords(layout)
         self._entry = ENTRY_OWNER if layout.chain is ChainKind.SHIMS else 1
-        self._in_stop = MOST_SCATTERED if layout.thread.chunk == NONE else MOST_IN_STOP
+        self._in_stop = MAX_SCATTERED if layout.thread.chunk == NONE else MAX_IN_STOP
         self._chunks = ChunkCopier(layout, most_stack)
-        self._greenlets = greenlet_search(layout)
+        self._greenlets = make_greenlet_search(layout)
 
-    def copy(self, thread: PyThread, habits: ReadHints, stack: memoryview, base: int, gather: Gather) -> Copied:
+    def copy_frames(self, thread: PyThread, habits: ReadHints, stack: memoryview, base: int, gather: Gather) -> Copied:
         """Copy a thread state and its frames.
 
         Args:
@@ -92,8 +92,8 @@ class Copier:
         chunks, frames = habits.chunks, habits.frames
         spans = self._first_spans(thread, habits)
         data = gather(spans)
-        words = words_of(data)
-        parts = list(whole_parts(spans, words))
+        words = view_words(data)
+        parts = list(complete_parts(spans, words))
         head = words[: self._thread_words]
         if len(head) < self._thread_words:
             # a bad pointer among the last sample's addresses hides everything that was read together with it
@@ -120,7 +120,7 @@ class Copier:
         at += len(frames)
         copied.codes = dict(zip(habits.asked, parts[at:], strict=False))
         if layout.thread.chunk != NONE:
-            self._chunks.copy(copied, habits, got, gather)
+            self._chunks.copy_chunks(copied, habits, got, gather)
         first = self._first(copied, gather)
         self._follow(copied, first, loose, gather)
         if copied.stands and copied.stands[0][1] and not self._links(copied):
@@ -144,15 +144,15 @@ class Copier:
             *(habits.spans or self._spans(habits)),
         ]
 
-    def ahead(self, thread: PyThread, habits: ReadHints) -> FramesAhead | None:
-        """Predict what the next copy() of a thread reads, or return None if that is not known."""
+    def plan_read(self, thread: PyThread, habits: ReadHints) -> FramesAhead | None:
+        """Predict what the next copy_frames() of a thread reads, or return None if that is not known."""
         if self._settled_codes is None:
             return None
         sizes = AheadSizes(self._frame_size, self._in_stop, ROOM)
         spans = self._first_spans(thread, habits)
-        return frames_ahead(self._layout, sizes, thread, habits, spans, self._settled_codes.addresses)
+        return plan_frames(self._layout, sizes, thread, habits, spans, self._settled_codes.addresses)
 
-    def copied_ahead(
+    def accept_planned(
         self,
         states: list[tuple[PyThread, ReadHints]],
         ahead: FramesAhead,
@@ -160,7 +160,7 @@ class Copier:
         base: int,
         gather: Gather,
     ) -> Copied | None:
-        """Run copy() on memory that a stop has read as predicted; return None if the thread state has
+        """Run copy_frames() on memory that a stop has read as predicted; return None if the thread state has
         changed.
         """
         key = ahead.key
@@ -168,13 +168,13 @@ class Copier:
             return None
         habits = key.habits()
         states[0] = key.thread, habits
-        return self.copy(key.thread, habits, stack, base, gather)
+        return self.copy_frames(key.thread, habits, stack, base, gather)
 
     def _add_greenlets(self, copied: Copied, stack: memoryview, base: int, habits: ReadHints, reader: InStop) -> None:
         base_frame = self._layout.thread.base_frame
         stop = copied.head[base_frame >> 3] if base_frame != NONE else 0
         waiter = SwitchedThread(copied.thread.address, copied.frames, copied.stands, stop, stack, base)
-        if self._greenlets is not None and not self._greenlets.nothing(waiter):
+        if self._greenlets is not None and not self._greenlets.has_nothing(waiter):
             self._add(copied, self._greenlets.search(waiter, habits.slots, reader), reader.gather)
 
     def _spans(self, habits: ReadHints) -> list[Span]:
@@ -253,7 +253,7 @@ class Copier:
 
     def _heads(self, copied: Copied, codes: list[int], gather: Gather) -> None:
         spans = [(address + self._code_at, self._code_size) for address in codes]
-        for address, part in zip(codes, each_of(spans, gather), strict=True):
+        for address, part in zip(codes, read_each_span(spans, gather), strict=True):
             copied.codes[address] = part
             if address and not len(part):
                 copied.problem = copied.problem or "a frame's code could not be read"
@@ -281,7 +281,7 @@ class Copier:
                 return words[at + self._frames.previous] == expected
         return bool(copied.rest)
 
-    def learn(self, copied: Copied) -> None:
+    def learn_reads(self, copied: Copied) -> None:
         """Update the habits with what this sample needed. Runs after the stop."""
         habits, copied.habits = copied.habits, None
         if habits is None or copied.stale:
@@ -289,7 +289,7 @@ class Copier:
         regions = copied.regions
         kept = {id(words) for _, _, words in regions}
         frames = [at for words, _, at in copied.frames if id(words) not in kept]
-        habits.frames = (frames + copied.objects)[:MOST_IN_STOP]
+        habits.frames = (frames + copied.objects)[:MAX_IN_STOP]
         code, mask = self._frames.code, self._layout.frame.code_mask
         used = dict.fromkeys([words[at + code] & mask for words, at, _ in copied.frames])
         used.pop(0, None)
@@ -298,11 +298,11 @@ class Copier:
             used.update(dict.fromkeys(habits.codes))
         # Unreadable objects come last: one hides what is behind it, and it may only have been read too late.
         codes, settled = copied.codes, self._settled
-        habits.codes = sorted(used, key=lambda at: at not in settled and not len(codes.get(at, NOTHING)))[:MOST_GUESSES]
+        habits.codes = sorted(used, key=lambda at: at not in settled and not len(codes.get(at, NOTHING)))[:MAX_GUESSES]
         habits.asked = [at for at in habits.codes if at not in settled]
         habits.spans = self._spans(habits)
 
-    def finish(self, copied: Copied) -> None:
+    def finish_copy(self, copied: Copied) -> None:
         """Follow the rest of a deep stack in the copied memory."""
         frame, copied.rest = copied.rest, 0
         # each frame is allocated separately, so none of the rest is in the copy

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.model.interpreter import Chain, FrameRows, SampleState
 
-_MOST_CHAINS = 4096
+_MAX_CHAINS = 4096
 _INSTR_AT = 16
 """Byte offset of the instruction in a row of FrameRows.frames."""
 
@@ -26,7 +26,7 @@ frames of awaiting tasks; whether other activations may wait.
 """
 
 
-def keys_of(rows: FrameRows, others: bool) -> list[RowsKey]:
+def row_keys(rows: FrameRows, others: bool) -> list[RowsKey]:
     """Return the cache key of each thread's rows.
 
     Args:
@@ -36,7 +36,7 @@ def keys_of(rows: FrameRows, others: bool) -> list[RowsKey]:
     tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
     start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
     odd = rows.broken.astype(bool).tolist(), rows.several.tolist()
-    states = zip(states_of(rows).tolist(), *odd, rows.waiting.tolist(), rows.awaiting.tolist(), strict=True)
+    states = zip(row_states(rows).tolist(), *odd, rows.waiting.tolist(), rows.awaiting.tolist(), strict=True)
     bounds = zip(start, start[1:], stand_start, stand_start[1:], states, strict=False)
     return [
         (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], *state, others)
@@ -44,7 +44,7 @@ def keys_of(rows: FrameRows, others: bool) -> list[RowsKey]:
     ]
 
 
-def states_of(rows: FrameRows) -> npt.NDArray[np.int64]:
+def row_states(rows: FrameRows) -> npt.NDArray[np.int64]:
     """Return the SampleState of each thread as an int64 array."""
     states = SampleState.INTERPRETED * np.ones(len(rows.holds), np.int64)
     states[rows.holds] |= SampleState.HOLDS_LOCK
@@ -77,7 +77,7 @@ class ChainCache:
         self._chains: dict[RowsKey, _Known] = {}
         self._trunks: dict[RowsKey, _Known] = {}
 
-    def of(
+    def find_chains(
         self,
         keys: list[RowsKey],
         decoded: Callable[[list[int]], list[Chain]],
@@ -150,10 +150,10 @@ class ChainCache:
 
     def _find(self, known: dict[RowsKey, _Known], key: RowsKey) -> _Known | None:
         found = known.get(key)
-        return found if found is not None and self._book.has_all(found.functions) else None
+        return found if found is not None and self._book.has_all_codes(found.functions) else None
 
 
 def _keep(known: dict[RowsKey, _Known], key: RowsKey, found: _Known) -> None:
-    if len(known) >= _MOST_CHAINS:
+    if len(known) >= _MAX_CHAINS:
         known.clear()
     known[key] = found

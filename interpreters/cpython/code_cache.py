@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.model.interpreter import Gather, Span
 
-_MOST = 1 << 16
-_MOST_TOGETHER = 1024
+_MAX_CODES = 1 << 16
+_MAX_TOGETHER = 1024
 
 
 class CodeCache:
@@ -56,7 +56,7 @@ class CodeCache:
             self._sorted_of, self._sorted = now, array("Q", sorted(self.heads))
         return self._sorted
 
-    def add(self, heads: Mapping[int, bytes]) -> None:
+    def add_heads(self, heads: Mapping[int, bytes]) -> None:
         """Settle code objects whose names are known.
 
         Args:
@@ -69,11 +69,11 @@ class CodeCache:
                 if self.heads[address][self._identity] != head[self._identity]:
                     self._unsettle(address)
                 continue
-            if len(self.heads) >= _MOST:
+            if len(self.heads) >= _MAX_CODES:
                 self._forget()
             self.heads[address] = head
 
-    def confirmed(self, addresses: tuple[int, ...], gather: Gather) -> Sequence[int]:
+    def confirm_heads(self, addresses: tuple[int, ...], gather: Gather) -> Sequence[int]:
         """Return those addresses whose code objects had the stored head during the stop, now that the thread runs
         again.
 
@@ -87,7 +87,7 @@ class CodeCache:
         if data == identities:
             return addresses
         # a code object was replaced or freed, or there was no time or room left to read all of them
-        parts = [self._memory.some(*span) for span in spans]
+        parts = [self._memory.read_available(*span) for span in spans]
         if not any(parts):
             return [address for address in addresses if address in self.heads]
         found = []
@@ -100,7 +100,7 @@ class CodeCache:
         return found
 
     def _of(self, addresses: tuple[int, ...]) -> tuple[list[Span], bytes]:
-        if len(self._together) >= _MOST_TOGETHER:
+        if len(self._together) >= _MAX_TOGETHER:
             self._together.clear()
         spans = [(address + self._identity_at, self._identity_size) for address in addresses]
         identities = b"".join(self.heads.get(address, b"")[self._identity] for address in addresses)

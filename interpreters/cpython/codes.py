@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyprof.interpreters.code_book import UNREAD, CodeBook
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
-from pyprof.interpreters.cpython.lines import first_of_line, line_of
+from pyprof.interpreters.cpython.lines import find_first_instruction, find_line
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.model.interpreter import FunctionPlace
@@ -18,8 +18,8 @@ from pyprof.records import dataclass
 
 LANGUAGE = "Python"
 _LONGEST_NAME = 4096
-_MOST_ENTRIES = 1 << 16
-_MOST_SETTLED = 1 << 16
+_MAX_ENTRIES = 1 << 16
+_MAX_SETTLED = 1 << 16
 """Maximum size in bytes of a line table that is searched for each new instruction."""
 _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<shim>"), ("<shim>", "<shim>")})
 """(name, file) of frames that the interpreter pushes for itself."""
@@ -46,17 +46,17 @@ class PythonCode:
         return LANGUAGE
 
     def line(self, instruction: int) -> Line:
-        """Return the function's name and the line of an instruction (as in lines.line_of)."""
-        line = line_of(self.lines, self.table, self.first_line, instruction)
+        """Return the function's name and the line of an instruction (as in lines.find_line)."""
+        line = find_line(self.lines, self.table, self.first_line, instruction)
         return Line(self.qualname, self.name, 0, self.filename or None, line)
 
-    def settled(self, instruction: int) -> int:
+    def line_key(self, instruction: int) -> int:
         """Return the first instruction of the same line, or the instruction itself if the line table is too long to
         search.
         """
-        if instruction < 0 or len(self.table) > _MOST_SETTLED:
+        if instruction < 0 or len(self.table) > _MAX_SETTLED:
             return instruction
-        return first_of_line(self.lines, self.table, self.first_line, instruction)
+        return find_first_instruction(self.lines, self.table, self.first_line, instruction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class CodeReader:
         self._tlbc: dict[int, dict[int, int]] = {}
         self.lost = 0
 
-    def frame(self, address: int, head: bytes, instr: int, tlbc: int = 0) -> FunctionPlace | None:
+    def find_place(self, address: int, head: bytes, instr: int, tlbc: int = 0) -> FunctionPlace | None:
         """Return the frame that runs the code at an address, or None if it is the interpreter's own.
 
         Args:
@@ -121,32 +121,32 @@ class CodeReader:
             instruction = -1
         return FunctionPlace(entry.index, instruction)
 
-    def knows(self, address: int, head: bytes) -> bool:
+    def has_name(self, address: int, head: bytes) -> bool:
         """Return True if the name of the code at an address has been read and belongs to this head."""
         entry = self._entries.get(address)
         return entry is not None and entry.identity == head[self.identity]
 
-    def head(self, address: int) -> bytes:
+    def read_head(self, address: int) -> bytes:
         """Read the head of the code object at an address as it is now.
 
         Raises:
             Unreadable: The memory is not there.
         """
-        return bytes(self._memory.bytes(address + self.head_at, self.head_size))
+        return bytes(self._memory.read_bytes(address + self.head_at, self.head_size))
 
     def _entry(self, address: int, head: bytes) -> _Entry | None:
         identity = head[self.identity]
         entry = self._entries.get(address)
-        if entry is not None and entry.identity == identity and self._book.has(entry.index):
+        if entry is not None and entry.identity == identity and self._book.has_code(entry.index):
             return entry
         try:
             entry = self._read(address, head, identity)
-            now = self._memory.bytes(address, self.head_at + self.head_size)
+            now = self._memory.read_bytes(address, self.head_at + self.head_size)
         except Unreadable:
             return None
-        if now[self.head_at :][self.identity] != identity or not self._objects.lives(now[: self.head_at]):
+        if now[self.head_at :][self.identity] != identity or not self._objects.is_alive(now[: self.head_at]):
             return None
-        if len(self._entries) >= _MOST_ENTRIES:
+        if len(self._entries) >= _MAX_ENTRIES:
             self._entries.clear()
             self._tlbc.clear()
         self._entries[address] = entry
@@ -166,18 +166,18 @@ class CodeReader:
                 raise Unreadable(f"code at {address:#x}")
             self._code_type = kind
         filename, name = (
-            objects.text(_word(head, at - self.head_at), _LONGEST_NAME) for at in (code.filename, code.name)
+            objects.read_str(_word(head, at - self.head_at), _LONGEST_NAME) for at in (code.filename, code.name)
         )
         qualname = name
         if code.qualname != NONE:
-            qualname = objects.text(_word(head, code.qualname - self.head_at), _LONGEST_NAME)
+            qualname = objects.read_str(_word(head, code.qualname - self.head_at), _LONGEST_NAME)
         try:
-            table = objects.data(_word(head, code.linetable - self.head_at))
+            table = objects.read_bytes_object(_word(head, code.linetable - self.head_at))
         except Unreadable:
             table = b""
         first = int.from_bytes(head[self._first], "little", signed=True)
         hidden = (name, filename) in _HELPERS
-        index = self._book.add(PythonCode(name, qualname, filename, first, code.lines, table, hidden))
+        index = self._book.add_code(PythonCode(name, qualname, filename, first, code.lines, table, hidden))
         size = _word(head, layout.object.var_size - self.head_at) if code.bytecode != NONE else 0
         return _Entry(identity, index, hidden, address + code.bytecode, size)
 
@@ -187,9 +187,9 @@ class CodeReader:
         known = starts.get(tlbc)
         if known is None:
             try:
-                array = self._memory.u64(address + self._layout.code.tlbc)
-                count = self._memory.u64(array)
-                known = self._memory.u64(array + 8 + 8 * tlbc) if tlbc < count else 0
+                array = self._memory.read_u64(address + self._layout.code.tlbc)
+                count = self._memory.read_u64(array)
+                known = self._memory.read_u64(array + 8 + 8 * tlbc) if tlbc < count else 0
             except Unreadable:
                 known = 0
             starts[tlbc] = known

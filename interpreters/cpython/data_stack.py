@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
-from pyprof.interpreters.cpython.snapshot import Copied, ReadHints, words_of
+from pyprof.interpreters.cpython.snapshot import Copied, ReadHints, view_words
 from pyprof.model.interpreter import Gather
 from pyprof.records import dataclass, field
 
-MOST_CHUNKS = 64
+MAX_CHUNKS = 64
 """Minimum for the number of chunks that are copied; a larger copy limit raises it."""
 ROOM = 2048
 """Bytes that are copied beyond the top of the newest chunk, which grows from sample to sample."""
@@ -19,7 +19,7 @@ _LEAST_CHUNK, _USUAL_CHUNK = 1 << 13, 1 << 14
 _CHUNK_HEAD = 24
 _FRESH_CHUNKS = 96
 """Maximum number of chunks that the last sample did not have and that are read one by one in a stop."""
-_MOST_KNOWN = 1 << 16
+_MAX_KNOWN = 1 << 16
 _HEAD_WORDS = 3
 
 
@@ -29,9 +29,9 @@ class ChunkCopier:
     def __init__(self, layout: Layout, most_stack: int) -> None:
         self._chunk = layout.thread.chunk >> 3
         self._most_stack = most_stack
-        self._most_chunks = max(MOST_CHUNKS, most_stack // _LEAST_CHUNK)
+        self._most_chunks = max(MAX_CHUNKS, most_stack // _LEAST_CHUNK)
 
-    def copy(self, copied: Copied, habits: ReadHints, got: dict[int, memoryview], gather: Gather) -> None:
+    def copy_chunks(self, copied: Copied, habits: ReadHints, got: dict[int, memoryview], gather: Gather) -> None:
         """Copy the chunks into copied.regions, newest first.
 
         Args:
@@ -46,7 +46,7 @@ class ChunkCopier:
             part = got.get(at)
             if part is None or len(part) < _CHUNK_HEAD // 8:
                 fresh += 1
-                part = words_of(gather([(at, _USUAL_CHUNK)]))
+                part = view_words(gather([(at, _USUAL_CHUNK)]))
                 if fresh > _FRESH_CHUNKS or len(part) < _CHUNK_HEAD // 8:
                     return
             size = part[1] & ~7
@@ -55,7 +55,7 @@ class ChunkCopier:
             if found and total + used > self._most_stack:
                 break
             if used > 8 * len(part):
-                part = words_of(gather([(at, used)]))
+                part = view_words(gather([(at, used)]))
             part = part[: used + (0 if found else ROOM) >> 3]
             if not len(part):
                 return
@@ -76,14 +76,14 @@ class ChunkSizes:
     memory: Memory
     _known: dict[int, int] = field(default_factory=dict)
 
-    def bytes_from(self, chunk: int) -> int:
+    def count_bytes_from(self, chunk: int) -> int:
         """Return the bytes in use in this chunk and all chunks outside it, as far as they can be read."""
-        if len(self._known) > _MOST_KNOWN:
+        if len(self._known) > _MAX_KNOWN:
             self._known.clear()
         new: dict[int, int] = {}
-        while chunk and chunk not in self._known and chunk not in new and len(new) < _MOST_KNOWN:
+        while chunk and chunk not in self._known and chunk not in new and len(new) < _MAX_KNOWN:
             try:
-                previous, size, top = self.memory.words(chunk, _HEAD_WORDS)
+                previous, size, top = self.memory.read_words(chunk, _HEAD_WORDS)
             except Unreadable:
                 break
             new[chunk] = min(8 * (_HEAD_WORDS + top), size)

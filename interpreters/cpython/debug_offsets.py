@@ -122,7 +122,7 @@ FIRST_RELEASES = {15: 0x030F00B4}
 _LARGE = {"runtime_state", "interpreter_state"}
 _MOST_LARGE, _MOST_SIZE = 1 << 24, 1 << 14
 """Maximum size in bytes of the structures in _LARGE, and of all other structures."""
-_MOST_LOCK = 1 << 10
+_MAX_LOCK = 1 << 10
 _NOT_OFFSETS = {"generation_stats_size", "debugger_script_path_size", "asciiobject_size", "compactunicodeobject_size"}
 
 
@@ -252,7 +252,7 @@ def read_layout(data: bytes) -> Layout:
     objects = _objects(table, t and minor >= 14, shift)
     base_frame = thread.get("base_frame", -1)
     lock, holder, locked = (interpreter[f"gil_runtime_state{part}"] for part in ("", "_holder", "_locked"))
-    _expect(0 <= holder - lock <= _MOST_LOCK and 0 <= locked - lock <= _MOST_LOCK, "a field outside the GIL")
+    _expect(0 <= holder - lock <= _MAX_LOCK and 0 <= locked - lock <= _MAX_LOCK, "a field outside the GIL")
     head = code["linetable"] - objects.type
     _expect(head >= 0 and head % 8 == 0, f"code_object.linetable is {code['linetable']}")
     needed = [thread[name] for name in ("next", "interp", "current_frame", "thread_id", "native_thread_id")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyprof.interpreters.cpython.locate import Located, too_old
+from pyprof.interpreters.cpython.locate import Located, find_old_python
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
@@ -17,7 +17,7 @@ from pyprof.model.modules import VDSO, AddressSpace
 
 _SOON_NS, _WAIT_NS = 4_000_000, 50_000_000
 """Wait before a runtime that has not started is opened again, in nanoseconds: first and maximum. The wait doubles."""
-_MOST_TRIES = 20
+_MAX_TRIES = 20
 _GREENLET = "_greenlet."
 """Part of the name of the greenlet extension module. With it, a C stack may hold frames of several greenlets."""
 
@@ -58,7 +58,7 @@ class RuntimeFinder:
         """True if there is a runtime that has not started or whose state is not consistent yet."""
         return self._pending is not None
 
-    def look(self, space: AddressSpace, inner_tids: Callable[[], set[int]]) -> bool:
+    def find_runtime(self, space: AddressSpace, inner_tids: Callable[[], set[int]]) -> bool:
         """Update the finder, and return True if the modules have changed.
 
         Args:
@@ -82,7 +82,7 @@ class RuntimeFinder:
         if runtime is None:
             self.memory = Memory(space.read)
         else:
-            self.memory.renew(space.read)
+            self.memory.change_space(space.read)
         modules = frozenset((module.start, module.path) for module in space.modules if module.has_file)
         vdso = frozenset(module.start for module in space.modules if module.path == VDSO)
         if vdso == self._vdso:
@@ -95,10 +95,10 @@ class RuntimeFinder:
         self._wait_ns = _SOON_NS
         self._modules, self._vdso = modules, vdso
         self.refusal = ""
-        self.expected = self._programs.expected(space)
+        self.expected = self._programs.expected_runtime(space)
         known = self.expected
         self._pending = known.located if known is not None else self._programs.locate(space)
-        if self._pending is None and (old := too_old(space)):
+        if self._pending is None and (old := find_old_python(space)):
             self._refuse(f"{old} is older than CPython 3.8")
 
     def _open(self, located: Located, inner_tids: Callable[[], set[int]]) -> None:
@@ -112,13 +112,13 @@ class RuntimeFinder:
             self.runtime = open_runtime(located, self.memory, inner_tids().__contains__)
         except UnsettledRuntime as refused:
             self._tries += 1
-            if self._tries >= _MOST_TRIES:
+            if self._tries >= _MAX_TRIES:
                 self._refuse(str(refused))
         except UnreadRuntime as refused:
             self._refuse(str(refused))
         if self.runtime is not None:
             self._pending = None
-            self._programs.learn(self.runtime)
+            self._programs.record_runtime(self.runtime)
 
     def _refuse(self, why: str) -> None:
         self.refusal, self._pending, self.expected = why, None, None

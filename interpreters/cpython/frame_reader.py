@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.code_book import UNKNOWN, number_of_chain
+from pyprof.interpreters.code_book import UNKNOWN, next_chain_number
 from pyprof.interpreters.cpython.capture import Copier
 from pyprof.interpreters.cpython.code_cache import CodeCache
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.layout import NONE, ChainKind
 from pyprof.interpreters.cpython.local_values import LocalReader
-from pyprof.interpreters.cpython.memory import Memory, gather_now
-from pyprof.interpreters.cpython.runs import RunReader, in_stack_order
+from pyprof.interpreters.cpython.memory import Memory, make_gather
+from pyprof.interpreters.cpython.runs import RunReader, sort_runs
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.snapshot import Copied, ReadHints
 from pyprof.interpreters.cpython.tasks import Awaiters
@@ -20,15 +20,15 @@ from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, 
 from pyprof.records import replace
 
 LOST = "python function freed before its name was read"
-_MOST_PREPARED = 64
+_MAX_PREPARED = 64
 """Maximum number of new threads that are read before their first stop, for versions without a data stack. The first
 stop then reads all frames of a deep stack at once.
 """
 _PART = 2
 """Divisor of --stack-size that gives the part for a thread's data stack. Its frames are followed one by one."""
-_MOST_CHAINS = 4096
+_MAX_CHAINS = 4096
 ChainKey = tuple[SampleState, bool, tuple[int, ...], tuple[tuple[int, int], ...]]
-"""The thread's state; whether greenlets may wait; RunReader.key(); the markers on the C stack."""
+"""The thread's state; whether greenlets may wait; RunReader.cache_key(); the markers on the C stack."""
 NO_STACK = memoryview(b"").cast("Q")
 
 
@@ -59,14 +59,16 @@ class FrameReader:
     def prepare(self, states: list[tuple[PyThread, ReadHints]]) -> None:
         """Read what the first stop of these threads will need, for versions without a data stack."""
         if self._runtime.layout.thread.chunk == NONE:
-            for thread, habit in states[:_MOST_PREPARED]:
-                self._copier.learn(self._copier.copy(thread, habit, NO_STACK, 0, gather_now(self._memory)))
+            for thread, habit in states[:_MAX_PREPARED]:
+                self._copier.learn_reads(
+                    self._copier.copy_frames(thread, habit, NO_STACK, 0, make_gather(self._memory))
+                )
 
-    def forget(self) -> None:
+    def drop_copy(self) -> None:
         """Drop the last copy."""
         self._copied = []
 
-    def copy(self, known: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
+    def copy_frames(self, known: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
         """Copy the frames of a stopped thread (model.interpreter.StackReader.copy).
 
         Returns:
@@ -76,20 +78,20 @@ class FrameReader:
         self._copier.seeks_greenlets = greenlets
         current = True
         for thread, habits in known.states:
-            copied = self._copier.copy(thread, habits, stack, base, gather)
+            copied = self._copier.copy_frames(thread, habits, stack, base, gather)
             if copied.stale:
                 current = False
             else:
                 self._copied.append(copied)
         return current
 
-    def ahead(self, known: KnownThread) -> FramesAhead | None:
+    def plan_read(self, known: KnownThread) -> FramesAhead | None:
         """Predict what the next stop reads, or return None if the stop has to look at the thread first."""
         if len(known.states) != 1 or self.awaiters is not None:
             return None
-        return self._copier.ahead(*known.states[0])
+        return self._copier.plan_read(*known.states[0])
 
-    def copied_ahead(
+    def accept_planned(
         self, known: KnownThread, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> bool:
         """Process what a stop has read as predicted (model.interpreter.StackReader.copied_ahead).
@@ -98,35 +100,35 @@ class FrameReader:
             True if the thread state still belongs to the thread.
         """
         self._copied = []
-        copied = self._copier.copied_ahead(known.states, ahead, stack, base, gather)
+        copied = self._copier.accept_planned(known.states, ahead, stack, base, gather)
         if copied is None or copied.stale:
             return False
         copied.gather = now
         self._copied = [copied]
         return True
 
-    def learn(self) -> None:
+    def learn_reads(self) -> None:
         for copied in self._copied:
-            self._copier.learn(copied)
+            self._copier.learn_reads(copied)
 
-    def take(self, greenlets: bool) -> Chain | None:
+    def take_chain(self, greenlets: bool) -> Chain | None:
         """Return the chain of the thread that was copied last."""
         if not self._copied:
             return None
         settled, state = True, SampleState.INTERPRETED
         for copied in self._copied:
-            self._copier.finish(copied)
-            self._copier.learn(copied)
+            self._copier.finish_copy(copied)
+            self._copier.learn_reads(copied)
             settled &= self._confirm(copied)
             state |= self._lock_state(copied)
         key = self._key(state, greenlets) if settled else None
         if key is None:
             return self._decoded(state, greenlets)
-        if self._of_version != self._settled.version or len(self._chains) >= _MOST_CHAINS:
+        if self._of_version != self._settled.version or len(self._chains) >= _MAX_CHAINS:
             self._chains.clear()
             self._of_version = self._settled.version
         known = self._chains.get(key)
-        if known is not None and self._book.has_all(known[1]):
+        if known is not None and self._book.has_all_codes(known[1]):
             return known[0]
         return self._remembered(key, self._decoded(state, greenlets))
 
@@ -134,7 +136,7 @@ class FrameReader:
         """Fill in the heads of settled code objects; return True if all code objects are settled and unchanged."""
         settled = self._settled
         late = tuple([at for at in copied.used if at not in copied.codes and at in settled.heads])
-        sure = settled.confirmed(late, copied.gather) if late else ()
+        sure = settled.confirm_heads(late, copied.gather) if late else ()
         copied.codes.update((address, settled.heads[address]) for address in sure)
         return len(sure) == len(copied.used)
 
@@ -144,14 +146,14 @@ class FrameReader:
         found_more = copied.problem or copied.cut or copied.unread or copied.waiting or self.awaiters is not None
         if len(self._copied) > 1 or found_more:
             return None
-        return state, greenlets, self._runs.key(copied), tuple(copied.stands)
+        return state, greenlets, self._runs.cache_key(copied), tuple(copied.stands)
 
     def _remembered(self, key: ChainKey, chain: Chain) -> Chain:
         """Store a complete chain under the key and return it with a number; return an incomplete chain unchanged."""
         functions = frozenset(place.function for run in chain.runs for place in run.frames)
         if chain.problem or UNKNOWN in functions:
             return chain
-        chain = replace(chain, number=number_of_chain())
+        chain = replace(chain, number=next_chain_number())
         self._chains[key] = chain, functions
         return chain
 
@@ -164,14 +166,14 @@ class FrameReader:
             scattered = scattered or copied.unread
             part_lacks, part_enough = self._lacking(copied)
             lacking, enough = lacking + part_lacks, max(enough, part_enough)
-            runs += self._with_awaiters(copied, self._runs.runs(copied))
+            runs += self._with_awaiters(copied, self._runs.read_runs(copied))
             problem = problem or copied.problem
             self._settle(copied)
         if self.codes.lost > lost:
             self._diagnostics.count(LOST, self.codes.lost - lost)
         marked = layout.chain not in (ChainKind.OBJECTS,)
         if marked and len(self._copied) > 1:
-            runs = in_stack_order(runs)
+            runs = sort_runs(runs)
         marks = self._copied[0].marks if len(self._copied) == 1 else ()
         evaluators = self._runtime.located.evaluators
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
@@ -180,9 +182,9 @@ class FrameReader:
         """Mark the code objects whose names have been read as settled."""
         known, heads = self._settled.heads, {}
         for address, words in copied.codes.items():
-            if address not in known and self.codes.knows(address, head := bytes(words)):
+            if address not in known and self.codes.has_name(address, head := bytes(words)):
                 heads[address] = head
-        self._settled.add(heads)
+        self._settled.add_heads(heads)
 
     def _lacking(self, copied: Copied) -> tuple[int, int]:
         """Return the size of the part of a chain that was not copied.
@@ -194,7 +196,7 @@ class FrameReader:
         """
         if copied.unread:
             return len(copied.frames), 0
-        missing = self._beyond.bytes_from(copied.beyond) if copied.cut else 0
+        missing = self._beyond.count_bytes_from(copied.beyond) if copied.cut else 0
         if not missing:
             if copied.cut:  # CPython freed the chunk before its frame
                 copied.cut, copied.problem = False, copied.problem or "a frame could not be read"
@@ -212,13 +214,13 @@ class FrameReader:
         reader = LocalReader(self._memory, layout, redact)
         found = []
         for copied in self._copied:
-            self._copier.learn(copied)
+            self._copier.learn_reads(copied)
             self._confirm(copied)
             for words, at, avma in copied.frames:
-                place = None if self._runs.is_shim(words, at) else self._runs.frame(copied, words, at)
+                place = None if self._runs.is_shim(words, at) else self._runs.read_frame(copied, words, at)
                 if place is not None:
                     code = words[at + (layout.frame.code >> 3)] & layout.frame.code_mask
-                    found.append((place, reader.read(code, avma)))
+                    found.append((place, reader.read_locals(code, avma)))
         return found
 
     def _lock_state(self, copied: Copied) -> SampleState:
@@ -235,12 +237,12 @@ class FrameReader:
     def _with_awaiters(self, copied: Copied, runs: list[Run]) -> list[Run]:
         """Append the coroutines of awaiting tasks to the run of the running task's coroutine."""
         awaiters = self.awaiters
-        task = awaiters.running(copied.thread.address) if awaiters is not None else 0
+        task = awaiters.find_running_task(copied.thread.address) if awaiters is not None else 0
         if awaiters is None or not task:
             return runs
-        frame = awaiters.coroutine_frame(task)
+        frame = awaiters.find_coroutine_frame(task)
         if frame not in copied.outermost:
             return runs
         at = copied.outermost.index(frame)
-        runs[at] = replace(runs[at], frames=runs[at].frames + awaiters.frames(task))
+        runs[at] = replace(runs[at], frames=runs[at].frames + awaiters.read_awaiting_frames(task))
         return runs

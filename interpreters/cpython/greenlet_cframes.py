@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.cpython.greenlets import (
-    MOST_REGION,
-    MOST_RUN,
-    MOST_WAITING,
+    MAX_REGION,
+    MAX_RUN,
+    MAX_WAITING,
     FrameWords,
     GreenletFrames,
     Placed,
@@ -37,7 +37,7 @@ class CFrameSearch:
         self._frames = FrameWords(layout)
         self._current, self._outer, self._root = thread.cframe_current, thread.cframe_previous, thread.root_cframe
 
-    def nothing(self, thread: SwitchedThread) -> bool:
+    def has_nothing(self, thread: SwitchedThread) -> bool:
         """Return True if no stack word outside the thread's own CFrames points to the root CFrame."""
         own = next((cframe for cframe, frame in reversed(thread.stands) if frame), 0)
         first = own - thread.base + self._outer + 8 >> 3 if own else 0
@@ -75,7 +75,7 @@ class CFrameSearch:
         copies: set[int] = set()
         twins: dict[tuple[int, int], int] = {}
         places = [(index - outer_at, 0) for index in _places(region, search.thread.address + self._root)]
-        while places and len(known) < MOST_WAITING and search.step(_STEPS_A_SCAN):
+        while places and len(known) < MAX_WAITING and search.spend_steps(_STEPS_A_SCAN):
             index, outer = places.pop()
             cframe = base + 8 * index
             if index < first or cframe in known or (outer and outer not in known):
@@ -90,7 +90,7 @@ class CFrameSearch:
                 copies.add(outer)  # a greenlet began with this copy; it stands for no activation
             twin = twins.get((current, outer)) if frames else None
             if twin is not None:  # one of the two has ended at another stack depth, and the frame is used again
-                if not more_alike(stack, own - base >> 3, index, twin - base >> 3):
+                if not is_more_alike(stack, own - base >> 3, index, twin - base >> 3):
                     continue
                 del known[twin]
             twins[current, outer] = cframe
@@ -102,7 +102,7 @@ class CFrameSearch:
         """Return the frames from `top` to the outermost one of its activation, and the frame that this one leads to."""
         frames: list[Placed] = []
         frame = top if top and search.calls(top) else 0
-        while frame and len(frames) < MOST_RUN and search.step():
+        while frame and len(frames) < MAX_RUN and search.spend_steps():
             words, at = search.read(frame)
             if words is None:
                 break
@@ -113,7 +113,7 @@ class CFrameSearch:
         return [], 0
 
 
-def more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
+def is_more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
     """Return True if the words around CFrame `one` resemble those around the evaluator's own CFrame more than `other`
     does.
 
@@ -129,10 +129,10 @@ def more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
 
 def _region(stack: memoryview, first: int) -> _U64:
     """Return the part of the stack from index `first` on that is searched."""
-    return np.frombuffer(stack[first : first + MOST_REGION], np.uint64)
+    return np.frombuffer(stack[first : first + MAX_REGION], np.uint64)
 
 
 def _places(region: _U64, word: int) -> list[int]:
     """Return the indexes of a word in the region, at most MOST_WAITING."""
-    found: list[int] = (region == np.uint64(word)).nonzero()[0][:MOST_WAITING].tolist()
+    found: list[int] = (region == np.uint64(word)).nonzero()[0][:MAX_WAITING].tolist()
     return found

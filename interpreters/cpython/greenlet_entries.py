@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyprof.interpreters.cpython.greenlets import (
-    MOST_REGION,
-    MOST_RUN,
-    MOST_WAITING,
+    MAX_REGION,
+    MAX_RUN,
+    MAX_WAITING,
     FrameWords,
     GreenletFrames,
     Placed,
@@ -23,7 +23,7 @@ from pyprof.interpreters.cpython.greenlets import (
 )
 from pyprof.interpreters.cpython.layout import Layout
 
-_MOST_CANDIDATES = 256
+_MAX_CANDIDATES = 256
 _WORDS_A_STEP = 8
 _LAST_OWNER = 7
 _NEAR = 0x400
@@ -46,7 +46,7 @@ class EntrySearch:
         self._mark = 0, 0
         self._delta = self._heap = 0
 
-    def nothing(self, thread: SwitchedThread) -> bool:
+    def has_nothing(self, thread: SwitchedThread) -> bool:
         """Return True if the stack holds no entry frame outside the thread's chain."""
         first = 0
         if thread.frames:
@@ -58,7 +58,7 @@ class EntrySearch:
         if not 0 <= first < 8 * len(thread.stack) or not self._mark[0]:
             return True
         first >>= 3
-        return thread.stack[first : first + MOST_REGION].tobytes().find(self._mark[0].to_bytes(8, "little")) < 0
+        return thread.stack[first : first + MAX_REGION].tobytes().find(self._mark[0].to_bytes(8, "little")) < 0
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
         """Return the activations on the stack outside the thread's chain, and remember their slots for the next
@@ -126,10 +126,10 @@ class EntrySearch:
         """Yield the stack indexes of entry frames, innermost first."""
         stack, frames = search.thread.stack, self._frames
         instr, code = self._mark
-        data, pattern = stack[first : first + MOST_REGION].tobytes(), instr.to_bytes(8, "little")
+        data, pattern = stack[first : first + MAX_REGION].tobytes(), instr.to_bytes(8, "little")
         at = data.find(pattern)
         count = 0
-        while at >= 0 and count < MOST_WAITING and search.step():
+        while at >= 0 and count < MAX_WAITING and search.spend_steps():
             index = first + (at >> 3) - frames.instr
             if not at & 7 and index >= first and index + frames.flag < len(stack):
                 owner = frames.flags(stack, index)
@@ -143,7 +143,7 @@ class EntrySearch:
         frames: list[Placed] = []
         objects: list[int] = []
         frame = top
-        while frame and len(frames) < MOST_RUN and search.step():
+        while frame and len(frames) < MAX_RUN and search.spend_steps():
             words, at = search.read(frame)
             if words is None or self._is_entry(words, at):
                 return None
@@ -176,13 +176,13 @@ class EntrySearch:
             if frames is not None:
                 slots[entry] = last
                 return frames
-        if not search.step(len(near) // _WORDS_A_STEP):
+        if not search.spend_steps(len(near) // _WORDS_A_STEP):
             return None
         places = self._candidates(search, near)
         search.reader.fetch(list(places), self._frames.size)
         best: list[Placed] | None = None
         for word, at in places.items():
-            if not search.step():
+            if not search.spend_steps():
                 break
             frames = self._living(search, word, entry)
             if frames is not None and (best is None or len(frames) > len(best)):
@@ -202,7 +202,7 @@ class EntrySearch:
         Its address may be on no stack word, if it is in a register that no function had to save.
         """
         behind, at = search.reader.read(frame, 8 * _BEHIND)
-        if behind is None or not search.step():
+        if behind is None or not search.spend_steps():
             return None
         for index in range(at + 1, min(at + _BEHIND, len(behind))):
             if behind[index] == frame:
@@ -219,7 +219,7 @@ class EntrySearch:
             word = stack[place]
             if not word & 7 and abs((word >> 32) - (self._heap >> 32)) <= 1 and word not in search.bounds:
                 places.setdefault(word, base + 8 * place)
-                if len(places) >= _MOST_CANDIDATES:
+                if len(places) >= _MAX_CANDIDATES:
                     break
         return places
 

@@ -29,7 +29,7 @@ class WaitingRows:
         self._words = FrameWords(layout)
         self._search = CFrameSearch(layout)
 
-    def searched(self, rows: FrameRows) -> FrameRows:
+    def filter_rows(self, rows: FrameRows) -> FrameRows:
         """Return the rows of a batch in which only activations that really wait remain, innermost first, with their
         CFrames.
         """

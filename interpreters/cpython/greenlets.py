@@ -22,13 +22,13 @@ Slots = dict[int, tuple[int, int]]
 Placed = tuple[memoryview, int, int]
 """(words, index of its first word, avma) of a frame."""
 
-MOST_REGION = 1 << 15
+MAX_REGION = 1 << 15
 """Maximum number of stack words that are searched."""
-MOST_WAITING = 256
+MAX_WAITING = 256
 """Maximum number of activations."""
-MOST_RUN = 2048
+MAX_RUN = 2048
 """Maximum number of frames of one activation."""
-MOST_STEPS = 3000
+MAX_STEPS = 3000
 """Maximum number of frames and stack words that one search looks at. Hostile memory may lead in circles while the
 thread is stopped.
 """
@@ -91,7 +91,7 @@ class GreenletFrames:
 class GreenletSearch(Protocol):
     """A search for suspended greenlets on the stacks of one process."""
 
-    def nothing(self, thread: SwitchedThread) -> bool:
+    def has_nothing(self, thread: SwitchedThread) -> bool:
         """Return True if there is nothing to find. This is cheap: it is true for all threads without greenlets."""
         ...
 
@@ -104,7 +104,7 @@ class GreenletSearch(Protocol):
         ...
 
 
-def waiting_size(layout: Layout) -> int:
+def count_waiting_bytes(layout: Layout) -> int:
     """Return the number of bytes that are read of a frame or of its frame object."""
     return max(layout.frame.size, layout.frame.object_link + 8) + 7 & ~7
 
@@ -118,7 +118,7 @@ class FrameWords:
 
     def __init__(self, layout: Layout) -> None:
         frame = layout.frame
-        self.size = waiting_size(layout)
+        self.size = count_waiting_bytes(layout)
         self.previous, self.code, self.instr = frame.previous >> 3, frame.code >> 3, frame.instr >> 3
         flag = frame.is_entry if frame.is_entry != NONE else frame.owner
         self.flag, self.flag_shift = flag >> 3, 8 * (flag & 7)
@@ -140,9 +140,9 @@ class Search:
         self.found = GreenletFrames()
         self.reader = reader
         self._frames = frames
-        self._left = MOST_STEPS
+        self._left = MAX_STEPS
 
-    def step(self, steps: int = 1) -> bool:
+    def spend_steps(self, steps: int = 1) -> bool:
         """Use up steps of the search's limit, and return True while some are left."""
         self._left -= steps
         return self._left >= 0

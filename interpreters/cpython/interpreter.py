@@ -38,14 +38,14 @@ class CPython(Interpreter):
 
     def detect(self, process: LiveProcess) -> Detected | None:
         tids = {process.namespace_tid(tid) for tid in process.tasks()}
-        runtime = self._programs.runtime(process.space, tids.__contains__)
+        runtime = self._programs.find_runtime(process.space, tids.__contains__)
         if runtime is None:
             return None
         version, module = runtime.layout.version, runtime.located.module.path
-        stops = "" if trampoline_is_on(process) else said("without_trampoline", version=version)
+        stops = "" if is_trampoline_on(process) else said("without_trampoline", version=version)
         return Detected(LANGUAGE, version, module, stops=stops)
 
-    def reader(self, process: LiveProcess) -> PythonProcess:
+    def open_reader(self, process: LiveProcess) -> PythonProcess:
         from pyprof.interpreters.cpython.process import PythonProcess
 
         return PythonProcess(self.recording, self._programs, process.namespace_tid)
@@ -53,7 +53,7 @@ class CPython(Interpreter):
     def is_own(self, module: str) -> bool:
         return is_own(module)
 
-    def compiled(self, name: str) -> PythonCode | None:
+    def find_compiled_code(self, name: str) -> PythonCode | None:
         """Return the function of a perf trampoline. The trampoline's name does not say at which line the function
         is.
         """
@@ -63,7 +63,7 @@ class CPython(Interpreter):
         return PythonCode(function, function, file, 0, LineTableFormat.LOCATIONS, b"")
 
     def describe(self, process: LiveProcess) -> Iterator[Finding]:
-        reader = self.reader(process)
+        reader = self.open_reader(process)
         tids = process.tasks()
         reader.look(process.space, tids)
         if reader.refusal:
@@ -73,14 +73,14 @@ class CPython(Interpreter):
         layout = reader.runtime.layout
         threads = sum(bool(reader.thread_states(tid)) for tid in tids)
         yield Finding(True, f"it runs CPython {layout.version} in {reader.module}, {threads} Python threads")
-        if trampoline_is_on(process):
+        if is_trampoline_on(process):
             yield Finding(True, "its perf trampoline is on: --collector perf names Python functions without a stop")
         elif layout.minor >= _FIRST_TRAMPOLINE:
             text = "its perf trampoline is off: Python frames are copied by a program in the kernel (BPF), or in stops"
             yield Finding(True, text, _remedy(process.pid, layout.minor))
 
 
-def trampoline_is_on(process: LiveProcess) -> bool:
+def is_trampoline_on(process: LiveProcess) -> bool:
     """Return True if the process writes a perf map of Python functions (python -X perf,
     sys.activate_stack_trampoline).
     """

@@ -15,7 +15,7 @@ _NOWHERE = 15
 _END = 1 << 62
 
 
-def line_of(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
+def find_line(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
     """Return the line of an instruction, 0 if it has none.
 
     Args:
@@ -29,8 +29,8 @@ def line_of(kind: LineTableFormat, table: bytes, first: int, instruction: int) -
     return next(line for end, line in _SPANS[kind](table, first) if instruction < end)
 
 
-def first_of_line(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
-    """Return the first instruction of the same line. Instructions are counted as in line_of()."""
+def find_first_instruction(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
+    """Return the first instruction of the same line. Instructions are counted as in find_line()."""
     starts: dict[int, int] = {}
     start = 0
     for end, line in _SPANS[kind](table, first):

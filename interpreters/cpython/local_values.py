@@ -13,10 +13,10 @@ from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
 
-MOST_LOCALS = 64
-MOST_ITEMS = 8
-MOST_TEXT = 80
-MOST_DEPTH = 3
+MAX_LOCALS = 64
+MAX_ITEMS = 8
+MAX_TEXT = 80
+MAX_DEPTH = 3
 _READ_TEXT = 1024
 """Maximum number of characters or bytes that are read of a text, to find what of it is secret."""
 
@@ -34,7 +34,7 @@ class LocalReader:
         self._redact = redact
         self._types: dict[int, str] = {}
 
-    def read(self, code: int, frame: int) -> dict[str, str]:
+    def read_locals(self, code: int, frame: int) -> dict[str, str]:
         """Return {name: repr} of a frame's local variables, without those that cannot be read.
 
         Args:
@@ -43,16 +43,16 @@ class LocalReader:
         """
         layout, found = self._layout, {}
         try:
-            names = self._names(code)[:MOST_LOCALS]
-            values = self._memory.words(frame + layout.frame.localsplus, len(names)) if names else ()
+            names = self._names(code)[:MAX_LOCALS]
+            values = self._memory.read_words(frame + layout.frame.localsplus, len(names)) if names else ()
         except Unreadable:
             return {}
         for key, value in zip(names, values, strict=True):
             try:
-                name = self._objects.text(key, 256)
+                name = self._objects.read_str(key, 256)
                 address = value & layout.frame.code_mask
                 if address:
-                    found[name] = REDACTED if self._redact and looks_secret(name) else self.text(address)
+                    found[name] = REDACTED if self._redact and looks_secret(name) else self.format_object(address)
             except Unreadable:
                 continue
         return found
@@ -63,9 +63,11 @@ class LocalReader:
         """
         at = code + self._layout.code.names
         tables = (at,) if self._layout.minor >= 11 else (at, at + 16, at + 8)
-        return tuple(name for table in tables for name in self._objects.items(self._memory.u64(table), 1 << 12))
+        return tuple(
+            name for table in tables for name in self._objects.tuple_items(self._memory.read_u64(table), 1 << 12)
+        )
 
-    def text(self, address: int, depth: int = 0) -> str:
+    def format_object(self, address: int, depth: int = 0) -> str:
         """Return a bounded repr of the object at an address.
 
         Raises:
@@ -76,36 +78,36 @@ class LocalReader:
         if kind == "NoneType":
             return "None"
         if kind == "bool":
-            return str(bool(objects.integer(address)))
+            return str(bool(objects.read_int(address)))
         if kind == "int":
             return self._integer(address)
         if kind == "float":
-            return repr(struct.unpack("<d", self._memory.bytes(address + layout.float_value, 8))[0])
+            return repr(struct.unpack("<d", self._memory.read_bytes(address + layout.float_value, 8))[0])
         if kind == "str":
             return _cut(repr(self._shown(self._beginning(address))))
         if kind == "bytes":
-            size = min(self._memory.u64(address + layout.var_size), _READ_TEXT)
-            data = self._memory.bytes(address + layout.bytes_data, size) if size else b""
+            size = min(self._memory.read_u64(address + layout.var_size), _READ_TEXT)
+            data = self._memory.read_bytes(address + layout.bytes_data, size) if size else b""
             return _cut(repr(self._shown(data.decode("latin-1")).encode("latin-1")))
-        if kind == "cell" and depth <= MOST_DEPTH:
-            held = self._memory.u64(address + layout.type + 8)
-            return self.text(held, depth + 1) if held else "<empty cell>"
-        if kind in ("tuple", "list", "dict") and depth < MOST_DEPTH:
+        if kind == "cell" and depth <= MAX_DEPTH:
+            held = self._memory.read_u64(address + layout.type + 8)
+            return self.format_object(held, depth + 1) if held else "<empty cell>"
+        if kind in ("tuple", "list", "dict") and depth < MAX_DEPTH:
             return self._container(kind, address, depth)
         return f"<{kind} at {address:#x}>"
 
     def _beginning(self, address: int) -> str:
         try:
-            return self._objects.beginning(address, _READ_TEXT, "surrogatepass")
+            return self._objects.read_str_head(address, _READ_TEXT, "surrogatepass")
         except UnicodeDecodeError:
-            return self._objects.beginning(address, _READ_TEXT)
+            return self._objects.read_str_head(address, _READ_TEXT)
 
     def _shown(self, text: str) -> str:
         return without_secrets(text) if self._redact else text
 
     def _integer(self, address: int) -> str:
         try:
-            return str(self._objects.integer(address))
+            return str(self._objects.read_int(address))
         except Unreadable:
             return "<int of many digits>"
 
@@ -113,14 +115,14 @@ class LocalReader:
         if kind == "dict":
             return "{" + ", ".join(self._pairs(address, depth)) + "}"
         layout, memory = self._layout.object, self._memory
-        size = memory.u64(address + layout.var_size)
-        first = address + layout.tuple_items if kind == "tuple" else memory.u64(address + layout.list_items)
-        count = min(size, MOST_ITEMS)
+        size = memory.read_u64(address + layout.var_size)
+        first = address + layout.tuple_items if kind == "tuple" else memory.read_u64(address + layout.list_items)
+        count = min(size, MAX_ITEMS)
         items: list[str] = []
-        for item in memory.words(first, count) if count else ():
+        for item in memory.read_words(first, count) if count else ():
             pair = kind == "tuple" and size == 2 and len(items) == 1
             secret = pair and self._redact and looks_secret(items[0])
-            items.append(REDACTED if secret else self.text(item, depth + 1))
+            items.append(REDACTED if secret else self.format_object(item, depth + 1))
         if size > count:
             items.append(f"… {size} in all")
         if kind == "list":
@@ -129,20 +131,20 @@ class LocalReader:
 
     def _pairs(self, address: int, depth: int) -> Iterator[str]:
         for nth, (key, value) in enumerate(self._objects.dict_items(address)):
-            if nth == MOST_ITEMS:
+            if nth == MAX_ITEMS:
                 yield "…"
                 return
-            name = self.text(key, depth + 1)
+            name = self.format_object(key, depth + 1)
             secret = self._redact and looks_secret(name)
-            yield f"{name}: {REDACTED if secret else self.text(value, depth + 1)}"
+            yield f"{name}: {REDACTED if secret else self.format_object(value, depth + 1)}"
 
     def _type_name(self, address: int) -> str:
         kind = self._objects.type_of(address)
         name = self._types.get(kind)
         if name is None:
-            name = self._types[kind] = self._objects.type_name(kind)[:MOST_TEXT]
+            name = self._types[kind] = self._objects.type_name(kind)[:MAX_TEXT]
         return name
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

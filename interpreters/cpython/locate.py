@@ -50,7 +50,7 @@ class Located:
     evaluators: tuple[int, ...]
 
 
-def too_old(space: AddressSpace) -> str:
+def find_old_python(space: AddressSpace) -> str:
     """Return the name of a module whose name is that of a CPython before 3.8, "" if there is none."""
     return next((m.name for m in space.modules if _OLD.match(m.name)), "")
 
@@ -60,7 +60,7 @@ def is_own(name: str) -> bool:
     return bool(_OWN.match(name))
 
 
-def candidates(space: AddressSpace) -> Iterator[Module]:
+def list_candidates(space: AddressSpace) -> Iterator[Module]:
     """Yield modules that may hold CPython, likely ones first: those named python, then programs, then all others."""
     files = [m for m in space.modules if m.has_file]
     named = [m for m in files if "python" in m.name]
@@ -72,7 +72,7 @@ def candidates(space: AddressSpace) -> Iterator[Module]:
             yield module
 
 
-def in_file(module: Module, found: FoundSymbols) -> Located | None:
+def locate_in_file(module: Module, found: FoundSymbols) -> Located | None:
     """Return the runtime that a module holds according to its symbols, or None."""
     first: dict[bytes, Symbol] = {}
     for symbol in found.symbols:

@@ -25,40 +25,40 @@ class Memory:
     def __init__(self, read: ReadMemory) -> None:
         self._read = read
 
-    def renew(self, read: ReadMemory) -> None:
+    def change_space(self, read: ReadMemory) -> None:
         """Continue with another address space of the process."""
         self._read = read
 
-    def some(self, avma: int, size: int) -> bytes:
+    def read_available(self, avma: int, size: int) -> bytes:
         """Return as much of the range as can be read."""
         return self._read(avma, size) if 0 < avma < ADDRESSES else b""
 
-    def bytes(self, avma: int, size: int) -> bytes:
+    def read_bytes(self, avma: int, size: int) -> bytes:
         """Return the whole range.
 
         Raises:
             Unreadable: A part of the range is missing.
         """
-        data = self.some(avma, size)
+        data = self.read_available(avma, size)
         if len(data) != size:
             raise Unreadable(f"{size} bytes at {avma:#x}")
         return data
 
-    def u64(self, avma: int) -> int:
-        word: int = _U64(self.bytes(avma, 8))[0]
+    def read_u64(self, avma: int) -> int:
+        word: int = _U64(self.read_bytes(avma, 8))[0]
         return word
 
-    def u32(self, avma: int) -> int:
-        word: int = _U32(self.bytes(avma, 4))[0]
+    def read_u32(self, avma: int) -> int:
+        word: int = _U32(self.read_bytes(avma, 4))[0]
         return word
 
-    def i32(self, avma: int) -> int:
-        return int.from_bytes(self.bytes(avma, 4), "little", signed=True)
+    def read_i32(self, avma: int) -> int:
+        return int.from_bytes(self.read_bytes(avma, 4), "little", signed=True)
 
-    def words(self, avma: int, count: int) -> tuple[int, ...]:
-        return struct.unpack(f"<{count}Q", self.bytes(avma, 8 * count))
+    def read_words(self, avma: int, count: int) -> tuple[int, ...]:
+        return struct.unpack(f"<{count}Q", self.read_bytes(avma, 8 * count))
 
-    def text(self, avma: int, most: int = 256) -> str:
+    def read_text(self, avma: int, most: int = 256) -> str:
         """Read a C string."""
         data = self._read(avma, most) if avma > 0 else b""
         if not data:
@@ -81,7 +81,7 @@ class CopiedMemory(Memory):
         self._memory = memory
         self._copied: Sequence[Text] = ()
 
-    def prefer(self, texts: Sequence[Text]) -> None:
+    def prefer_texts(self, texts: Sequence[Text]) -> None:
         """Set the copies that take precedence from now on; they must be few."""
         self._copied = texts
 
@@ -90,17 +90,17 @@ class CopiedMemory(Memory):
             data = there[avma - start : avma - start + size] if start <= avma else b""
             if len(data) == size:
                 return data
-        return self._memory.some(avma, size)
+        return self._memory.read_available(avma, size)
 
 
-def gather_now(memory: Memory) -> Gather:
+def make_gather(memory: Memory) -> Gather:
     """Return a model.interpreter.Gather for a process that is not stopped."""
 
     def gather(spans: Sequence[Span]) -> memoryview:
         data = b""
         for avma, size in spans:
             try:
-                data += memory.bytes(avma, size)
+                data += memory.read_bytes(avma, size)
             except Unreadable:
                 break
         return memoryview(data)

@@ -34,11 +34,11 @@ class PythonThreadNames:
         self._without: dict[int, bytes] = {}
         """State of sys.modules when it did not contain threading, by interpreter."""
 
-    def read(self) -> dict[int, str]:
+    def read_names(self) -> dict[int, str]:
         """Return {ident: name} (PyThread.ident), as far as the names can be read."""
         names: dict[int, str] = {}
         try:
-            for interpreter, _ in self._runtime.interpreters(self._memory):
+            for interpreter, _ in self._runtime.read_interpreters(self._memory):
                 self._read(interpreter, names)
         except Unreadable:
             pass
@@ -51,17 +51,17 @@ class PythonThreadNames:
         self._active[interpreter] = active
         for key, thread in self._objects.dict_items(active):
             try:
-                ident = self._objects.integer(key)
+                ident = self._objects.read_int(key)
                 name = self._attribute(thread, "_name")
                 if name:
-                    names[ident] = self._objects.text(name, _LONGEST)
+                    names[ident] = self._objects.read_str(name, _LONGEST)
             except Unreadable:
                 continue
 
     def _find_active(self, interpreter: int) -> int:
         """Return the address of the dict threading._active, 0 if threading is not imported."""
         layout = self._runtime.layout
-        modules = self._memory.u64(interpreter + layout.interpreter.modules)
+        modules = self._memory.read_u64(interpreter + layout.interpreter.modules)
         if not modules:
             return 0
         state = self._objects.dict_state(modules)
@@ -71,7 +71,7 @@ class PythonThreadNames:
         if not module:
             self._without[interpreter] = state
             return 0
-        attributes = self._memory.u64(module + layout.object.type + 8)
+        attributes = self._memory.read_u64(module + layout.object.type + 8)
         return self._item(attributes, "_active") if attributes else 0
 
     def _item(self, mapping: int, name: str) -> int:
@@ -92,7 +92,7 @@ class PythonThreadNames:
     def _is(self, key: int, name: str) -> bool:
         """Return True if the str at this address is the name."""
         try:
-            length = self._memory.u64(key + self._objects.layout.text_length)
-            return length == len(name) and self._objects.text(key) == name
+            length = self._memory.read_u64(key + self._objects.layout.text_length)
+            return length == len(name) and self._objects.read_str(key) == name
         except Unreadable:
             return False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.finder import RuntimeFinder
-from pyprof.interpreters.cpython.memory import gather_now
+from pyprof.interpreters.cpython.memory import make_gather
 from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
@@ -89,7 +89,7 @@ class PythonProcess:
         """True if the threads' C stacks may hold frames of several greenlets."""
         return self._finder.greenlets
 
-    def in_kernel(self) -> KernelReader:
+    def kernel_reader(self) -> KernelReader:
         from pyprof.interpreters.cpython.bpf_reader import PythonInKernel
 
         return PythonInKernel(self, self._recording.diagnostics)
@@ -102,7 +102,7 @@ class PythonProcess:
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
         finder = self._finder
-        changed = finder.look(space, lambda: set(map(self._namespace_tid, tids)))
+        changed = finder.find_runtime(space, lambda: set(map(self._namespace_tid, tids)))
         runtime = finder.runtime
         if runtime is None:
             self._opened = self.threads = self.frames = self.tasks = None
@@ -116,9 +116,9 @@ class PythonProcess:
             self._find_tasks(runtime, space)
         self._opened = runtime
         assert self.threads is not None
-        self._names.look(self.threads)
-        if self.threads.look(tids):
-            self._names.soon(tids)
+        self._names.read_if_due(self.threads)
+        if self.threads.find_threads(tids):
+            self._names.hasten_read(tids)
 
     def _open(self, runtime: Runtime) -> None:
         from pyprof.interpreters.cpython.frame_reader import FrameReader
@@ -147,7 +147,7 @@ class PythonProcess:
 
     def read_names(self) -> None:
         if self.threads is not None:
-            self._names.read(self.threads)
+            self._names.read_names(self.threads)
 
     def thread_states(self, tid: int) -> list[PyThread]:
         known = self.threads.known.get(tid) if self.threads is not None else None
@@ -156,21 +156,21 @@ class PythonProcess:
     def copy(self, tid: int, stack: memoryview, base: int, gather: Gather) -> None:
         if self.threads is None or self.frames is None:
             return
-        known = self.threads.find(tid, gather)
+        known = self.threads.find_thread(tid, gather)
         if known is None:
-            self.frames.forget()
-        elif not self.frames.copy(known, self._finder.greenlets, stack, base, gather):
+            self.frames.drop_copy()
+        elif not self.frames.copy_frames(known, self._finder.greenlets, stack, base, gather):
             self.threads.wanted = True
 
     def learn(self) -> None:
         if self.frames is not None:
-            self.frames.learn()
+            self.frames.learn_reads()
 
     def ahead(self, tid: int) -> FramesAhead | None:
         known = self.threads.known.get(tid) if self.threads is not None else None
         if known is None or self.frames is None or self._finder.greenlets:
             return None
-        return self.frames.ahead(known)
+        return self.frames.plan_read(known)
 
     def copied_ahead(
         self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
@@ -179,17 +179,17 @@ class PythonProcess:
         if self.frames is None or self.threads is None:
             return
         if known is None:
-            self.frames.forget()
-        elif not self.frames.copied_ahead(known, ahead, stack, base, gather, now):
+            self.frames.drop_copy()
+        elif not self.frames.accept_planned(known, ahead, stack, base, gather, now):
             self.threads.wanted = True
 
     def left(self, tid: int) -> str:
         if self.threads is not None:
-            self.threads.forget(tid)
+            self.threads.forget_thread(tid)
         return self._names.names.pop(tid, "")
 
     def take(self) -> Chain | None:
-        return self.frames.take(self._finder.greenlets) if self.frames is not None else None
+        return self.frames.take_chain(self._finder.greenlets) if self.frames is not None else None
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
         """Read local variables while the thread runs; the caller compares the frames with those that were sampled."""
@@ -197,5 +197,5 @@ class PythonProcess:
             return []
         from pyprof.interpreters.cpython.frame_reader import NO_STACK
 
-        self.copy(tid, NO_STACK, 0, gather_now(self._finder.memory))
+        self.copy(tid, NO_STACK, 0, make_gather(self._finder.memory))
         return self.frames.local_values(redact)

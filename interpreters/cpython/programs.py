@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyprof.interpreters.base import NotBegun
-from pyprof.interpreters.cpython.locate import WANTED, Located, candidates, in_file
+from pyprof.interpreters.cpython.locate import WANTED, Located, list_candidates, locate_in_file
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
-from pyprof.interpreters.symbols import KnownSymbols, anchor
+from pyprof.interpreters.symbols import KnownSymbols, find_anchor
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.records import replace
 
-_MOST_FILES = 4096
+_MAX_FILES = 4096
 
 
 _File = tuple[str, int, str]
@@ -35,24 +35,24 @@ class Programs:
         self._seen: dict[_File, Runtime] = {}
         self.keys: dict[str, int] = {}
 
-    def learn(self, runtime: Runtime) -> None:
+    def record_runtime(self, runtime: Runtime) -> None:
         """Record that the runtime was seen in a process."""
-        if len(self._seen) >= _MOST_FILES:
+        if len(self._seen) >= _MAX_FILES:
             self._seen.clear()
         self._seen[_file(runtime.located.module)] = runtime
 
-    def expected(self, space: AddressSpace) -> Runtime | None:
+    def expected_runtime(self, space: AddressSpace) -> Runtime | None:
         """Return the runtime that runs or will run in a process, from its modules alone; None if none of their files is
         known.
         """
         for module in space.modules:
             seen = self._seen.get(_file(module))
-            if seen is not None and module.has_file and anchor(module):
+            if seen is not None and module.has_file and find_anchor(module):
                 located = _moved(seen.located, module)
                 return Runtime(located, seen.layout, located.runtime)
         return None
 
-    def runtime(self, space: AddressSpace, tasks: Callable[[int], bool]) -> Runtime | None:
+    def find_runtime(self, space: AddressSpace, tasks: Callable[[int], bool]) -> Runtime | None:
         """Return the interpreter that runs in a process, or None if there is none that can be read.
 
         Args:
@@ -64,14 +64,14 @@ class Programs:
         located = self.locate(space)
         found = _opened(located, space, tasks) if located is not None else None
         if found is not None:
-            self.learn(found)
+            self.record_runtime(found)
         return found
 
     def locate(self, space: AddressSpace) -> Located | None:
         """Return where a process has an interpreter. Files that other processes have mapped too are not read again."""
-        modules = [m for m in candidates(space) if any(mapping.executable for mapping in m.mappings)]
-        found = self._symbols.first(space, modules, WANTED)
-        return in_file(*found) if found is not None else None
+        modules = [m for m in list_candidates(space) if any(mapping.executable for mapping in m.mappings)]
+        found = self._symbols.find_first(space, modules, WANTED)
+        return locate_in_file(*found) if found is not None else None
 
 
 def _file(module: Module) -> _File:
@@ -80,7 +80,7 @@ def _file(module: Module) -> _File:
 
 def _moved(known: Located, module: Module) -> Located:
     """Return the location for another process that has mapped the file elsewhere."""
-    by = anchor(module) - anchor(known.module)
+    by = find_anchor(module) - find_anchor(known.module)
     return replace(
         known,
         module=module,

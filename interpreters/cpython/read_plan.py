@@ -1,5 +1,5 @@
-"""Prediction of the memory that the next stop of a thread reads for its frames, in the order in which Copier.copy
-reads.
+"""Prediction of the memory that the next stop of a thread reads for its frames, in the order in which
+Copier.copy_frames reads.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pyprof.records import dataclass
 
 _FIXED = 3
 """Number of spans before those of habits: the thread state, the GIL, the garbage collector's flag."""
-_MOST_SPANS = 1000
-_MOST_BYTES = 256 << 10
+_MAX_SPANS = 1000
+_MAX_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class AheadSizes:
     room: int
 
 
-def frames_ahead(
+def plan_frames(
     layout: Layout,
     sizes: AheadSizes,
     thread: PyThread,
@@ -66,7 +66,7 @@ def frames_ahead(
     Returns:
         None if the thread has no habits yet, if it needs too much, or if it runs code whose names are not read yet.
     """
-    if not habits.spans or habits.asked or len(spans) > _MOST_SPANS or sum(size for _, size in spans) > _MOST_BYTES:
+    if not habits.spans or habits.asked or len(spans) > _MAX_SPANS or sum(size for _, size in spans) > _MAX_BYTES:
         return None
     offsets = list(accumulate((size for _, size in spans), initial=0))
     placed = [PlacedSpan(at, size, offset) for (at, size), offset in zip(spans, offsets, strict=False)]

@@ -1,6 +1,6 @@
 """Decoder of frame rows that the BPF program has copied, in passes over all samples of a batch.
 
-The BPF program (sampler.bpf.c) follows a thread's chain with the offsets from offsets_of() and writes a row for each
+The BPF program (sampler.bpf.c) follows a thread's chain with the offsets from find_offsets() and writes a row for each
 frame. Most rows of a batch differ only in the address of their frame. Each distinct row is decoded once and cached.
 """
 
@@ -14,33 +14,33 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.interpreters.code_book import UNREAD, CodeBook, number_of_chain
-from pyprof.interpreters.cpython.awaiting_rows import ThreadRows, await_offsets, with_coroutines
+from pyprof.interpreters.code_book import UNREAD, CodeBook, next_chain_number
+from pyprof.interpreters.cpython.awaiting_rows import ThreadRows, append_coroutines, await_offsets
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
-from pyprof.interpreters.cpython.chain_cache import ChainCache, keys_of, states_of
+from pyprof.interpreters.cpython.chain_cache import ChainCache, row_keys, row_states
 from pyprof.interpreters.cpython.code_history import CodeHistory
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.greenlet_rows import WaitingRows
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
-from pyprof.interpreters.cpython.runs import in_stack_order
+from pyprof.interpreters.cpython.runs import sort_runs
 from pyprof.interpreters.cpython.runtime import PTHREAD_TID, Runtime
 from pyprof.interpreters.cpython.tasks import TaskLayout
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
 from pyprof.records import replace
 
-_MOST_KNOWN = 1 << 16
+_MAX_KNOWN = 1 << 16
 _FRAME_BYTES = 112
-_MOST_HEAD = 16
+_MAX_HEAD = 16
 _MIX = 0x9E3779B97F4A7C15
 _U64 = npt.NDArray[np.uint64]
 _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 _BROKEN = "a frame could not be read"
-MOST_ROWS = 1024
+MAX_ROWS = 1024
 """Maximum number of frames of a thread that the BPF program copies; sampler.h has the same number."""
 
 
-def offsets_of(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None = None) -> FrameOffsets | None:
+def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None = None) -> FrameOffsets | None:
     """Return the offsets for the BPF program, or None if the fields of a frame or code object lie too far apart.
 
     Args:
@@ -49,7 +49,7 @@ def offsets_of(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None
     """
     thread, frame, code = layout.thread, layout.frame, layout.code
     named = thread.cframe != NONE and thread.cframe_current != NONE
-    if frame.size > _FRAME_BYTES or _head_words(layout) > _MOST_HEAD:
+    if frame.size > _FRAME_BYTES or _head_words(layout) > _MAX_HEAD:
         return None
     return FrameOffsets(
         interpreters_head=layout.runtime.interpreters_head,
@@ -95,7 +95,7 @@ def _sought(layout: Layout) -> int:
     return 2 if layout.chain is ChainKind.ENTRIES else 0
 
 
-def fold(words: tuple[int, ...]) -> int:
+def hash_words(words: tuple[int, ...]) -> int:
     """Return the hash of a code object's head, as the BPF program computes it."""
     folded = 0
     for word in words:
@@ -104,11 +104,11 @@ def fold(words: tuple[int, ...]) -> int:
     return folded
 
 
-def head_of(layout: Layout, data: bytes) -> tuple[int, ...]:
+def head_words(layout: Layout, data: bytes) -> tuple[int, ...]:
     """Return the words that the BPF program hashes.
 
     Args:
-        data: The code object from its type on, as from CodeReader.head().
+        data: The code object from its type on, as from CodeReader.read_head().
     """
     first = (layout.code.firstlineno & ~7) - layout.object.type
     return struct.unpack_from(f"<{_head_words(layout)}Q", data, first)
@@ -165,9 +165,9 @@ class FrameRowReader:
         """
         self._texts = self._texts_of(rows.texts)
         if self._waiting is not None:
-            rows = self._waiting.searched(rows)
-        return self._chains.of(
-            keys_of(rows, others),
+            rows = self._waiting.filter_rows(rows)
+        return self._chains.find_chains(
+            row_keys(rows, others),
             lambda lanes: self._decoded(rows.take(np.array(lanes, np.int64)), others),
             partial(self._at, rows),
         )
@@ -179,11 +179,11 @@ class FrameRowReader:
         place = self._place(code, instr, int(rows.tlbc[at]), head)
         if place is None or place.function != chain.innermost.function:
             return None
-        return chain.at(place.instruction, number_of_chain())
+        return chain.at(place.instruction, next_chain_number())
 
     def done(self) -> None:
         """Begin the next round of samples (KernelReader.done)."""
-        self._heads.done()
+        self._heads.begin_round()
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
         """Decode the chains of distinct rows."""
@@ -196,20 +196,20 @@ class FrameRowReader:
         waiting, awaiting, found = rows.waiting.tolist(), rows.awaiting.tolist(), []
         absent = np.flatnonzero((rows.frames[:, 3] == 0) & ~entry)
         unsure = {*(np.searchsorted(rows.start, absent, side="right") - 1).tolist()}
-        for lane, state in enumerate(states_of(rows).tolist()):
+        for lane, state in enumerate(row_states(rows).tolist()):
             a, b, c, d = start[lane], start[lane + 1], stand_start[lane], stand_start[lane + 1]
             own = [places[at] for at in which[a:b].tolist()]
             there = ThreadRows(own, address[a:b].tolist(), rows.flag[a:b].tolist(), ends[a:b].tolist())
-            there, coroutines = there.apart(awaiting[lane], waiting[lane])
+            there, coroutines = there.separate_awaiting(awaiting[lane], waiting[lane])
             runs, problem = self._runs(there.places, there.address, there.ends, rows.stands[c:d].tolist())
-            runs = with_coroutines(runs, there, coroutines) if awaiting[lane] else runs
+            runs = append_coroutines(runs, there, coroutines) if awaiting[lane] else runs
             surplus = tuple(rows.stands[c:d, 0].tolist()) if each_marked and d - c > b - a else ()
-            lacking = MOST_ROWS if broken[lane] and b - a == MOST_ROWS else 0
+            lacking = MAX_ROWS if broken[lane] and b - a == MAX_ROWS else 0
             if waiting[lane]:
                 last = slice(b - waiting[lane], b)
                 runs = _waiting(runs, address[last] if shims else rows.stands[d - ends[last].sum() : d, 0])
-            runs = in_stack_order(runs) if several[lane] else runs
-            number = 0 if UNREAD in own or lane in unsure else number_of_chain()
+            runs = sort_runs(runs) if several[lane] else runs
+            number = 0 if UNREAD in own or lane in unsure else next_chain_number()
             plain = bool(runs) and not several[lane] and runs[0].frames[:1] == (own[0],)
             chain = Chain(
                 tuple(runs),
@@ -238,8 +238,8 @@ class FrameRowReader:
         size = self._codes.head_at + self._codes.head_size
         for n, (code, data) in enumerate(texts):
             if len(data) >= size:
-                words = head_of(self._layout, data[self._codes.head_at :])
-                copied.setdefault((code, fold(words)), texts[n : n + 1 + _head_texts(self._layout)])
+                words = head_words(self._layout, data[self._codes.head_at :])
+                copied.setdefault((code, hash_words(words)), texts[n : n + 1 + _head_texts(self._layout)])
         return copied
 
     def _places(
@@ -270,31 +270,31 @@ class FrameRowReader:
         key = _RowKey(code, instr, tlbc, head)
         reader = self._knows(key)
         if reader is not None:
-            self._heads.met(code, head)
+            self._heads.record_head(code, head)
             return reader._known[key]
         data = self._head_of(code, head)
         if not data and self._parent is not None:
             return self._parent._place(*key)
-        place = self._codes.frame(code, data, instr, tlbc)
+        place = self._codes.find_place(code, data, instr, tlbc)
         if place != UNREAD:  # a forked child may have the same code object at the same address, including its text
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             self._known[key] = place
-            self._heads.met(code, head)
+            self._heads.record_head(code, head)
         return place
 
     def _place_of_absent(self, code: int, instr: int, tlbc: int) -> FunctionPlace | None:
         """Decode a frame whose code was not in memory when it was sampled. Reading it brings it into memory for later
         samples.
         """
-        self._memory.prefer(())
+        self._memory.prefer_texts(())
         try:
-            data = self._codes.head(code)
+            data = self._codes.read_head(code)
         except Unreadable:
             data = b""
-        if data and not self._heads.is_same(code, fold(head_of(self._layout, data))):
+        if data and not self._heads.has_same_head(code, hash_words(head_words(self._layout, data))):
             data = b""
-        return self._codes.frame(code, data, instr, tlbc)
+        return self._codes.find_place(code, data, instr, tlbc)
 
     def _knows(self, key: _RowKey) -> FrameRowReader | None:
         """Return the decoder that has decoded the row: this one or that of an ancestor process, or None.
@@ -306,7 +306,7 @@ class FrameRowReader:
         while reader is not None:
             if key in reader._known:
                 place = reader._known[key]
-                if place is None or self._book.has(place.function):
+                if place is None or self._book.has_code(place.function):
                     return reader
                 del reader._known[key]
             reader = reader._parent
@@ -317,14 +317,14 @@ class FrameRowReader:
         known = self._folded.get((code, head))
         if known is not None:
             return known
-        self._memory.prefer(self._texts.get((code, head), ()))
+        self._memory.prefer_texts(self._texts.get((code, head), ()))
         try:
-            data = self._codes.head(code)
+            data = self._codes.read_head(code)
         except Unreadable:
             return b""
-        if fold(head_of(self._layout, data)) != head:
+        if hash_words(head_words(self._layout, data)) != head:
             return b""
-        if len(self._folded) >= _MOST_KNOWN:
+        if len(self._folded) >= _MAX_KNOWN:
             self._folded.clear()
         self._folded[code, head] = data
         return data

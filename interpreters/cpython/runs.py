@@ -34,8 +34,8 @@ class RunReader:
         self._flag, self._flag_shift = flag >> 3, 8 * (flag & 7)
         self._tlbc, self._tlbc_shift = frame.tlbc_index >> 3, 8 * (frame.tlbc_index & 7)
 
-    def key(self, copied: Copied) -> tuple[int, ...]:
-        """Return everything that determines runs() besides the heads of the code objects."""
+    def cache_key(self, copied: Copied) -> tuple[int, ...]:
+        """Return everything that determines read_runs() besides the heads of the code objects."""
         code, instr, flag, shift = self._code, self._instr, self._flag, self._flag_shift
         tlbc = self._tlbc if self._tlbc >= 0 else code
         return tuple(
@@ -52,7 +52,7 @@ class RunReader:
             ]
         )
 
-    def runs(self, copied: Copied) -> list[Run]:
+    def read_runs(self, copied: Copied) -> list[Run]:
         """Return the runs, innermost first. If runs cannot be told apart, copied.problem says so."""
         if self._chain is ChainKind.SHIMS:
             runs = list(self._by_shims(copied))
@@ -116,7 +116,7 @@ class RunReader:
             key = words[at + code], words[at + instr], words[at + tlbc]
             if key not in known:
                 entry = shims and words[at + flag] >> shift & 0xFF >= ENTRY_OWNER
-                known[key] = None if entry else self.frame(copied, words, at)
+                known[key] = None if entry else self.read_frame(copied, words, at)
             found.append(known[key])
         return found
 
@@ -143,15 +143,15 @@ class RunReader:
             marker = marks[skip + n] if 0 <= skip + n < len(marks) else 0
             yield Run(marker, () if place is None else (place,))
 
-    def frame(self, copied: Copied, words: memoryview, at: int) -> FunctionPlace | None:
+    def read_frame(self, copied: Copied, words: memoryview, at: int) -> FunctionPlace | None:
         """Return one decoded frame, None if it is the interpreter's own."""
         code = words[at + self._code] & self._mask
         instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
         tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0
-        return self._codes.frame(code, bytes(copied.codes.get(code, b"")), instr, tlbc)
+        return self._codes.find_place(code, bytes(copied.codes.get(code, b"")), instr, tlbc)
 
 
-def in_stack_order(runs: list[Run]) -> list[Run]:
+def sort_runs(runs: list[Run]) -> list[Run]:
     """Sort the runs of several interpreters, which a thread runs inside one another, by marker: innermost first.
 
     A run without a marker (of a chain that was not read to its end) stays behind the run before it.

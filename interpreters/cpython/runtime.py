@@ -18,8 +18,8 @@ from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.records import dataclass
 
-MOST_INTERPRETERS = 1024
-MOST_THREADS = 1 << 14
+MAX_INTERPRETERS = 1024
+MAX_THREADS = 1 << 14
 """Maximum number of thread states in all interpreters together."""
 _READS = 5
 PTHREAD_TID = {"x86_64": (0x2D0, 0x30), "aarch64": (0xD0, 0x20)}.get(os.uname().machine, (0x2D0, 0x30))
@@ -65,26 +65,26 @@ class Runtime:
     layout: Layout
     address: int
 
-    def interpreters(self, memory: Memory) -> Iterator[tuple[int, int]]:
+    def read_interpreters(self, memory: Memory) -> Iterator[tuple[int, int]]:
         """Yield (avma, id) of each interpreter once.
 
         Raises:
             Unreadable: The list of interpreters cannot be read.
         """
         layout = self.layout.interpreter
-        at = memory.u64(self.address + self.layout.runtime.interpreters_head)
+        at = memory.read_u64(self.address + self.layout.runtime.interpreters_head)
         seen: set[int] = set()
-        while at and at not in seen and len(seen) < MOST_INTERPRETERS:
+        while at and at not in seen and len(seen) < MAX_INTERPRETERS:
             seen.add(at)
-            yield at, memory.u64(at + layout.id)
-            at = memory.u64(at + layout.next)
+            yield at, memory.read_u64(at + layout.id)
+            at = memory.read_u64(at + layout.next)
 
-    def gil(self, memory: Memory, interpreter: int) -> int:
+    def read_gil(self, memory: Memory, interpreter: int) -> int:
         if self.layout.runtime.gil != NONE:
             return self.address + self.layout.runtime.gil
-        return memory.u64(interpreter + self.layout.interpreter.gil)
+        return memory.read_u64(interpreter + self.layout.interpreter.gil)
 
-    def threads(
+    def read_threads(
         self, memory: Memory, tasks: Callable[[int], bool], known: Callable[[PyThread], bool] = lambda thread: False
     ) -> Iterator[PyThread]:
         """Yield each thread state once.
@@ -98,19 +98,19 @@ class Runtime:
         """
         layout = self.layout
         seen: set[int] = set()
-        for interpreter, number in self.interpreters(memory):
-            gil = self.gil(memory, interpreter)
+        for interpreter, number in self.read_interpreters(memory):
+            gil = self.read_gil(memory, interpreter)
             own = layout.interpreter.collecting != NONE
             collecting = (
                 interpreter + layout.interpreter.collecting if own else self.address + layout.runtime.collecting
             )
-            at = memory.u64(interpreter + layout.interpreter.threads_head)
-            while at and at not in seen and len(seen) < MOST_THREADS:
+            at = memory.read_u64(interpreter + layout.interpreter.threads_head)
+            while at and at not in seen and len(seen) < MAX_THREADS:
                 seen.add(at)
-                head = memory.bytes(at, layout.thread.size)
+                head = memory.read_bytes(at, layout.thread.size)
                 ident = _word(head, layout.thread.thread_id)
                 native = _word(head, layout.thread.native_id) if layout.thread.native_id != NONE else 0
-                tid = native if native and tasks(native) else tid_of(memory, ident, tasks)
+                tid = native if native and tasks(native) else read_tid(memory, ident, tasks)
                 thread = PyThread(at, tid, ident, interpreter, number, gil, collecting)
                 if known(thread):
                     break
@@ -118,11 +118,11 @@ class Runtime:
                 at = _word(head, layout.thread.next)
 
 
-def tid_of(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
+def read_tid(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
     """Return the kernel's tid of a pthread_t, 0 if it is not where the known C libraries keep it."""
     for offset in PTHREAD_TID:
         try:
-            tid = memory.u32(ident + offset)
+            tid = memory.read_u32(ident + offset)
         except Unreadable:
             continue
         if tasks(tid):
@@ -152,7 +152,7 @@ def _opened(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> R
     try:
         layout = _layout(located, memory)
         runtime = Runtime(located, layout, located.runtime)
-        if not memory.u64(located.runtime + layout.runtime.interpreters_head):
+        if not memory.read_u64(located.runtime + layout.runtime.interpreters_head):
             return None
         _check(runtime, memory, tasks)
     except Unreadable as error:
@@ -166,19 +166,19 @@ def _opened(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> R
 
 def _alive(memory: Memory, located: Located) -> bool:
     try:
-        memory.u64(located.runtime)
+        memory.read_u64(located.runtime)
     except Unreadable:
         return False
     return True
 
 
 def _layout(located: Located, memory: Memory) -> Layout:
-    head = memory.bytes(located.runtime, debug_offsets.HEAD)
+    head = memory.read_bytes(located.runtime, debug_offsets.HEAD)
     if head[:8] == debug_offsets.COOKIE:
         minor = debug_offsets.minor_of(head)
         if minor not in debug_offsets.FIELDS:
             raise UnreadRuntime(f"CPython 3.{minor} is not known yet")
-        layout = debug_offsets.read_layout(memory.bytes(located.runtime, debug_offsets.table_size(minor)))
+        layout = debug_offsets.read_layout(memory.read_bytes(located.runtime, debug_offsets.table_size(minor)))
     else:
         minor = _minor(located, memory)
         if minor not in LAYOUTS:
@@ -192,7 +192,7 @@ def _layout(located: Located, memory: Memory) -> Layout:
 def _minor(located: Located, memory: Memory) -> int:
     """Return the minor version of a runtime without _Py_DebugOffsets, -1 if it is not known."""
     if located.version:
-        version = memory.u32(located.version)
+        version = memory.read_u32(located.version)
         return version >> 16 & 0xFF if version >> 24 == 3 else -1
     sized = {layout.runtime.size: minor for minor, layout in LAYOUTS.items() if layout.runtime.size}
     return sized.get(located.size, located.minor)
@@ -206,16 +206,16 @@ def _check(runtime: Runtime, memory: Memory, tasks: Callable[[int], bool]) -> No
         Unreadable: Memory is missing.
     """
     layout, version = runtime.layout, runtime.layout.version
-    for interpreter, number in runtime.interpreters(memory):
+    for interpreter, number in runtime.read_interpreters(memory):
         if number >= 1 << 20:
             raise UnreadRuntime(f"CPython {version} with an unknown layout: an interpreter has the id {number:#x}")
-        head = memory.u64(interpreter + layout.interpreter.threads_head)
-        if head and memory.u64(head + layout.thread.interp) != interpreter:
+        head = memory.read_u64(interpreter + layout.interpreter.threads_head)
+        if head and memory.read_u64(head + layout.thread.interp) != interpreter:
             raise UnreadRuntime(f"CPython {version} with an unknown layout: a thread's interpreter is another one")
-        gil = runtime.gil(memory, interpreter)
-        if gil and memory.i32(gil + layout.gil_locked) not in (-1, 0, 1):
+        gil = runtime.read_gil(memory, interpreter)
+        if gil and memory.read_i32(gil + layout.gil_locked) not in (-1, 0, 1):
             raise UnreadRuntime(f"CPython {version} with an unknown layout: its GIL is neither free nor taken")
-    found = list(runtime.threads(memory, tasks))
+    found = list(runtime.read_threads(memory, tasks))
     if found and not any(thread.tid for thread in found):
         raise UnsettledRuntime(f"CPython {version} with an unknown layout: none of its threads is one of the process")
 

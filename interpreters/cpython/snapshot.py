@@ -9,13 +9,13 @@ from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.model.interpreter import Gather, Span
 from pyprof.records import dataclass, field
 
-MOST_IN_STOP = 2048
+MAX_IN_STOP = 2048
 """Maximum number of frames that are followed during a stop. The rest of a deep stack is followed in the copy."""
-MOST_SCATTERED = 1024
-"""MOST_IN_STOP for versions without a data stack, where each frame is a separate read and the rest is in no copy.
+MAX_SCATTERED = 1024
+"""MAX_IN_STOP for versions without a data stack, where each frame is a separate read and the rest is in no copy.
 Python's default recursion limit is 1,000.
 """
-MOST_FAILURES = 16
+MAX_FAILURES = 16
 """Number of unreadable code objects in one sample after which the remaining ones are not tried."""
 NOTHING = memoryview(b"").cast("Q")
 
@@ -108,7 +108,7 @@ class Copied:
         if 8 * len(words) < size:
             if gather is None:
                 return None, 0
-            words = words_of(gather([(avma, (size + 7) & ~7)]))
+            words = view_words(gather([(avma, (size + 7) & ~7)]))
             if 8 * len(words) < size:
                 return None, 0
             loose[avma] = words
@@ -117,12 +117,12 @@ class Copied:
 
 @dataclass(slots=True)
 class InStop:
-    """A greenlets.StoppedMemory that makes at most MOST_IN_STOP reads."""
+    """A greenlets.StoppedMemory that makes at most MAX_IN_STOP reads."""
 
     copied: Copied
     loose: dict[int, memoryview]
     gather: Gather
-    left: int = MOST_IN_STOP
+    left: int = MAX_IN_STOP
 
     def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
         self.left -= 1
@@ -132,15 +132,15 @@ class InStop:
 
     def fetch(self, avmas: list[int], size: int) -> None:
         new = [avma for avma in avmas if avma not in self.loose]
-        self.loose.update(zip(new, each_of([(avma, size) for avma in new], self.gather), strict=True))
+        self.loose.update(zip(new, read_each_span([(avma, size) for avma in new], self.gather), strict=True))
 
 
-def words_of(data: memoryview) -> memoryview:
+def view_words(data: memoryview) -> memoryview:
     """Return the complete 64-bit words of the data."""
     return data[: len(data) & ~7].cast("Q")
 
 
-def whole_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
+def complete_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
     """Yield the words of each span that was read completely."""
     at = 0
     for _, size in spans:
@@ -151,14 +151,14 @@ def whole_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
         at = end
 
 
-def each_of(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
-    """Yield the words of each span, empty if it cannot be read. After MOST_FAILURES failures all further ones are
+def read_each_span(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
+    """Yield the words of each span, empty if it cannot be read. After MAX_FAILURES failures all further ones are
     empty.
     """
     at = failures = 0
-    while at < len(spans) and failures < MOST_FAILURES:
-        words = words_of(gather(spans[at:]))
-        for part in whole_parts(spans[at:], words):
+    while at < len(spans) and failures < MAX_FAILURES:
+        words = view_words(gather(spans[at:]))
+        for part in complete_parts(spans[at:], words):
             yield part
             at += 1
         if at < len(spans):

@@ -22,11 +22,11 @@ from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 
 _WANTED = Wanted(b"", section=".AsyncioDebug")
-MOST_TASKS = 32
-MOST_COROUTINES = 64
+MAX_TASKS = 32
+MAX_COROUTINES = 64
 _WORDS = 13
-_MOST_OFFSET = 1 << 14
-_MOST_SLOTS = 1 << 12
+_MAX_OFFSET = 1 << 14
+_MAX_SLOTS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ def find_tasks(space: AddressSpace, symbols: KnownSymbols, memory: Memory) -> Ta
     for module in space.modules:
         if "asyncio" not in module.name and "python" not in module.name:
             continue
-        found = symbols.first(space, [module], _WANTED)
+        found = symbols.find_first(space, [module], _WANTED)
         section = found[1].section if found is not None else None
         if section is None or section[1] != 8 * _WORDS:
             continue
         try:
-            words = memory.words(section[0], _WORDS)
+            words = memory.read_words(section[0], _WORDS)
         except Unreadable:
             continue
-        if max(words[:7] + words[9:]) < _MOST_OFFSET:  # the other words are offsets in the interpreter state
+        if max(words[:7] + words[9:]) < _MAX_OFFSET:  # the other words are offsets in the interpreter state
             return TaskLayout(words[2], words[4], words[5], words[11])
     return None
 
@@ -69,31 +69,31 @@ class Awaiters:
         self._tasks = tasks
         self._codes = codes
 
-    def running(self, thread: int) -> int:
+    def find_running_task(self, thread: int) -> int:
         """Return the avma of the task that a thread runs now, 0 if there is none."""
         try:
-            return self._memory.u64(thread + self._tasks.running_task)
+            return self._memory.read_u64(thread + self._tasks.running_task)
         except Unreadable:
             return 0
 
-    def coroutine_frame(self, task: int) -> int:
+    def find_coroutine_frame(self, task: int) -> int:
         """Return the avma of the frame of a task's outermost coroutine, 0 if it is not known."""
         try:
-            return self._memory.u64(task + self._tasks.coro) + self._awaits.iframe
+            return self._memory.read_u64(task + self._tasks.coro) + self._awaits.iframe
         except Unreadable:
             return 0
 
-    def frames(self, task: int) -> tuple[FunctionPlace, ...]:
+    def read_awaiting_frames(self, task: int) -> tuple[FunctionPlace, ...]:
         """Return the coroutines of the tasks that await a task, innermost first."""
         found: list[FunctionPlace] = []
         seen = {task}
         try:
-            for _ in range(MOST_TASKS):
+            for _ in range(MAX_TASKS):
                 task = self._awaiter(task)
                 if not task or task in seen:
                     break
                 seen.add(task)
-                found += reversed(list(self._coroutines(self._memory.u64(task + self._tasks.coro))))
+                found += reversed(list(self._coroutines(self._memory.read_u64(task + self._tasks.coro))))
         except Unreadable:
             pass
         return tuple(found)
@@ -101,15 +101,15 @@ class Awaiters:
     def _awaiter(self, task: int) -> int:
         """Return the one task that awaits this task, 0 if there is none or more than one."""
         memory, awaits = self._memory, self._awaits
-        awaiter = memory.u64(task + self._tasks.awaited_by)
-        if not awaiter or not memory.bytes(task + self._tasks.is_set, 1)[0]:
+        awaiter = memory.read_u64(task + self._tasks.awaited_by)
+        if not awaiter or not memory.read_bytes(task + self._tasks.is_set, 1)[0]:
             return awaiter
-        if memory.u64(awaiter + awaits.set_used) != 1:
+        if memory.read_u64(awaiter + awaits.set_used) != 1:
             return 0
-        slots = memory.u64(awaiter + awaits.set_mask) + 1
-        if slots > _MOST_SLOTS:
+        slots = memory.read_u64(awaiter + awaits.set_mask) + 1
+        if slots > _MAX_SLOTS:
             return 0
-        table = struct.iter_unpack("<QQ", memory.bytes(memory.u64(awaiter + awaits.set_table), 16 * slots))
+        table = struct.iter_unpack("<QQ", memory.read_bytes(memory.read_u64(awaiter + awaits.set_table), 16 * slots))
         # in a set with one member the other slots are empty or deleted; a deleted slot has the hash -1
         members = [key for key, hash_ in table if key and hash_ != 2**64 - 1]
         return members[0] if len(members) == 1 else 0
@@ -117,13 +117,13 @@ class Awaiters:
     def _coroutines(self, coroutine: int) -> Iterator[FunctionPlace]:
         """Yield a suspended coroutine and those that it awaits, outermost first."""
         memory, layout, awaits = self._memory, self._layout, self._awaits
-        kind = memory.u64(coroutine + layout.object.type)
-        for _ in range(MOST_COROUTINES):
+        kind = memory.read_u64(coroutine + layout.object.type)
+        for _ in range(MAX_COROUTINES):
             frame = coroutine + awaits.iframe
             place = self._frame(frame)
             if place is not None:
                 yield place
-            top = memory.u64(frame + awaits.stackpointer)
+            top = memory.read_u64(frame + awaits.stackpointer)
             if not frame < top < frame + (1 << 20):
                 return
             coroutine = self._awaited(top, kind)
@@ -139,8 +139,8 @@ class Awaiters:
         """
         for at in (top - 8, top - 16):
             try:
-                found = self._memory.u64(at) & self._layout.frame.code_mask
-                if found and self._memory.u64(found + self._layout.object.type) == kind:
+                found = self._memory.read_u64(at) & self._layout.frame.code_mask
+                if found and self._memory.read_u64(found + self._layout.object.type) == kind:
                     return found
             except Unreadable:
                 continue
@@ -148,6 +148,6 @@ class Awaiters:
 
     def _frame(self, frame: int) -> FunctionPlace | None:
         memory, layout, codes = self._memory, self._layout.frame, self._codes
-        code = memory.u64(frame + layout.code) & layout.code_mask
-        head = memory.bytes(code + codes.head_at, codes.head_size)
-        return codes.frame(code, head, memory.u64(frame + layout.instr))
+        code = memory.read_u64(frame + layout.code) & layout.code_mask
+        head = memory.read_bytes(code + codes.head_at, codes.head_size)
+        return codes.find_place(code, head, memory.read_u64(frame + layout.instr))

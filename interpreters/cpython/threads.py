@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.names import PythonThreadNames
-from pyprof.interpreters.cpython.runtime import PyThread, Runtime, tid_of
+from pyprof.interpreters.cpython.runtime import PyThread, Runtime, read_tid
 from pyprof.interpreters.cpython.snapshot import ReadHints
 from pyprof.model.interpreter import Gather
 from pyprof.records import dataclass, field
@@ -21,12 +21,12 @@ _NAMES_NS, _NAMES_LATE_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 64_000
 """Intervals in nanoseconds at which thread names are read: first, maximum (the interval doubles while no name changes),
 after a new thread; and the divisor that limits the time for it to a 200th.
 """
-_MOST_NAMES = 1 << 14
-_MOST_HOLDERS = 4
+_MAX_NAMES = 1 << 14
+_MAX_HOLDERS = 4
 """Maximum number of GILs whose holder is read during a stop."""
 _NEWCOMER_TRIES = 8
 """Number of attempts to find the thread state of a new thread, which may not have one at once."""
-_PATIENCE = 64
+_RELIST_MISSES = 64
 """A thread without a thread state in this number of samples probably has none."""
 
 
@@ -71,7 +71,7 @@ class ThreadList:
         self._holders: dict[int, PyThread] = {}
         self._relist_at = 0
 
-    def look(self, tids: Collection[int]) -> bool:
+    def find_threads(self, tids: Collection[int]) -> bool:
         """Find the thread states of new threads, and list all again if necessary; return True if all were listed.
 
         New threads are found without delay, because many end soon.
@@ -95,21 +95,21 @@ class ThreadList:
         by_namespace = {inner: tid for tid, inner in self._inner.items()}
         found: dict[int, list[PyThread]] = {}
         try:
-            for thread in self._runtime.threads(self._memory, by_namespace.__contains__):
+            for thread in self._runtime.read_threads(self._memory, by_namespace.__contains__):
                 if thread.tid in by_namespace:
                     found.setdefault(by_namespace[thread.tid], []).append(thread)
         except Unreadable:
             self.wanted = True
         holders = {thread.gil: thread for states in found.values() for thread in states if thread.gil}
-        self._holders = dict([*holders.items()][:_MOST_HOLDERS])
+        self._holders = dict([*holders.items()][:_MAX_HOLDERS])
         self._know(found)
 
-    def forget(self, tid: int) -> None:
+    def forget_thread(self, tid: int) -> None:
         """Forget a thread that has ended; the next thread with this tid is a new one."""
         for table in (self.known, self._inner, self._newcomers, self._misses):
             table.pop(tid, None)
 
-    def find(self, tid: int, gather: Gather) -> KnownThread | None:
+    def find_thread(self, tid: int, gather: Gather) -> KnownThread | None:
         """Return the thread states for a sample of a thread.
 
         An unlisted thread may be the one that holds the GIL; `gather` reads the holder.
@@ -122,14 +122,14 @@ class ThreadList:
             if tid not in self._inner:
                 self._inner[tid] = self._namespace_tid(tid)
                 self._newcomers[tid] = _NEWCOMER_TRIES
-        self.wanted = self.wanted or len(self._inner) > 2 * len(tids) + _PATIENCE
+        self.wanted = self.wanted or len(self._inner) > 2 * len(tids) + _RELIST_MISSES
         if not self._newcomers:
             return
         by_namespace = {inner: tid for tid, inner in self._inner.items()}
         listed = self._listed
         found: dict[int, list[PyThread]] = {}
         try:
-            for thread in self._runtime.threads(
+            for thread in self._runtime.read_threads(
                 self._memory, by_namespace.__contains__, lambda thread: listed.get(thread.address) == thread
             ):
                 if by_namespace.get(thread.tid) in self._newcomers:
@@ -154,7 +154,7 @@ class ThreadList:
 
     def _guess(self, tid: int, gather: Gather) -> KnownThread | None:
         misses = self._misses[tid] = self._misses.get(tid, 0) + 1
-        self.wanted = self.wanted or misses < _PATIENCE or misses % _PATIENCE == 0
+        self.wanted = self.wanted or misses < _RELIST_MISSES or misses % _RELIST_MISSES == 0
         wanted = self._inner.get(tid)
         if not wanted:
             return None
@@ -162,12 +162,12 @@ class ThreadList:
         layout = self._runtime.layout
         for gil, sibling in self._holders.items():
             try:
-                at = memory.u64(gil + layout.gil_holder)
-                if not at or memory.u64(at + layout.thread.interp) != sibling.interpreter:
+                at = memory.read_u64(gil + layout.gil_holder)
+                if not at or memory.read_u64(at + layout.thread.interp) != sibling.interpreter:
                     continue
-                ident = memory.u64(at + layout.thread.thread_id)
+                ident = memory.read_u64(at + layout.thread.thread_id)
                 native = layout.thread.native_id
-                own = memory.u64(at + native) if native >= 0 else tid_of(memory, ident, wanted.__eq__)
+                own = memory.read_u64(at + native) if native >= 0 else read_tid(memory, ident, wanted.__eq__)
             except Unreadable:
                 continue
             if own == wanted:
@@ -191,24 +191,24 @@ class NameBook:
     def read_from(self, source: PythonThreadNames) -> None:
         self._source = source
 
-    def look(self, threads: ThreadList) -> None:
+    def read_if_due(self, threads: ThreadList) -> None:
         """Read the names if their interval has passed."""
         if time.monotonic_ns() >= self._read_at:
             before, cpu_before = dict(self.names), time.thread_time_ns()
-            self.read(threads)
+            self.read_names(threads)
             self._wait_ns = min(2 * self._wait_ns, _NAMES_LATE_NS) if self.names == before else _NAMES_NS
             spent = time.thread_time_ns() - cpu_before
             self._read_at = time.monotonic_ns() + max(self._wait_ns, _NAMES_BUDGET * spent)
 
-    def soon(self, tids: Collection[int]) -> None:
+    def hasten_read(self, tids: Collection[int]) -> None:
         """Read the names soon, because threads have appeared or ended; tids are the current threads."""
         self._read_at, self._wait_ns = min(self._read_at, time.monotonic_ns() + _NAMES_SOON_NS), _NAMES_NS
-        if len(self.names) > _MOST_NAMES:
+        if len(self.names) > _MAX_NAMES:
             self.names = {tid: name for tid, name in self.names.items() if tid in tids}
 
-    def read(self, threads: ThreadList) -> None:
+    def read_names(self, threads: ThreadList) -> None:
         """Read the current names."""
-        names = self._source.read() if self._source is not None else {}
+        names = self._source.read_names() if self._source is not None else {}
         for tid, known in threads.known.items():
             for thread, _ in known.states:
                 name = names.get(thread.ident)

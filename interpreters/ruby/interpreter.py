@@ -26,7 +26,7 @@ class Ruby(Interpreter):
 
     def detect(self, process: LiveProcess) -> Detected | None:
         for module in _candidates(process.space):
-            known = self.recording.symbols.first(process.space, [module], _WANTED)
+            known = self.recording.symbols.find_first(process.space, [module], _WANTED)
             if known is None:
                 continue
             found = {symbol.name: symbol.avma for symbol in known[1].symbols}

@@ -49,7 +49,7 @@ class Disk:
         return True
 
     def create(self, path: str) -> int:
-        return output_file.create(path, _FILE)
+        return output_file.create_file(path, _FILE)
 
     def write(self, fd: int, data: bytes) -> None:
         view = memoryview(data)
@@ -57,7 +57,7 @@ class Disk:
             view = view[os.write(fd, view) :]
 
     def sync(self, fd: int) -> None:
-        output_file.sync(fd)
+        output_file.sync_file(fd)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -76,9 +76,9 @@ class Disk:
 
     def sync_folder(self, path: str) -> None:
         """Make names in a folder survive a power failure."""
-        fd = output_file.folder(path)
+        fd = output_file.open_directory(path)
         try:
-            output_file.sync(fd)
+            output_file.sync_file(fd)
         finally:
             os.close(fd)
 
@@ -91,9 +91,9 @@ def locked(root: str) -> int:
     """
     try:
         os.makedirs(root, _FOLDER, exist_ok=True)
-        if not output_file.is_ours(os.path.join(root, "x")) or os.stat(root).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if not output_file.is_private(os.path.join(root, "x")) or os.stat(root).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise OutputError(f"others may write in {root}", f"chmod go-w {root}, or another folder")
-        fd = output_file.folder(root)
+        fd = output_file.open_directory(root)
     except OutputError:
         raise
     except OSError as error:

@@ -57,7 +57,7 @@ class LastMinutes:
         """Store a window, and return True if that succeeded."""
         self._number = max(self._number + 1, time.time_ns() // 1_000_000)
         try:
-            self._kept.take(profile, self._number)
+            self._kept.receive_profile(profile, self._number)
         except (PyprofError, OSError):
             self._diagnostics.count(NOT_KEPT)
             return False

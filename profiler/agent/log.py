@@ -21,10 +21,10 @@ class Log:
             self._write(self._json(level, event, fields) if self._as_json else self._text(level, event, fields))
 
     def _json(self, level: str, event: str, fields: dict[str, object]) -> str:
-        from pyprof.exporters.utf8 import dumps
+        from pyprof.exporters.utf8 import dump_json
 
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = dumps({"time": when, "level": level, "event": event, **fields}).decode()
+        line = dump_json({"time": when, "level": level, "event": event, **fields}).decode()
         # the writer would escape such characters as Python does, which is not JSON
         return line.replace(_DELETE, r"\u007f")
 

@@ -72,7 +72,7 @@ def _write(to: str, text: str) -> None:
     Raises:
         OSError: Writing failed; EEXIST if there is a file that pyprof did not write.
     """
-    if output_file.look(to) is not None:
+    if output_file.stat_entry(to) is not None:
         with open(open_regular(to), "rb") as file:
             known = file.read(len(unit.MARK))
         if known != unit.MARK.encode():
@@ -82,4 +82,4 @@ def _write(to: str, text: str) -> None:
         os.fchmod(out.fileno(), 0o644)
         out.write(text.encode())
 
-    output_file.replace(to, write)
+    output_file.replace_file(to, write)

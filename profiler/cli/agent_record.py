@@ -172,12 +172,12 @@ def _loaded(data: bytes, folder: str) -> Profile:
     Raises:
         RecordingError: It is broken.
     """
-    from pyprof.recording.reader import load
+    from pyprof.recording.reader import load_recording
 
     path = os.path.join(folder, "part.pyprof")
 
     def write_all(out: BinaryIO) -> None:
         out.write(data)
 
-    output_file.replace(path, write_all)
-    return load(path)
+    output_file.replace_file(path, write_all)
+    return load_recording(path)

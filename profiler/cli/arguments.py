@@ -122,11 +122,11 @@ def chosen_format(name: str | None, output: str) -> Exporter:
         UsageError: There is no such format, or it is binary and the output is standard output.
     """
     if name:
-        exporter: Exporter = registry.by_name(name, output)
+        exporter: Exporter = registry.find_format(name, output)
     elif output == "-":
-        exporter = registry.by_name("collapsed")
+        exporter = registry.find_format("collapsed")
     else:
-        found = registry.by_file(output)
+        found = registry.find_format_for_file(output)
         if found is None:
             suffixes = " ".join(entry.suffixes[0] for entry in registry.FORMATS)
             raise UsageError(f"the name {output} does not say which format to write", f"-f FORMAT, or {suffixes}")

@@ -102,7 +102,7 @@ def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[byte
     from pyprof.exporters import output_file
 
     config = os.path.join(folder, "agent.toml")
-    with open(output_file.create(config, 0o600), "w") as file:
+    with open(output_file.create_file(config, 0o600), "w") as file:
         file.write(_CONFIG.format(folder=folder, port=port))
         for service, version in _SERVICES:
             file.write(_RULE.format(service=service, version=version))

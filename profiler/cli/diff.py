@@ -106,9 +106,9 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
 
     if arguments.output is not None:
         from pyprof.cli.output import check_writable
-        from pyprof.exporters.difference import format_of
+        from pyprof.exporters.difference import find_writer
 
-        format_of(arguments.output)
+        find_writer(arguments.output)
         check_writable(arguments.output)
     before, after = sides()
     how = arguments.normalize, arguments.per, arguments.least, arguments.drift
@@ -145,9 +145,9 @@ def _show(found: Comparison, compare: Callable[[Profile, Profile], Comparison], 
 
 def _write(found: Comparison, place: str) -> None:
     from pyprof.cli.output import write
-    from pyprof.exporters.difference import format_of
+    from pyprof.exporters.difference import find_writer
 
-    writer = format_of(place)
+    writer = find_writer(place)
     place = write(place, lambda out: writer(found, out))
     if place != "-":
         line(f"pyprof: wrote {place}", sys.stderr)

@@ -36,7 +36,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="- is standard output for text formats")
     parser.add_argument(
-        "-f", "--format", metavar="FORMAT", help=f"{', '.join(registry.names())} (default: by the suffix of -o)"
+        "-f", "--format", metavar="FORMAT", help=f"{', '.join(registry.format_names())} (default: by the suffix of -o)"
     )
     parser.set_defaults(run=run)
 

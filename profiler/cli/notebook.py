@@ -158,7 +158,7 @@ def _runs_cells(frame: Frame) -> bool:
 def helper() -> None:
     """Record another process until END arrives; this is the main function of the helper process."""
     from pyprof.cli.terminal import failure
-    from pyprof.exporters.save import save
+    from pyprof.exporters.save import save_profile
     from pyprof.options import TargetOptions
     from pyprof.session import opening
     from pyprof.session.worker.process import forked
@@ -171,7 +171,7 @@ def helper() -> None:
             os.write(1, READY)
             while recording.running and not select.select([0], [], [], _POLL_S)[0]:
                 pass
-            save(recording.stop(), path)
+            save_profile(recording.stop(), path)
     except PyprofError as error:
         failure(error)
         sys.exit(1)

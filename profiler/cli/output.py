@@ -52,7 +52,7 @@ def check_writable(path: str) -> None:
     Raises:
         OutputError: The path cannot be written.
     """
-    if (number := output_file.stream(path)) is not None:
+    if (number := output_file.find_stream(path)) is not None:
         try:
             os.fstat(number)
         except OSError as error:
@@ -63,7 +63,7 @@ def check_writable(path: str) -> None:
     target = Path(path)
     folder = target.parent
     try:
-        found = output_file.look(path)
+        found = output_file.stat_entry(path)
     except OutputError:
         raise
     except OSError as error:
@@ -108,7 +108,7 @@ def write(path: str, writer: Write) -> str:
         return path
     try:
         if not output_file.write_in_place(path, writer):
-            output_file.replace(path, writer)
+            output_file.replace_file(path, writer)
         return path
     except OSError as error:
         reason = error.strerror or str(error)

@@ -78,7 +78,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "-f",
         "--format",
         metavar="FORMAT",
-        help=f"{TOP}, {', '.join(registry.names())} (default: by the suffix of -o; {TOP} without -o)",
+        help=f"{TOP}, {', '.join(registry.format_names())} (default: by the suffix of -o; {TOP} without -o)",
     )
     how.add_argument("-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="(default: %(default)d)")
     how.add_argument("--sort", choices=("self", "total"), default="self", help="of --diff (default: %(default)s)")

@@ -91,7 +91,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="default: pyprof-NAME-PID-TIME.html; - is standard output for text formats",
     )
     out.add_argument("--save", metavar="FILE", help="also keep the recording, for pyprof report: NAME.pyprof")
-    out.add_argument("-f", "--format", metavar="FORMAT", help=f"{', '.join(registry.names())} (default: by the suffix)")
+    out.add_argument(
+        "-f", "--format", metavar="FORMAT", help=f"{', '.join(registry.format_names())} (default: by the suffix)"
+    )
     out.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
     out.add_argument("--processes", action="store_true", help="the process as root frame, where there are several")
     out.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")

@@ -98,7 +98,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "-f",
         "--format",
         metavar="FORMAT",
-        help=f"{TOP}, {', '.join(registry.names())} (default: by the suffix of -o; {TOP} without -o)",
+        help=f"{TOP}, {', '.join(registry.format_names())} (default: by the suffix of -o; {TOP} without -o)",
     )
     how.add_argument(
         "-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="of tables (default: %(default)d)"
@@ -184,19 +184,19 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
 
 def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
     """Resolve missing names with files of this machine, if an option requests that."""
-    from pyprof.symbolize.resymbolize import Places, lacking
+    from pyprof.symbolize.resymbolize import Places, find_unnamed_modules
 
     places = Places(tuple(arguments.symbols), tuple(arguments.sysroot))
-    places.check()
+    places.check_exists()
     if arguments.debuginfod:
-        from pyprof.objfile.debuginfod import fetch, server_urls
+        from pyprof.objfile.debuginfod import download_debug_files, server_urls
 
         if not (urls := server_urls()):
             raise UsageError(
                 "the variable DEBUGINFOD_URLS names no server", "export DEBUGINFOD_URLS=https://debuginfod.debian.net"
             )
         profile = _by_worker(profile, places)
-        for text in fetch((info.build_id for info in lacking(profile)), urls, _FETCH_S):
+        for text in download_debug_files((info.build_id for info in find_unnamed_modules(profile)), urls, _FETCH_S):
             line(f"pyprof: debuginfod: {text}", sys.stderr)
     elif not (places.symbols or places.sysroots):
         return profile
@@ -207,9 +207,9 @@ def _by_worker(profile: Profile, places: Places) -> Profile:
     """Resolve names in a worker, which parses the files."""
     from pyprof.model.profile import Profile
     from pyprof.records import replace
-    from pyprof.tools.function_code import NamesOf, without_samples
+    from pyprof.tools.function_code import NamesOf, drop_samples
 
-    found = _answer(NamesOf(without_samples(profile), places, _LINES_S), Profile)
+    found = _answer(NamesOf(drop_samples(profile), places, _LINES_S), Profile)
     return replace(profile, frames=found.frames, modules=found.modules, summary=found.summary)
 
 
@@ -286,14 +286,14 @@ def _query(arguments: argparse.Namespace) -> int:
     """Print the rows of an SQL query. Filter options are refused, because a query has its own conditions."""
     import sqlite3
 
-    from pyprof.recording.query import queried
+    from pyprof.recording.query import open_query
     from pyprof.recording.reader import INTERRUPTED
 
     given = [name.rstrip("_") for name in (*CRITERIA, "from_", "to_") if getattr(arguments, name) is not None]
     given += [name for name in ("symbols", "sysroot", "debuginfod") if getattr(arguments, name)]
     if given:
         raise UsageError(f"--sql and --{given[0]} exclude each other", "a WHERE in the query")
-    with queried(arguments.file) as database:
+    with open_query(arguments.file) as database:
         try:
             if not database.execute('SELECT 1 FROM "end"').fetchone():
                 line(f"pyprof: {INTERRUPTED}", sys.stderr)
@@ -311,10 +311,10 @@ def _write(profile: Profile, exporter: Exporter, arguments: argparse.Namespace) 
     from pyprof.cli.output import check_writable, write
     from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions
-    from pyprof.symbolize.source_files import SourceFiles, texts
+    from pyprof.symbolize.source_files import SourceFiles, read_source_texts
 
     place = arguments.output or "-"
-    sources = texts(profile, SourceFiles(arguments.source)) if arguments.source else {}
+    sources = read_source_texts(profile, SourceFiles(arguments.source)) if arguments.source else {}
     options = ExportOptions(arguments.threads, arguments.processes, arguments.full_paths, sources)
     check_writable(place)
     place = write(place, lambda out: exporter.write(profile, out, options))

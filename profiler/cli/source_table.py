@@ -92,7 +92,7 @@ def _file(profile: Profile, file: str, sums: Sums, how: Annotation) -> Iterator[
     if not file:
         yield _NO_LINE
     else:
-        text = how.files.text(file, max(sums))
+        text = how.files.source_text(file, max(sums))
         yield file if text is None or text.path == file else f"{file}, which is {text.path} here"
         if text is None:
             yield "  the source is not here, or not for everybody to read: --source DIR says where it is"

@@ -43,10 +43,10 @@ def json(document: object, option: int = 0) -> None:
     """Write a JSON document and a line feed to standard output, in UTF-8 for all terminals; option is orjson's."""
     import orjson
 
-    from pyprof.exporters.utf8 import dumps
+    from pyprof.exporters.utf8 import dump_json
 
     sys.stdout.flush()
-    sys.stdout.buffer.write(dumps(document, option | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.write(dump_json(document, option | orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()
 
 

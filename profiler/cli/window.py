@@ -49,7 +49,7 @@ class WindowOptions:
         """Descriptors of this process that are written to, from the shell's >(...)."""
         from pyprof.exporters import output_file
 
-        named = {output_file.stream(path) for path in (self.output, self.save, self.summary) if path}
+        named = {output_file.find_stream(path) for path in (self.output, self.save, self.summary) if path}
         return sorted(number for number in named if number is not None and number > 2)
 
 
@@ -75,17 +75,17 @@ class WindowWriter:
         """Name of the recording file, "" if none is written."""
         return self.how.output if self.how.exporter.name == registry.RECORDING else self.how.save or ""
 
-    def journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
+    def open_journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
         """Return the journal of the recording file, None if none is written."""
         from pyprof.exporters import output_file
         from pyprof.recording.journal import FileJournal
 
         place = self._names(beginning.start_ns, number).expand(self.kept) if self.kept else ""
-        if not place or place in output_file.DEVICES or output_file.stream(place) is not None:
+        if not place or place in output_file.DEVICES or output_file.find_stream(place) is not None:
             return None
         return FileJournal(place, beginning)
 
-    def take(self, profile: Profile, number: int) -> None:
+    def receive_profile(self, profile: Profile, number: int) -> None:
         """Write and report one window.
 
         Raises:
@@ -98,7 +98,7 @@ class WindowWriter:
         how, names = self.how, self._names(profile.start_ns, number)
         profiles: list[tuple[Exporter, str]] = [(how.exporter, how.output)]
         if how.save:
-            profiles.append((registry.by_name(registry.RECORDING), how.save))
+            profiles.append((registry.find_format(registry.RECORDING), how.save))
         places, failed = [], None
         for exporter, place in profiles if profile.summary.samples or self._may_be_empty(number) else ():
             try:
@@ -173,6 +173,6 @@ class WindowWriter:
 def _write_summary(summary: Summary, out: Any) -> None:
     import orjson
 
-    from pyprof.exporters.utf8 import dumps
+    from pyprof.exporters.utf8 import dump_json
 
-    out.write(dumps(summary.to_json(), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    out.write(dump_json(summary.to_json(), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

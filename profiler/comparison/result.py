@@ -94,9 +94,9 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Return the page of the comparison, for a notebook."""
         from pyprof.exporters.difference import write_html
-        from pyprof.exporters.notebook import framed
+        from pyprof.exporters.notebook import render_iframe
 
-        return framed(lambda out: write_html(self, out), repr(self))
+        return render_iframe(lambda out: write_html(self, out), repr(self))
 
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Change]:
         """Return the functions that changed most; significant changes come first."""
@@ -167,6 +167,6 @@ class Comparison:
             UsageError: There is no such format.
             OutputError: The file cannot be written.
         """
-        from pyprof.exporters.difference import save
+        from pyprof.exporters.difference import save_comparison
 
-        save(self, path, format)
+        save_comparison(self, path, format)

@@ -18,8 +18,8 @@ from pyprof.model.tree import Tree
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, replace
 
-_MOST_NS = 1 << 62
-MOST_NODES = 1 << 22
+_MAX_NS = 1 << 62
+MAX_NODES = 1 << 22
 """Maximum number of nodes in the tree of stacks; they need about a gigabyte."""
 _COLUMNS = 3
 NOBODY = ThreadInfo(0, 0, "", "")
@@ -50,7 +50,7 @@ class About:
 
     def check(self) -> None:
         """Raise OverflowError for numbers that a Profile cannot hold."""
-        if not all(0 <= number < _MOST_NS for number in (self.start_ns, self.duration_ns, self.period_ns)):
+        if not all(0 <= number < _MAX_NS for number in (self.start_ns, self.duration_ns, self.period_ns)):
             raise OverflowError("a time below 0, or too large")
 
 
@@ -61,7 +61,7 @@ class Parts:
     Attributes:
         tree: Tree whose frames are indices into `frames`.
         time_ns: Time of each sample since the file's start.
-        stack: Node of each sample, as from Builder.stack().
+        stack: Node of each sample, as from Builder.add_stack().
         thread: Thread index of each sample.
         values: (samples, value types).
     """
@@ -76,7 +76,7 @@ class Parts:
     values: npt.NDArray[np.int64]
 
 
-def named(name: str, file: str | None = None, line: int = 0, kind: FrameKind = FrameKind.NATIVE) -> Frame:
+def function_frame(name: str, file: str | None = None, line: int = 0, kind: FrameKind = FrameKind.NATIVE) -> Frame:
     """Return a frame of which only the function is known."""
     return Frame(kind, 0, 0, 0, -1, (Line(name, name, 0, file, line),), Trust.CONTEXT, name)
 
@@ -184,7 +184,7 @@ class Builder:
     def nodes(self) -> int:
         return len(self._tree.parent)
 
-    def module(self, info: ModuleInfo) -> int:
+    def add_module(self, info: ModuleInfo) -> int:
         """Return the index of a module. It has names and lines if it has any in one of the files."""
         key = (info.path, info.build_id, info.start, info.end, info.offset)
         index = self._module_of.setdefault(key, len(self.modules))
@@ -195,10 +195,10 @@ class Builder:
             self.modules[index] = replace(known, has_functions=functions, has_lines=lines)
         return index
 
-    def frame(self, frame: Frame) -> int:
+    def add_frame(self, frame: Frame) -> int:
         return self._frames.setdefault(frame, len(self._frames))
 
-    def stack(self, frames: Iterable[int], below: int = 0) -> int:
+    def add_stack(self, frames: Iterable[int], below: int = 0) -> int:
         """Return the node of frames, outermost first, below a node.
 
         Raises:
@@ -206,11 +206,11 @@ class Builder:
         """
         for frame in frames:
             below = self._tree.child(below, frame)
-        if self.nodes > MOST_NODES:
-            raise OverflowError(f"more than {MOST_NODES:,} different calls")
+        if self.nodes > MAX_NODES:
+            raise OverflowError(f"more than {MAX_NODES:,} different calls")
         return below
 
-    def sample(self, stack: int, values: Sequence[int], thread: ThreadInfo = NOBODY, time_ns: int = 0) -> None:
+    def add_sample(self, stack: int, values: Sequence[int], thread: ThreadInfo = NOBODY, time_ns: int = 0) -> None:
         """Add a sample.
 
         Args:
@@ -219,15 +219,17 @@ class Builder:
         Raises:
             OverflowError: A number is too large for a Profile.
         """
-        self._columns.extend((stack, self.thread(thread), time_ns))
+        self._columns.extend((stack, self.add_thread(thread), time_ns))
         self._values.extend(values)
 
-    def add(self, stacks: Sequence[int], threads: Sequence[int], time_ns: int, values: npt.NDArray[np.int64]) -> None:
+    def add_samples(
+        self, stacks: Sequence[int], threads: Sequence[int], time_ns: int, values: npt.NDArray[np.int64]
+    ) -> None:
         """Add many samples with the same time.
 
         Args:
-            stacks: Nodes from stack().
-            threads: Numbers from thread().
+            stacks: Nodes from add_stack().
+            threads: Numbers from add_thread().
             values: (samples, value types).
         """
         rows = np.empty((len(stacks), _COLUMNS), np.int64)
@@ -235,7 +237,7 @@ class Builder:
         self._columns.frombytes(rows.tobytes())
         self._values.frombytes(np.ascontiguousarray(values).tobytes())
 
-    def thread(self, thread: ThreadInfo) -> int:
+    def add_thread(self, thread: ThreadInfo) -> int:
         return self._threads.setdefault(thread, len(self._threads))
 
     def parts(self, about: About) -> Parts:

@@ -6,7 +6,7 @@ import re
 from io import BytesIO
 
 from pyprof.errors import FormatError
-from pyprof.importers.builder import About, Builder, named
+from pyprof.importers.builder import About, Builder, function_frame
 from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
 from pyprof.model.reasons import said
 from pyprof.model.walk import Trust
@@ -21,12 +21,12 @@ _MAX_CACHED_LETTERS = 1 << 26
 _MARKER = re.compile(r"\[[^\]]*\]$")
 
 
-def is_one(data: bytes) -> bool:
+def is_collapsed(data: bytes) -> bool:
     first = data[:_LONGEST].decode("utf-8", "replace").strip().split("\n", 1)[0].strip()
     return bool(_LINE.fullmatch(first)) and "\0" not in first
 
 
-def read(data: bytes, title: str) -> Profile:
+def read_collapsed(data: bytes, title: str) -> Profile:
     """Return the profile of collapsed stacks.
 
     Raises:
@@ -40,7 +40,7 @@ def read(data: bytes, title: str) -> Profile:
         match = _LINE.fullmatch(line)
         if match is not None:
             found += 1
-            stacks.builder.sample(stacks.find(match[1]), (int(match[2]),))
+            stacks.builder.add_sample(stacks.find(match[1]), (int(match[2]),))
         else:
             left_out += bool(line.strip())
     if not found:
@@ -70,7 +70,7 @@ class _Stacks:
         if node is None:
             if text.count(";") >= MAX_DEPTH:
                 raise FormatError("line", 0, f"a stack of more than {MAX_DEPTH:,} frames")
-            node = self.builder.stack([self._frame(name) for name in text.split(";")])
+            node = self.builder.add_stack([self._frame(name) for name in text.split(";")])
             self._cached_letters += len(text)
             if self._cached_letters > _MAX_CACHED_LETTERS:
                 self._nodes.clear()
@@ -81,11 +81,11 @@ class _Stacks:
     def _frame(self, name: str) -> int:
         index = self._frames.get(name)
         if index is None:
-            index = self._frames[name] = self.builder.frame(_frame(name))
+            index = self._frames[name] = self.builder.add_frame(_frame(name))
         return index
 
 
 def _frame(name: str) -> Frame:
     if _MARKER.fullmatch(name):
         return Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, name)
-    return named(name)
+    return function_frame(name)

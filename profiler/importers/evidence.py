@@ -12,7 +12,7 @@ import orjson
 
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError
-from pyprof.importers.protobuf import fields
+from pyprof.importers.protobuf import parse_fields
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.summary import ModuleSummary, Stops, Summary
@@ -20,9 +20,9 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass
 
 FIELD, STACKS = 1000, 1001
-MOST_LACKS = 100
-_MOST = 1 << 50
-_MOST_COUNTERS = 1000
+MAX_LACKS = 100
+_MAX_NUMBER = 1 << 50
+_MAX_COUNTERS = 1000
 _LONGEST = 1 << 20
 Member = TypeVar("Member", bound=IntEnum)
 
@@ -34,7 +34,7 @@ class FrameEvidence:
     mark: Mark | None = None
 
 
-def of_frame(row: bytes, kind: FrameKind, title: str) -> FrameEvidence:
+def read_frame_evidence(row: bytes, kind: FrameKind, title: str) -> FrameEvidence:
     """Read the evidence of a frame.
 
     Args:
@@ -45,11 +45,11 @@ def of_frame(row: bytes, kind: FrameKind, title: str) -> FrameEvidence:
     """
     texts: dict[int, str] = {}
     counts: dict[int, int] = {}
-    for key, value in fields(row):
+    for key, value in parse_fields(row):
         if isinstance(value, bytes):
             texts[key] = value.decode("ascii", "replace")
         else:
-            counts[key] = min(value, _MOST)
+            counts[key] = min(value, _MAX_NUMBER)
     found = _member(FrameKind, texts.get(2, ""), kind)
     trust = _member(Trust, texts.get(1, ""), Trust.CONTEXT)
     if 3 not in texts or found is not FrameKind.MARKER:
@@ -67,7 +67,7 @@ def _member(kind: type[Member], name: str, otherwise: Member) -> Member:
     return next((member for member in kind if member.name.lower() == name), otherwise)
 
 
-def of_summary(text: bytes) -> Summary:
+def read_summary(text: bytes) -> Summary:
     """Read the summary of the recording.
 
     Raises:
@@ -84,7 +84,7 @@ def of_summary(text: bytes) -> Summary:
         rate_wanted=_amount(whole, "rate_wanted"),
         rate_reached=_amount(whole, "rate_reached"),
         skipped=int(_amount(whole, "skipped")),
-        errors={name: min(max(count, 0), _MOST) for name, count in errors[:_MOST_COUNTERS]},
+        errors={name: min(max(count, 0), _MAX_NUMBER) for name, count in errors[:_MAX_COUNTERS]},
         stops=Stops(
             int(_amount(stops, "count")), *(_amount(stops, f) for f in ("p50_us", "p99_us", "max_us", "share"))
         ),
@@ -102,7 +102,7 @@ def of_summary(text: bytes) -> Summary:
 def _modules(found: object) -> tuple[ModuleSummary, ...]:
     """Return the modules with the problems that the file states for them."""
     problems: dict[tuple[str, str], list[Problem]] = {}
-    for row in found[:MOST_LACKS] if isinstance(found, list) else ():
+    for row in found[:MAX_LACKS] if isinstance(found, list) else ():
         if isinstance(row, list) and len(row) == 4 and all(isinstance(text, str) for text in row):
             path, build_id, text, remedy = row
             problems.setdefault((path, build_id), []).append(Problem(text, remedy))
@@ -116,4 +116,4 @@ def _part(found: object) -> Mapping[str, Any]:
 def _amount(found: Mapping[str, Any], name: str) -> float:
     """Return a number of at least 0, and 0 for anything that is not a number."""
     value = found.get(name, 0)
-    return min(max(value, 0), _MOST) if isinstance(value, int | float) else 0
+    return min(max(value, 0), _MAX_NUMBER) if isinstance(value, int | float) else 0

@@ -14,10 +14,19 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.importers.builder import About, Builder
-from pyprof.importers.pprof import MOST_LABELLED
-from pyprof.importers.pprof_frames import MOST_LETTERS
-from pyprof.importers.protobuf import columns, fields, fixed64, grouped, indices, numbers, signed, texts
-from pyprof.importers.pushed import SERVICE, PushedProfile, named
+from pyprof.importers.pprof import MAX_LABELLED
+from pyprof.importers.pprof_frames import MAX_LETTERS
+from pyprof.importers.protobuf import (
+    group_fields,
+    parse_fields,
+    parse_numbers,
+    read_columns,
+    read_fixed64,
+    read_indices,
+    read_texts,
+    to_signed,
+)
+from pyprof.importers.pushed import SERVICE, PushedProfile, split_labels
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
@@ -26,12 +35,12 @@ from pyprof.records import dataclass, replace
 Entry = TypeVar("Entry")
 # Field numbers of ProfilesDictionary.
 MAPPING, LOCATION, FUNCTION, _LINK, STRING, ATTRIBUTE, STACK = range(1, 8)
-MOST_PROFILES = 1000
-_MOST_CALLS = 1 << 22
+MAX_PROFILES = 1000
+_MAX_CALLS = 1 << 22
 """Maximum number of calls in the stacks of a request's samples. A stack is once in the request's table, but once for
 each sample in the output.
 """
-_MOST_VALUE = (1 << 62) - 1
+_MAX_VALUE = (1 << 62) - 1
 _COUNT = ValueType("samples", "count")
 _KINDS = {"native": FrameKind.NATIVE, "kernel": FrameKind.KERNEL}
 """Kinds by profile.frame.type; all other types are interpreters."""
@@ -45,30 +54,34 @@ _LEFT_OUT = ("cpu.logical_number", "process.command_args", "process.command_line
 """Attributes that do not become labels: they differ between samples, or may contain secrets."""
 
 
-def read(data: bytes) -> list[PushedProfile]:
+def read_otlp(data: bytes) -> list[PushedProfile]:
     """Read the profiles of a request.
 
     Raises:
         FormatError: The request is broken or too large.
     """
-    dictionary = _Dictionary(b"".join(texts(data, 2)))
+    dictionary = _Dictionary(b"".join(read_texts(data, 2)))
     found: list[PushedProfile] = []
     try:
-        for resource in texts(data, 1):
+        for resource in read_texts(data, 1):
             found += _resource(resource, dictionary)
-            if len(found) > MOST_PROFILES:
-                raise FormatError("otlp", len(found), f"more than {MOST_PROFILES:,} profiles in one request")
+            if len(found) > MAX_PROFILES:
+                raise FormatError("otlp", len(found), f"more than {MAX_PROFILES:,} profiles in one request")
     except OverflowError as error:
         raise FormatError("otlp", 0, str(error)) from None
     return found
 
 
 def _resource(message: bytes, dictionary: _Dictionary) -> Iterator[PushedProfile]:
-    given = dict(pair for row in texts(message, 1) for each in texts(row, 1) for pair in dictionary.pair(each))
-    service, labels = named((name, value) for name, value in given.items() if name not in (*_OF_PROCESS, *_LEFT_OUT))
+    given = dict(
+        pair for row in read_texts(message, 1) for each in read_texts(row, 1) for pair in dictionary.pair(each)
+    )
+    service, labels = split_labels(
+        (name, value) for name, value in given.items() if name not in (*_OF_PROCESS, *_LEFT_OUT)
+    )
     process = given.get("process.executable.name", "") or given.get("process.executable.path", "").rpartition("/")[2]
     owner = ThreadInfo(_number(given.get("process.pid", "")), 0, "", process, labels=labels)
-    profiles = [_OtlpProfile(each, dictionary) for scope in texts(message, 2) for each in texts(scope, 2)]
+    profiles = [_OtlpProfile(each, dictionary) for scope in read_texts(message, 2) for each in read_texts(scope, 2)]
     kinds = {each.kind for each in profiles}
     for each in profiles:
         if not (each.kind.unit == "count" and each.period in kinds and each.period != each.kind):
@@ -79,13 +92,13 @@ class _Dictionary:
     """The tables that all profiles of a request share."""
 
     def __init__(self, data: bytes) -> None:
-        rows, _ = grouped(data)
+        rows, _ = group_fields(data)
         self._letters = self._calls = 0
         self._strings = [text.decode("utf-8", "replace") for text in rows.get(STRING, ())]
         self._attributes = [self._attribute(row) for row in rows.get(ATTRIBUTE, ())]
         self._functions = [
             (self.text(name) or self.text(system), self.text(system) or self.text(name), self.text(file) or None)
-            for name, system, file in zip(*columns(rows.get(FUNCTION, ()), (1, 2, 3)), strict=True)
+            for name, system, file in zip(*read_columns(rows.get(FUNCTION, ()), (1, 2, 3)), strict=True)
         ]
         self.modules = [self._module(row) for row in rows.get(MAPPING, ())]
         self.frames = [self._frame(row) for row in rows.get(LOCATION, ())]
@@ -99,7 +112,7 @@ class _Dictionary:
 
     def stack(self, at: int) -> list[int]:
         """Return the locations of a stack, innermost first."""
-        return indices(_entry(self._stacks, at, "stack"), 1) if at else []
+        return read_indices(_entry(self._stacks, at, "stack"), 1) if at else []
 
     def count(self, calls: int) -> None:
         """Count the calls of one more sample.
@@ -108,49 +121,51 @@ class _Dictionary:
             FormatError: There are too many.
         """
         self._calls += calls
-        if self._calls > _MOST_CALLS:
-            raise FormatError("otlp", self._calls, f"samples of more than {_MOST_CALLS:,} calls together")
+        if self._calls > _MAX_CALLS:
+            raise FormatError("otlp", self._calls, f"samples of more than {_MAX_CALLS:,} calls together")
 
     def pair(self, message: bytes) -> Iterator[tuple[str, str]]:
         """Yield the key and value of a KeyValue, or nothing if the value is neither text nor number."""
-        key = b"".join(texts(message, 1)[-1:]).decode("utf-8", "replace") or self.text(numbers(message).get(3, 0))
-        value = self._value(b"".join(texts(message, 2)[-1:]))
+        key = b"".join(read_texts(message, 1)[-1:]).decode("utf-8", "replace") or self.text(
+            parse_numbers(message).get(3, 0)
+        )
+        value = self._value(b"".join(read_texts(message, 2)[-1:]))
         if key and value:
             yield key, value
 
     def _attribute(self, message: bytes) -> tuple[str, str]:
-        return self.text(numbers(message).get(1, 0)), self._value(b"".join(texts(message, 2)[-1:]))
+        return self.text(parse_numbers(message).get(1, 0)), self._value(b"".join(read_texts(message, 2)[-1:]))
 
     def _value(self, message: bytes) -> str:
-        for key, value in fields(message):
+        for key, value in parse_fields(message):
             if key == 1 and isinstance(value, bytes):
                 return value.decode("utf-8", "replace")
             if key in (2, 3) and isinstance(value, int):
-                return str(signed(value))
+                return str(to_signed(value))
             if key == 8 and isinstance(value, int):
                 return self.text(value)
         return ""
 
     def _module(self, row: bytes) -> ModuleInfo:
-        found = numbers(row)
-        given = dict(self.attribute(at) for at in indices(row, 5))
+        found = parse_numbers(row)
+        given = dict(self.attribute(at) for at in read_indices(row, 5))
         build_id = next((given[name] for name in _BUILD_IDS if given.get(name)), "")
         span = found.get(1, 0), found.get(2, 0), found.get(3, 0)
         return ModuleInfo(self.text(found.get(4, 0)), build_id, *span, True, False)
 
     def _frame(self, row: bytes) -> Frame:
-        found = numbers(row)
+        found = parse_numbers(row)
         at, address = found.get(1, 0), found.get(2, 0)
         module = _entry(self.modules, at, "mapping") if at else None
         rel = (address - module.start + module.offset) % (1 << 64) if module is not None else 0
         title = f"{module.name}+{rel:#x}" if module is not None and module.path else f"{address:#x}"
-        lines = tuple(self._line(numbers(each)) for each in texts(row, 3))
+        lines = tuple(self._line(parse_numbers(each)) for each in read_texts(row, 3))
         title = lines[-1].function if lines else title
         self._letters += sum(len(each.function) + len(each.system_name) + len(each.file or "") for each in lines)
         self._letters += len(module.path) + len(module.build_id) if module is not None else 0
-        if self._letters > MOST_LETTERS:
-            raise FormatError("otlp", 0, f"names of more than {MOST_LETTERS:,} letters, counted for each location")
-        given = dict(self.attribute(each) for each in indices(row, 4)).get("profile.frame.type", "")
+        if self._letters > MAX_LETTERS:
+            raise FormatError("otlp", 0, f"names of more than {MAX_LETTERS:,} letters, counted for each location")
+        given = dict(self.attribute(each) for each in read_indices(row, 4)).get("profile.frame.type", "")
         kind = _KINDS.get(given, FrameKind.INTERPRETER) if given else FrameKind.NATIVE
         if not given and not address and module is None:
             kind = FrameKind.MARKER if title.startswith("[") else FrameKind.INTERPRETER
@@ -159,7 +174,7 @@ class _Dictionary:
 
     def _line(self, row: dict[int, int]) -> Line:
         name, system_name, file = _entry(self._functions, row.get(1, 0), "function")
-        return Line(name, system_name, 0, file, max(signed(row.get(2, 0)), 0))
+        return Line(name, system_name, 0, file, max(to_signed(row.get(2, 0)), 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,25 +194,25 @@ class _OtlpProfile:
     """
 
     def __init__(self, message: bytes, dictionary: _Dictionary) -> None:
-        rows, header = grouped(message)
+        rows, header = group_fields(message)
         self.kind, self.period = (self._type(rows.get(key, [b""])[-1], dictionary) for key in (1, 5))
-        self._start_ns, self._length_ns = fixed64(message, 3), header.get(4, 0)
-        self._period_ns = max(signed(header.get(6, 0)), 0) if self.period.unit == "nanoseconds" else 0
+        self._start_ns, self._length_ns = read_fixed64(message, 3), header.get(4, 0)
+        self._period_ns = max(to_signed(header.get(6, 0)), 0) if self.period.unit == "nanoseconds" else 0
         self._samples = [self._sample(row) for row in rows.get(2, ())]
 
     def _type(self, row: bytes, dictionary: _Dictionary) -> ValueType:
-        found = numbers(row)
+        found = parse_numbers(row)
         return ValueType(dictionary.text(found.get(1, 0)), dictionary.text(found.get(2, 0)))
 
     def _sample(self, row: bytes) -> _OtlpSample:
-        values = [signed(each) for each in indices(row, 4)]
-        times = sum(len(each) for each in texts(row, 5)) // 8
+        values = [to_signed(each) for each in read_indices(row, 4)]
+        times = sum(len(each) for each in read_texts(row, 5)) // 8
         if not values and not times:
             raise FormatError("otlp", 0, "a sample without values and times: opentelemetry-proto before 1.10 wrote it?")
         value = sum(values) if values else times
-        if not 0 <= value <= _MOST_VALUE:
+        if not 0 <= value <= _MAX_VALUE:
             raise FormatError("otlp", 0, "values below 0, or too large")
-        return _OtlpSample(numbers(row).get(1, 0), tuple(indices(row, 2)), value, times)
+        return _OtlpSample(parse_numbers(row).get(1, 0), tuple(read_indices(row, 2)), value, times)
 
     def built(self, service: str, owner: ThreadInfo, dictionary: _Dictionary) -> Profile:
         """Build the profile.
@@ -219,19 +234,21 @@ class _OtlpProfile:
                 for at in locations:
                     if at not in frames:
                         frame = _entry(dictionary.frames, at, "location")
-                        frames[at] = builder.frame(_moved(frame, dictionary, builder))
+                        frames[at] = builder.add_frame(_moved(frame, dictionary, builder))
                 depths[sample.stack] = len(locations)
-                nodes[sample.stack] = builder.stack(frames[at] for at in reversed(locations))
+                nodes[sample.stack] = builder.add_stack(frames[at] for at in reversed(locations))
             dictionary.count(depths[sample.stack])
             if sample.attributes not in threads:
-                threads[sample.attributes] = builder.thread(self._thread(sample.attributes, owner, dictionary, builder))
+                threads[sample.attributes] = builder.add_thread(
+                    self._thread(sample.attributes, owner, dictionary, builder)
+                )
             each = (
                 sample.value if counted else sample.count or max(round(sample.value / (self._period_ns or 1 << 62)), 1)
             )
             values.append((each, sample.value * self._period_ns if counted else sample.value))
         owners = [threads[sample.attributes] for sample in self._samples]
         amounts = np.array(values, np.int64).reshape(-1, 2)
-        builder.add([nodes[sample.stack] for sample in self._samples], owners, 0, amounts)
+        builder.add_samples([nodes[sample.stack] for sample in self._samples], owners, 0, amounts)
         kinds = (_COUNT, self.period if counted else self.kind)
         return builder.build(About(service, kinds, "", self._start_ns, self._length_ns, max(self._period_ns, 1)))
 
@@ -240,17 +257,19 @@ class _OtlpProfile:
     ) -> ThreadInfo:
         given = dict(dictionary.attribute(at) for at in attributes)
         tid, name = _number(given.pop("thread.id", "")), given.pop("thread.name", "")
-        _, own = named((key, value) for key, value in given.items() if key not in (*_LEFT_OUT, *_OF_PROCESS, *SERVICE))
+        _, own = split_labels(
+            (key, value) for key, value in given.items() if key not in (*_LEFT_OUT, *_OF_PROCESS, *SERVICE)
+        )
         labels: Labels = tuple(sorted((dict(own) | dict(owner.labels)).items()))
-        if labels not in builder.labels and len(builder.labels) >= MOST_LABELLED:
-            raise FormatError("otlp", len(builder.labels), f"more than {MOST_LABELLED:,} sets of attributes")
+        if labels not in builder.labels and len(builder.labels) >= MAX_LABELLED:
+            raise FormatError("otlp", len(builder.labels), f"more than {MAX_LABELLED:,} sets of attributes")
         builder.labels.add(labels)
         return ThreadInfo(owner.pid, tid, name, owner.process, labels=labels)
 
 
 def _moved(frame: Frame, dictionary: _Dictionary, builder: Builder) -> Frame:
     """Return the frame with the builder's number of its module."""
-    return replace(frame, module=builder.module(dictionary.modules[frame.module])) if frame.module >= 0 else frame
+    return replace(frame, module=builder.add_module(dictionary.modules[frame.module])) if frame.module >= 0 else frame
 
 
 def _entry(table: Sequence[Entry], at: int, what: str) -> Entry:

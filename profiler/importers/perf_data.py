@@ -20,7 +20,7 @@ _LONGEST_SAID = 300
 _ELSEWHERE = "where perf is: perf script -F +pid > a.txt, which pyprof reads, too"
 
 
-def load(path: str) -> Profile:
+def load_perf_data(path: str) -> Profile:
     """Read a perf.data file without inlined functions, which take perf minutes.
 
     Raises:
@@ -52,7 +52,7 @@ def _printed(command: list[str], errors: IO[bytes], title: str) -> tuple[Profile
         output = perf.stdout
         assert output is not None
         try:
-            found = perf_script.of_lines(iter(lambda: output.readline(_LONGEST_LINE), b""), title)
+            found = perf_script.read_perf_script_lines(iter(lambda: output.readline(_LONGEST_LINE), b""), title)
         except BaseException:
             perf.kill()
             raise

@@ -39,15 +39,15 @@ _CLOCKS = ("cpu-clock", "task-clock")
 """Events whose period is nanoseconds of processor time."""
 _UNKNOWN, _DELETED, _PYTHON = "[unknown]", "(deleted)", "py::"
 _FIRST_LINES, _LONGEST = 1000, 1 << 16
-_MOST_OF_STACK = 1 << 17
+_MAX_OF_STACK = 1 << 17
 """Maximum number of lines of a stack. perf unwinds at most 65,535 frames, each perhaps with a source line."""
-_MOST_KEPT = 1 << 26
+_MAX_KEPT = 1 << 26
 """Maximum number of bytes of the stacks that are cached by their text."""
-_MOST = 1 << 62
+_MAX_TOTAL = 1 << 62
 _NOT_KNOWN = -1
 
 
-def is_one(data: bytes) -> bool:
+def is_perf_script(data: bytes) -> bool:
     """Return True if the first line that is neither empty nor a comment is a sample."""
     start = data[:_LONGEST].splitlines(keepends=True)[:_FIRST_LINES]
     first = next((line for line in start if line.strip() and not line.startswith(b"#")), b"")
@@ -55,17 +55,17 @@ def is_one(data: bytes) -> bool:
     return found is not None and (found["event"] is not None or not found["rest"].strip())
 
 
-def read(data: bytes, title: str) -> Profile:
+def read_perf_script(data: bytes, title: str) -> Profile:
     """Read the printed samples.
 
     Raises:
         FormatError: No line is a sample.
         OverflowError: A number is too large for a Profile.
     """
-    return of_lines(BytesIO(data), title)
+    return read_perf_script_lines(BytesIO(data), title)
 
 
-def of_lines(lines: Iterable[bytes], title: str) -> Profile:
+def read_perf_script_lines(lines: Iterable[bytes], title: str) -> Profile:
     """Read the samples of the first sample's event.
 
     Raises:
@@ -100,8 +100,8 @@ class _Reader:
         header: re.Match[bytes] | None = None
         stack: list[bytes] = []
         for line in lines:
-            if len(stack) > _MOST_OF_STACK:
-                raise FormatError("line", 0, f"a stack of more than {_MOST_OF_STACK:,} lines")
+            if len(stack) > _MAX_OF_STACK:
+                raise FormatError("line", 0, f"a stack of more than {_MAX_OF_STACK:,} lines")
             if line[:1] == b"\t" and header:
                 stack.append(line)
             elif not line.strip() or line[:1] == b"#":
@@ -139,10 +139,10 @@ class _Reader:
         text = b"".join(lines)
         node = self._nodes.get(text)
         if node is None:
-            frames = [self._builder.frame(frame) for frame in self._frames(lines)]
-            node = self._builder.stack(reversed(frames))
+            frames = [self._builder.add_frame(frame) for frame in self._frames(lines)]
+            node = self._builder.add_stack(reversed(frames))
             self._kept += len(text)
-            if self._kept > _MOST_KEPT:
+            if self._kept > _MAX_KEPT:
                 self._nodes.clear()
                 self._kept = 0
             self._nodes[text] = node
@@ -178,7 +178,7 @@ class _Reader:
         lookup = max(code.address - (not innermost), 0)
         module = -1
         if kind is FrameKind.NATIVE and code.file not in ("", _UNKNOWN, "inlined"):
-            module = self._builder.module(ModuleInfo(code.file, "", 0, 0, 0, bool(lines), False))
+            module = self._builder.add_module(ModuleInfo(code.file, "", 0, 0, 0, bool(lines), False))
         if not title:
             title = f"{base_name(code.file)}+{code.address:#x}" if module >= 0 else f"{code.address:#x}"
         return Frame(kind, code.address, lookup, code.address, module, tuple(lines), Trust.CONTEXT, title)
@@ -187,7 +187,7 @@ class _Reader:
         rows = np.array(self._rows, np.int64).reshape(-1, 6)
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         first, last = int(rows[0, 0]), int(rows[-1, 0])
-        if rows[:, 5].sum(dtype=np.float64) >= _MOST:
+        if rows[:, 5].sum(dtype=np.float64) >= _MAX_TOTAL:
             raise OverflowError("the values of all samples together are too large")
         types, period = [ValueType("samples", "count")], 1
         if self._event in _CLOCKS:
@@ -197,7 +197,7 @@ class _Reader:
             types.append(ValueType(self._event, "count"))
         threads = {key: self._thread(*key) for key in self._names}
         for at, pid, tid, _, node, value in rows.tolist():
-            self._builder.sample(node, (1, value)[: len(types)], threads[pid, tid], at - first)
+            self._builder.add_sample(node, (1, value)[: len(types)], threads[pid, tid], at - first)
         more = ""
         if self._others:
             names = ", ".join(sorted(self._others)[:5])

@@ -18,8 +18,8 @@ from pyprof.errors import FormatError
 from pyprof.importers import evidence
 from pyprof.importers.builder import NOBODY, About, Builder
 from pyprof.importers.pprof_frames import FrameTables, text_at
-from pyprof.importers.pprof_samples import AT_ONCE, Samples, samples
-from pyprof.importers.protobuf import MOST_ROWS, Grouped, numbers, repeated, signed
+from pyprof.importers.pprof_samples import AT_ONCE, Samples, read_samples
+from pyprof.importers.protobuf import MAX_ROWS, Grouped, decode_repeated, parse_numbers, to_signed
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, MOST, RESERVED, Labels
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
@@ -29,19 +29,19 @@ from pyprof.model.summary import Summary
 from pyprof.records import replace
 
 _GZIP = b"\x1f\x8b"
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 """Maximum size of an inflated file in bytes."""
 _MOST_TIMES, _FEW_BYTES = 50, 1 << 20
 """Limits for data from an untrusted sender: it may inflate to the larger of this multiple of its size and this number
 of bytes. Segments inflate to twice their size.
 """
-_MOST_SUM = 1 << 60
+_MAX_SUM = 1 << 60
 """Maximum sum of the values of a file, so that sums over several files still fit into an int64."""
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
 """Maximum number of stacks that are cached from file to file, and maximum size of one in bytes."""
-_MOST_TYPES = 100
+_MAX_TYPES = 100
 """Maximum number of value types; a push makes one segment for each."""
-MOST_LABELLED = 10_000
+MAX_LABELLED = 10_000
 """Maximum number of different sets of labels that samples may have."""
 
 SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING, TIME, DURATION, PERIOD, DEFAULT = (
@@ -50,11 +50,11 @@ SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING, TIME, DURATION, PERIOD
 )
 
 
-def is_one(data: bytes) -> bool:
+def is_pprof(data: bytes) -> bool:
     return data.startswith(_GZIP) or data[:1] == b"\x0a"
 
 
-def read(data: bytes, title: str) -> Profile:
+def read_pprof(data: bytes, title: str) -> Profile:
     """Read a pprof file.
 
     Raises:
@@ -77,7 +77,7 @@ def read_into(
     Args:
         since_ns: Origin of the sample times, None for the file's start.
         wanted: Returns True for value types that are read. Nothing is added from other files or from refused ones.
-        most: See inflated().
+        most: See inflate().
 
     Raises:
         FormatError: The file is broken.
@@ -85,17 +85,17 @@ def read_into(
         WorkLimitExceeded: The file exceeds the builder's limits.
         TooManyRows: The file exceeds the builder's limits.
     """
-    return _Reader(inflated(data, most), builder).about(title, since_ns, wanted)
+    return _Reader(inflate(data, most), builder).about(title, since_ns, wanted)
 
 
-def inflated(data: bytes, most: int | None = None) -> bytes:
+def inflate(data: bytes, most: int | None = None) -> bytes:
     """Inflate gzipped data; return other data unchanged.
 
     Gzip states the inflated size at its end. Data from an untrusted sender that states more than _MOST_TIMES its own
     size is refused before anything is inflated, and no more than the stated size is inflated.
 
     Args:
-        most: Maximum inflated size of data from an untrusted sender; None for a file, which may have _MOST_BYTES.
+        most: Maximum inflated size of data from an untrusted sender; None for a file, which may have _MAX_BYTES.
 
     Raises:
         FormatError: The data is broken or too large.
@@ -103,9 +103,9 @@ def inflated(data: bytes, most: int | None = None) -> bytes:
     if not is_gzipped(data):
         return data
     if most is None:
-        most = _MOST_BYTES
+        most = _MAX_BYTES
     else:
-        most, stated = min(most, max(_MOST_TIMES * len(data), _FEW_BYTES)), stated_size(data)
+        most, stated = min(most, max(_MOST_TIMES * len(data), _FEW_BYTES)), read_stated_size(data)
         if stated > most:
             raise FormatError("gzip", 0, f"it breaks off, or inflates to more than {most:,} bytes: it says {stated:,}")
         most = stated + 1  # zlib reads the end of the stream only if there is room for more
@@ -123,7 +123,7 @@ def is_gzipped(data: bytes) -> bool:
     return data.startswith(_GZIP)
 
 
-def stated_size(data: bytes) -> int:
+def read_stated_size(data: bytes) -> int:
     """Return the inflated size that gzipped data states at its end, which is modulo 4 GiB (RFC 1952, ISIZE)."""
     return int.from_bytes(data[-4:], "little") if is_gzipped(data) else len(data)
 
@@ -135,7 +135,7 @@ class _Reader:
 
     def __init__(self, data: bytes, builder: Builder) -> None:
         little = builder.little
-        self._message = Grouped(data, MOST_ROWS if little is None else little.samples)
+        self._message = Grouped(data, MAX_ROWS if little is None else little.samples)
         self._builder = builder
         self._message.read(evidence.STACKS, (LOCATION, FUNCTION))
         self._rows, self._header = self._message.rows, self._message.numbers
@@ -154,16 +154,16 @@ class _Reader:
         self._strings += [text.decode("utf-8", "surrogateescape") for text in rows[len(self._strings) :]]
 
     def about(self, title: str, since_ns: int | None, wanted: Callable[[tuple[ValueType, ...]], bool]) -> About:
-        types = [numbers(row) for row in self._rows.get(SAMPLE_TYPE, ())]
+        types = [parse_numbers(row) for row in self._rows.get(SAMPLE_TYPE, ())]
         kinds = [ValueType(self._text(row.get(1, 0)), self._text(row.get(2, 0))) for row in types]
-        if not 0 < len(kinds) <= _MOST_TYPES:
-            raise FormatError("pprof", len(kinds), f"types of values: one to {_MOST_TYPES} may be there")
+        if not 0 < len(kinds) <= _MAX_TYPES:
+            raise FormatError("pprof", len(kinds), f"types of values: one to {_MAX_TYPES} may be there")
         default = self._text(self._header.get(DEFAULT, 0))
         primary = next((at for at, kind in enumerate(kinds) if kind.type == default), len(kinds) - 1)
         order = [*(at for at in range(len(kinds)) if at != primary), primary]
-        start_ns = signed(self._header.get(TIME, 0))
+        start_ns = to_signed(self._header.get(TIME, 0))
         ordered = tuple(kinds[at] for at in order)
-        length_ns, period_ns = signed(self._header.get(DURATION, 0)), signed(self._header.get(PERIOD, 0))
+        length_ns, period_ns = to_signed(self._header.get(DURATION, 0)), to_signed(self._header.get(PERIOD, 0))
         about = About(title, ordered, "", start_ns, length_ns, period_ns)
         about.check()
         if wanted(ordered):
@@ -171,7 +171,7 @@ class _Reader:
         left_out = ", ".join(sorted(self._left_out)[:5])
         more = said("labels_left_out", labels=left_out) if self._left_out else ""
         known = evidence.FIELD in self._rows
-        done = evidence.of_summary(self._rows[evidence.FIELD][-1]) if known else Summary()
+        done = evidence.read_summary(self._rows[evidence.FIELD][-1]) if known else Summary()
         return replace(about, note=said("read_from_pprof", more=more), done=done, evidence=known)
 
     def _text(self, at: int) -> str:
@@ -181,25 +181,25 @@ class _Reader:
         """Return the number of the frame by the id of its location; wanted are ids, None for all."""
         self._message.read()
         self._read_strings()
-        return self._frames.read(self._rows.get(FUNCTION, ()), self._rows.get(LOCATION, ()), wanted)
+        return self._frames.read_frames(self._rows.get(FUNCTION, ()), self._rows.get(LOCATION, ()), wanted)
 
     def _samples(self, order: list[int], time_ns: int) -> None:
         digests = self._digests()
         stated = iter(digests)
-        self._frames.take_modules(self._rows.get(MAPPING, ()))
+        self._frames.read_modules(self._rows.get(MAPPING, ()))
         if not digests:
             self._frame_of = self._read_frames(None)
         total = 0.0
-        for some in samples(self._rows.get(SAMPLE, ()), self._thread):
+        for some in read_samples(self._rows.get(SAMPLE, ()), self._thread):
             stacks = self._stacks_of(list(islice(stated, len(some))), some)
-            amounts, begin = repeated(some.values)
+            amounts, begin = decode_repeated(some.values)
             if (wrong := np.flatnonzero(np.diff(begin) != len(order))).size:
                 raise FormatError("pprof", int(wrong[0]), "a sample has more or fewer values than there are types")
             in_order = amounts.view(np.int64).reshape(-1, len(order))[:, order]
             total += largest_sum(in_order)
-            if total >= _MOST_SUM:
+            if total >= _MAX_SUM:
                 raise FormatError("pprof", 0, "values that are too large together")
-            self._builder.add(stacks, some.threads, time_ns, in_order)
+            self._builder.add_samples(stacks, some.threads, time_ns, in_order)
 
     def _digests(self) -> list[bytes]:
         """Return the digests of the stacks that the file states, [] if it does not state one for each sample."""
@@ -215,7 +215,7 @@ class _Reader:
         if not new:
             return [node for node in found if node is not None]
         self._builder.check_work(unknown=len(new))
-        ids, edges = repeated(some.stacks(new))
+        ids, edges = decode_repeated(some.stack_keys(new))
         self._builder.check_work(calls=len(ids))
         frames, bounds = self._looked_up(ids), edges.tolist()
         for at, node, (first, end) in zip(new, self._stacks(frames, bounds), pairwise(bounds), strict=True):
@@ -256,7 +256,7 @@ class _Reader:
             row = data[first * width : end * width]
             node = known.get(row)
             if node is None:
-                node = self._builder.stack(frames[first:end][::-1].tolist())
+                node = self._builder.add_stack(frames[first:end][::-1].tolist())
                 if len(row) <= _LONGEST_STACK:
                     if len(known) >= _MOST_STACKS:
                         known.clear()
@@ -268,24 +268,24 @@ class _Reader:
         """Parse a label. Threads have many labels in common, so each is parsed once."""
         found = self._labels.get(data)
         if found is None:
-            row = numbers(data)
+            row = parse_numbers(data)
             key = self._text(row.get(1, 0))
-            found = key, self._text(row[2]) if row.get(2) else str(signed(row.get(3, 0)))
-            if len(self._labels) < MOST_LABELLED:
+            found = key, self._text(row[2]) if row.get(2) else str(to_signed(row.get(3, 0)))
+            if len(self._labels) < MAX_LABELLED:
                 self._labels[data] = found
         return found
 
     def _thread(self, rows: Iterable[bytes]) -> int:
         self._threads += 1
         self._builder.check_work(threads=self._threads)
-        return self._builder.thread(self._info(dict(map(self._label, rows))))
+        return self._builder.add_thread(self._info(dict(map(self._label, rows))))
 
     def _info(self, labels: dict[str, str]) -> ThreadInfo:
         if not labels:
             return NOBODY
         known = self._builder.labels
         own: Labels = tuple(sorted((name, value) for name, value in labels.items() if name not in RESERVED))
-        if own not in known and (len(known) >= MOST_LABELLED or not _fit(own)):
+        if own not in known and (len(known) >= MAX_LABELLED or not _fit(own)):
             self._left_out |= {name[:LONGEST] for name, _ in own}
             own = ()
         known.add(own)

@@ -8,12 +8,12 @@ from collections.abc import Container, Iterable, Sequence
 from pyprof.errors import FormatError
 from pyprof.importers import evidence
 from pyprof.importers.builder import Builder, ReadFrame
-from pyprof.importers.protobuf import MOST_ROWS, columns, fields, numbers, packed, signed
+from pyprof.importers.protobuf import MAX_ROWS, pack_number, parse_fields, parse_numbers, read_columns, to_signed
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stack_digest import of_frame
 from pyprof.records import replace
 
-MOST_LETTERS = 1 << 28
+MAX_LETTERS = 1 << 28
 """Maximum number of characters in the names of all locations; a name counts for each location that has it."""
 MOST_MEMORY, _LINE = 1 << 16, 200
 """Maximum size in bytes of a frame that is cached (ReadFrame.memory), and size of a line without its texts."""
@@ -40,16 +40,16 @@ class FrameTables:
         self._places: dict[int, tuple[int, *tuple[str | int, ...]]] = {-1: (0,)}
         self._letters = self._made = 0
 
-    def take_modules(self, mappings: Iterable[bytes]) -> None:
+    def read_modules(self, mappings: Iterable[bytes]) -> None:
         """Read the mappings; this must happen before frames are read."""
-        for row in map(numbers, mappings):
+        for row in map(parse_numbers, mappings):
             path, build_id = (text_at(self._strings, row.get(key, 0)) for key in (5, 6))
             span = row.get(2, 0), row.get(3, 0), row.get(4, 0)
             info = ModuleInfo(path, build_id, *span, bool(row.get(7)), bool(row.get(9)))
-            module = self._modules[row.get(1, 0)] = self._builder.module(info)
+            module = self._modules[row.get(1, 0)] = self._builder.add_module(info)
             self._places[module] = (info.start - info.offset, path, build_id) if build_id else (0, path, *span)
 
-    def read(
+    def read_frames(
         self, functions: Sequence[bytes], locations: Iterable[bytes], wanted: Container[int] | None
     ) -> dict[int, int]:
         """Return the number of the frame by the id of its location.
@@ -75,21 +75,21 @@ class FrameTables:
                 found_by = usual[4] or b""
             else:
                 head = {}
-                for key, value in fields(location):
+                for key, value in parse_fields(location):
                     if isinstance(value, int):
                         head[key] = value
                     elif key == 4:
                         lines.append(value)
                     elif key == evidence.FIELD:
                         found_by = value
-                heads.append(b"".join(packed(key << 3) + packed(head[key]) for key in _HEAD if key in head))
-            if len(lines) > MOST_ROWS:
-                raise FormatError("pprof", len(lines), f"more than {MOST_ROWS:,} lines of locations")
+                heads.append(b"".join(pack_number(key << 3) + pack_number(head[key]) for key in _HEAD if key in head))
+            if len(lines) > MAX_ROWS:
+                raise FormatError("pprof", len(lines), f"more than {MAX_ROWS:,} lines of locations")
             spans.append((first, len(lines), found_by))
-        return self._numbered(columns(heads, _HEAD), self._lines(lines, self._functions(functions)), spans)
+        return self._numbered(read_columns(heads, _HEAD), self._lines(lines, self._functions(functions)), spans)
 
     def _functions(self, rows: Sequence[bytes]) -> dict[int, FunctionNames]:
-        ids, *texts = columns(rows, (1, 2, 3, 4))
+        ids, *texts = read_columns(rows, (1, 2, 3, 4))
         text_at(self._strings, max(map(max, texts)) if ids else 0)
         known_texts = self._strings.__getitem__
         return {
@@ -98,11 +98,11 @@ class FrameTables:
         }
 
     def _lines(self, rows: list[bytes], functions: dict[int, FunctionNames]) -> list[FunctionLine]:
-        ids, numbers_of = columns(rows, (1, 2))
+        ids, numbers_of = read_columns(rows, (1, 2))
         unknown = next((id_ for id_ in ids if id_ not in functions), None)
         if unknown is not None:
             raise FormatError("pprof", unknown, "a function that does not exist")
-        return [(functions[id_], max(signed(line), 0)) for id_, line in zip(ids, numbers_of, strict=True)]
+        return [(functions[id_], max(to_signed(line), 0)) for id_, line in zip(ids, numbers_of, strict=True)]
 
     def _numbered(
         self, heads: list[list[int]], lines: list[FunctionLine], spans: list[tuple[int, int, bytes]]
@@ -133,12 +133,12 @@ class FrameTables:
 
     def _add(self, made: ReadFrame, module: int, address: int) -> int:
         self._letters += made.letters
-        if self._letters > MOST_LETTERS:
-            raise FormatError("pprof", 0, f"names of more than {MOST_LETTERS:,} letters, counted for each location")
+        if self._letters > MAX_LETTERS:
+            raise FormatError("pprof", 0, f"names of more than {MAX_LETTERS:,} letters, counted for each location")
         frame = made.frame
         if frame.module != module or frame.pc != address:
             frame = replace(frame, module=module, pc=address, lookup=address)
-        number = self._builder.known[made.digest, module] = self._builder.frame(frame)
+        number = self._builder.known[made.digest, module] = self._builder.add_frame(frame)
         self._builder.digests.setdefault(number, made.digest)
         return number
 
@@ -165,7 +165,7 @@ def _frame(
     if named and not address and module < 0:
         kind = FrameKind.MARKER if named[-1].function.startswith("[") else FrameKind.INTERPRETER
     title = named[-1].function if named else title
-    found = evidence.of_frame(found_by, kind, title)
+    found = evidence.read_frame_evidence(found_by, kind, title)
     shown = () if found.kind is FrameKind.MARKER else named
     return Frame(found.kind, address, address, rel, module, shown, found.trust, title, found.mark)
 
@@ -188,4 +188,4 @@ def _id(location: bytes) -> int:
             return location[1]
         if location[2] < 0x80:
             return location[1] & 0x7F | location[2] << 7
-    return numbers(location).get(1, 0)
+    return parse_numbers(location).get(1, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.importers.protobuf import fields, packed, sizes_of
+from pyprof.importers.protobuf import pack_number, parse_fields, row_sizes
 
 AT_ONCE = 1 << 22
 """Number of bytes of rows that are read together."""
@@ -42,16 +42,16 @@ class Samples:
     def __len__(self) -> int:
         return len(self.values)
 
-    def stacks(self, wanted: Iterable[int]) -> list[bytes]:
+    def stack_keys(self, wanted: Iterable[int]) -> list[bytes]:
         joined, spans, unusual = self._joined, self._spans, self._unusual
         return [unusual[at] if at in unusual else joined[spans[at][0] : spans[at][1] - 2] for at in wanted]
 
-    def put(self, at: int, locations: bytes, values: bytes, thread: int) -> None:
+    def set_row(self, at: int, locations: bytes, values: bytes, thread: int) -> None:
         """Set a row that does not have the usual form."""
         self._unusual[at], self.values[at], self.threads[at] = locations, values, thread
 
 
-def samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], int]) -> Iterator[Samples]:
+def read_samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], int]) -> Iterator[Samples]:
     """Yield the samples in batches.
 
     Args:
@@ -67,14 +67,14 @@ def samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], int]) 
         found = Samples(some)
         for tail in dict.fromkeys(found.tails):
             if tail not in known:
-                labels = fields(tail)
+                labels = parse_fields(tail)
                 usual = all(key == 3 and isinstance(value, bytes) for key, value in labels)
                 known[tail] = thread_of(value for _, value in labels if isinstance(value, bytes)) if usual else _UNKNOWN
         found.threads = [known[tail] for tail in found.tails]
         if _UNKNOWN in found.threads:
             for at, row in enumerate(some):
                 if found.threads[at] == _UNKNOWN:
-                    found.put(at, *_unusual(row, thread_of))
+                    found.set_row(at, *_unusual(row, thread_of))
         yield found
 
 
@@ -85,9 +85,9 @@ def _unusual(row: bytes, thread_of: Callable[[Iterable[bytes]], int]) -> tuple[b
         FormatError: The row is broken or too large.
     """
     parts: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
-    for key, value in fields(row):
+    for key, value in parse_fields(row):
         if key in parts:
-            parts[key].append(value if isinstance(value, bytes) else packed(value))
+            parts[key].append(value if isinstance(value, bytes) else pack_number(value))
     locations, values = b"".join(parts[1]), b"".join(parts[2])
     if max(len(locations), len(values)) > _LONGEST_ROW:
         raise FormatError("pprof", 0, f"a stack of more than {_LONGEST_ROW:,} bytes")
@@ -112,7 +112,7 @@ def _usual(joined: bytes, rows: Sequence[bytes]) -> list[list[int]]:
 
     A row is all zeros if its fields do not have the usual form, or if it has no labels.
     """
-    sizes = sizes_of(rows)
+    sizes = row_sizes(rows)
     ends = np.cumsum(sizes)
     starts = ends - sizes
     data = np.frombuffer(joined or b"\0", np.uint8)

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from pyprof.errors import FormatError
 
 Field = tuple[int, int | bytes]
-MOST_FIELDS = 1 << 20
-"""Maximum number of fields of a message that is not read by grouped()."""
-MOST_ROWS = 1 << 22
-"""Maximum number of fields of one kind in a message that is read by grouped()."""
+MAX_FIELDS = 1 << 20
+"""Maximum number of fields of a message that is not read by group_fields()."""
+MAX_ROWS = 1 << 22
+"""Maximum number of fields of one kind in a message that is read by group_fields()."""
 _BITS = 64
 _LONGEST = 10
 """Maximum size of a varint in bytes."""
@@ -22,13 +22,13 @@ _FIXED = {1: 8, 5: 4}
 """Sizes of the wire types of fixed width, which are skipped."""
 
 
-def fields(data: bytes) -> list[Field]:
+def parse_fields(data: bytes) -> list[Field]:
     """Return (number, value) of each field in the order of the message; varints are unsigned."""
     found: list[Field] = []
     at, end = 0, len(data)
     while at < end:
-        if len(found) >= MOST_FIELDS:
-            raise FormatError("protobuf", at, f"a message of more than {MOST_FIELDS:,} fields")
+        if len(found) >= MAX_FIELDS:
+            raise FormatError("protobuf", at, f"a message of more than {MAX_FIELDS:,} fields")
         if at + 1 < end and (tag := data[at]) >= 0x80 > data[at + 1]:  # most varints have one or two bytes
             tag, at = tag & 0x7F | data[at + 1] << 7, at + 2
         else:
@@ -66,7 +66,7 @@ class Grouped:
         numbers: Last value of the fields that are varints, by their numbers.
     """
 
-    def __init__(self, data: bytes, most: int = MOST_ROWS) -> None:
+    def __init__(self, data: bytes, most: int = MAX_ROWS) -> None:
         self.rows: defaultdict[int, list[bytes]] = defaultdict(list)
         self.numbers: dict[int, int] = {}
         self._data, self._at, self._most = data, 0, most
@@ -133,7 +133,7 @@ def _like(data: bytes, at: int, tag: int, rows: list[bytes], room: int) -> int:
     return at
 
 
-def grouped(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
+def group_fields(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
     """Return the fields of a message that has very many.
 
     Returns:
@@ -144,12 +144,12 @@ def grouped(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
     return found.rows, found.numbers
 
 
-def numbers(data: bytes) -> dict[int, int]:
+def parse_numbers(data: bytes) -> dict[int, int]:
     """Return the last value of each field that is a varint."""
-    return {key: value for key, value in fields(data) if isinstance(value, int)}
+    return {key: value for key, value in parse_fields(data) if isinstance(value, int)}
 
 
-def fixed64(data: bytes, key: int) -> int:
+def read_fixed64(data: bytes, key: int) -> int:
     """Return the last 64-bit fixed field with a number, 0 if there is none."""
     found = at = 0
     while at < len(data):
@@ -169,18 +169,20 @@ def fixed64(data: bytes, key: int) -> int:
     return found
 
 
-def texts(data: bytes, key: int) -> list[bytes]:
+def read_texts(data: bytes, key: int) -> list[bytes]:
     """Return the fields with a number that are bytes."""
-    return [value for each, value in fields(data) if each == key and isinstance(value, bytes)]
+    return [value for each, value in parse_fields(data) if each == key and isinstance(value, bytes)]
 
 
-def indices(data: bytes, key: int) -> list[int]:
+def read_indices(data: bytes, key: int) -> list[int]:
     """Return a repeated integer field, packed or not."""
-    rows = [value if isinstance(value, bytes) else packed(value) for each, value in fields(data) if each == key]
-    return [int(each) for each in repeated(rows)[0]]
+    rows = [
+        value if isinstance(value, bytes) else pack_number(value) for each, value in parse_fields(data) if each == key
+    ]
+    return [int(each) for each in decode_repeated(rows)[0]]
 
 
-def repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def decode_repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """Decode packed rows.
 
     Returns:
@@ -189,7 +191,7 @@ def repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray
     data = np.frombuffer(b"".join(rows), np.uint8)
     last = data < 0x80
     ends = np.flatnonzero(last)
-    sizes = sizes_of(rows)
+    sizes = row_sizes(rows)
     edges = np.append(0, np.cumsum(sizes))
     if not last[edges[1:][sizes > 0] - 1].all():
         raise FormatError("protobuf", len(data), "a number does not end")
@@ -203,16 +205,16 @@ def repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray
     return numbers, np.append(0, np.cumsum(last))[edges]
 
 
-def sizes_of(rows: Sequence[bytes]) -> npt.NDArray[np.int64]:
+def row_sizes(rows: Sequence[bytes]) -> npt.NDArray[np.int64]:
     return np.fromiter(map(len, rows), np.int64, len(rows))
 
 
-def columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
+def read_columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
     """Return the varint fields of many messages: a list for each key, with 0 if a message lacks it."""
-    words, edges = repeated(rows)
+    words, edges = decode_repeated(rows)
     tags = words[::2]
     if (np.diff(edges) % 2).any() or (tags & np.uint64(7)).any():  # there are fields of other kinds
-        found = [numbers(row) for row in rows]
+        found = [parse_numbers(row) for row in rows]
         return [[row.get(key, 0) for row in found] for key in keys]
     row_of = np.repeat(np.arange(len(rows)), np.diff(edges) // 2)
     result = np.zeros((len(keys), len(rows)), np.uint64)
@@ -222,8 +224,8 @@ def columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
     return [column.tolist() for column in result]
 
 
-def packed(number: int) -> bytes:
-    """Encode a number as a row for repeated()."""
+def pack_number(number: int) -> bytes:
+    """Encode a number as a row for decode_repeated()."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -232,7 +234,7 @@ def packed(number: int) -> bytes:
     return bytes(found)
 
 
-def signed(number: int) -> int:
+def to_signed(number: int) -> int:
     """Convert an unsigned 64-bit number to an int64."""
     return number - (1 << _BITS) if number >> (_BITS - 1) else number
 

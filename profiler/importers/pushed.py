@@ -25,7 +25,7 @@ class PushedProfile:
     profile: Profile
 
 
-def named(pairs: Iterable[tuple[str, str]]) -> tuple[str, Labels]:
+def split_labels(pairs: Iterable[tuple[str, str]]) -> tuple[str, Labels]:
     """Return the service and the labels, without the sender's internal ones (`__name__`) and those of threads.
 
     Raises:
@@ -45,7 +45,7 @@ def named(pairs: Iterable[tuple[str, str]]) -> tuple[str, Labels]:
         raise FormatError("labels", 0, error.message) from None
 
 
-def labelled(profile: Profile, labels: Labels) -> Profile:
+def add_labels(profile: Profile, labels: Labels) -> Profile:
     """Add labels to all threads; they replace the threads' labels of the same names.
 
     Raises:
@@ -58,7 +58,7 @@ def labelled(profile: Profile, labels: Labels) -> Profile:
     return replace(profile, threads=tuple(threads))
 
 
-def by_kind(profile: Profile) -> Iterator[Profile]:
+def split_by_value_type(profile: Profile) -> Iterator[Profile]:
     """Yield one profile for each value type that is not a count, with the count before it if there is one.
 
     If there are only counts, each becomes a profile.

@@ -18,26 +18,26 @@ import orjson
 
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
-from pyprof.importers.protobuf import texts
-from pyprof.importers.pushed import PushedProfile, by_kind, labelled, named
+from pyprof.importers.protobuf import read_texts
+from pyprof.importers.pushed import PushedProfile, add_labels, split_by_value_type, split_labels
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 
-MOST_PROFILES = 1000
+MAX_PROFILES = 1000
 """Maximum number of profiles in one request."""
-MOST_BYTES = 1 << 27
+MAX_BYTES = 1 << 27
 """Maximum inflated size in bytes of all profiles of one request."""
 JSON = "application/json"
 _NAME = re.compile(r"([^{}]{1,1000})(?:\{(.{0,60000})\})?")
 _BOUNDARY = re.compile(r'multipart/form-data;.*\bboundary="?([\w\'()+,./:=? -]{1,70})"?', re.IGNORECASE)
 _FIELD = re.compile(rb'\bname="?(\w{1,40})"?')
-_MOST_PARTS = 16
+_MAX_PARTS = 16
 _SECONDS, _MILLISECONDS = 10**11, 10**14
 """Times below these are in seconds or milliseconds, because senders use different units."""
 
 
-def ingest(words: Mapping[str, str], content_type: str, body: bytes) -> list[PushedProfile]:
+def read_pyroscope_ingest(words: Mapping[str, str], content_type: str, body: bytes) -> list[PushedProfile]:
     """Read Pyroscope's POST /ingest?name=app{k=v}&from=&until=&format=pprof.
 
     Args:
@@ -54,19 +54,17 @@ def ingest(words: Mapping[str, str], content_type: str, body: bytes) -> list[Pus
         raise FormatError("ingest", 0, "name is no application with labels: app{env=prod}")
     pairs = [pair.partition("=") for pair in (match[2] or "").split(",") if pair.strip()]
     given = {name.strip(): value.strip().strip('"') for name, _, value in pairs}
-    service, labels = named({"service_name": match[1].strip(), **given}.items())
+    service, labels = split_labels({"service_name": match[1].strip(), **given}.items())
     if form is not None:
         parts = _form(body, form[1].encode())
         if "profile" not in parts:
             raise FormatError("ingest", 0, "the form has no part named profile")
         body = parts["profile"]
     span = _moment(words.get("from", "")), _moment(words.get("until", ""))
-    return [
-        PushedProfile(service, _timed(profile, *span)) for profile in _profiles(body, service, labels, [MOST_BYTES])
-    ]
+    return [PushedProfile(service, _timed(profile, *span)) for profile in _profiles(body, service, labels, [MAX_BYTES])]
 
 
-def push(content_type: str, body: bytes) -> list[PushedProfile]:
+def read_pyroscope_push(content_type: str, body: bytes) -> list[PushedProfile]:
     """Read Pyroscope's push.v1.PusherService/Push in the Connect protocol.
 
     Raises:
@@ -76,7 +74,7 @@ def push(content_type: str, body: bytes) -> list[PushedProfile]:
     return list(_pushed(series))
 
 
-def write_raw(content_type: str, body: bytes) -> list[PushedProfile]:
+def read_parca_write(content_type: str, body: bytes) -> list[PushedProfile]:
     """Read Parca's POST /profiles/writeraw.
 
     Raises:
@@ -95,12 +93,12 @@ def _is_json(content_type: str) -> bool:
 
 
 def _pushed(series: Iterator[Series]) -> Iterator[PushedProfile]:
-    room, count = [MOST_BYTES], 0
+    room, count = [MAX_BYTES], 0
     for pairs, profiles in series:
-        service, labels = named(pairs)
+        service, labels = split_labels(pairs)
         count += len(profiles)
-        if count > MOST_PROFILES:
-            raise FormatError("push", count, f"more than {MOST_PROFILES:,} profiles in one request")
+        if count > MAX_PROFILES:
+            raise FormatError("push", count, f"more than {MAX_PROFILES:,} profiles in one request")
         for data in profiles:
             yield from (PushedProfile(service, each) for each in _profiles(data, service, labels, room))
 
@@ -109,29 +107,29 @@ def _profiles(data: bytes, service: str, labels: Labels, room: list[int]) -> Ite
     """Yield the profiles in one pprof file; room[0] is the number of bytes left, which is reduced by the inflated
     size.
     """
-    if len(whole := pprof.inflated(data, max(room[0], 1))) > room[0]:
-        raise FormatError("push", room[0], f"the profiles of one request have more than {MOST_BYTES:,} bytes")
+    if len(whole := pprof.inflate(data, max(room[0], 1))) > room[0]:
+        raise FormatError("push", room[0], f"the profiles of one request have more than {MAX_BYTES:,} bytes")
     if whole is not data and pprof.is_gzipped(whole):
         raise FormatError("gzip", 0, "gzip within gzip")
     room[0] -= len(whole)
     try:
-        found = pprof.read(whole, service)
+        found = pprof.read_pprof(whole, service)
     except OverflowError as error:
         raise FormatError("pprof", 0, str(error)) from None
-    yield from by_kind(labelled(found, labels))
+    yield from split_by_value_type(add_labels(found, labels))
 
 
 def _of_message(body: bytes, key: int, nested: bool) -> Iterator[Series]:
     """Yield the series of a protobuf request; nested means that labels are in a separate message."""
-    for row in texts(body, key):
-        sets = texts(row, 1)
-        pairs = [pair for each in sets for pair in texts(each, 1)] if nested else sets
+    for row in read_texts(body, key):
+        sets = read_texts(row, 1)
+        pairs = [pair for each in sets for pair in read_texts(each, 1)] if nested else sets
         labels = [(_text(pair, 1), _text(pair, 2)) for pair in pairs]
-        yield labels, [b"".join(texts(sample, 1)[-1:]) for sample in texts(row, 2)]
+        yield labels, [b"".join(read_texts(sample, 1)[-1:]) for sample in read_texts(row, 2)]
 
 
 def _text(message: bytes, key: int) -> str:
-    return b"".join(texts(message, key)[-1:]).decode("utf-8", "replace")
+    return b"".join(read_texts(message, key)[-1:]).decode("utf-8", "replace")
 
 
 def _of_json(body: bytes, within: str) -> Iterator[Series]:
@@ -176,7 +174,7 @@ def _form(body: bytes, boundary: bytes) -> dict[str, bytes]:
         FormatError: The form is broken.
     """
     parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
-    if len(parts) < 2 or len(parts) > _MOST_PARTS or parts[-1][:2] != b"--":
+    if len(parts) < 2 or len(parts) > _MAX_PARTS or parts[-1][:2] != b"--":
         raise FormatError("form", 0, "it does not end, or has too many parts")
     found = {}
     for part in parts[1:-1]:

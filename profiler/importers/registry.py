@@ -16,10 +16,10 @@ Read = Callable[[bytes, str], Profile]
 """Reads (data, title); raises FormatError."""
 
 FORMATS: dict[str, tuple[IsOne, Read]] = {
-    "speedscope": (speedscope.is_one, speedscope.read),
-    "pprof": (pprof.is_one, pprof.read),
-    "perf script": (perf_script.is_one, perf_script.read),
-    "collapsed": (collapsed.is_one, collapsed.read),
+    "speedscope": (speedscope.is_speedscope, speedscope.read_speedscope),
+    "pprof": (pprof.is_pprof, pprof.read_pprof),
+    "perf script": (perf_script.is_perf_script, perf_script.read_perf_script),
+    "collapsed": (collapsed.is_collapsed, collapsed.read_collapsed),
 }
 """Formats in the order in which they are tried."""
 
@@ -34,7 +34,7 @@ def load(path: str | PathLike[str]) -> Profile:
         RecordingError: The file is broken or its format is not known.
     """
     name = fspath(path)
-    return reader.load(name) if is_recording(name) else _foreign(name)
+    return reader.load_recording(name) if is_recording(name) else _foreign(name)
 
 
 def is_recording(path: str) -> bool:
@@ -48,11 +48,11 @@ def is_recording(path: str) -> bool:
 
 def _foreign(name: str) -> Profile:
     if read_bytes(name, len(perf_data.MAGIC)) == perf_data.MAGIC:
-        return perf_data.load(name)
+        return perf_data.load_perf_data(name)
     data = read_bytes(name)
     kind = "gzip"
     try:
-        plain = pprof.inflated(data)
+        plain = pprof.inflate(data)
         kind = next((kind for kind, (is_one, _) in FORMATS.items() if is_one(plain)), "" if plain is data else "pprof")
         if kind:
             _, read = FORMATS[kind]

@@ -11,19 +11,19 @@ from typing import Any
 import orjson
 
 from pyprof.errors import FormatError
-from pyprof.importers.builder import About, Builder, named
+from pyprof.importers.builder import About, Builder, function_frame
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said
 
 _NS = {"nanoseconds": 1, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
-_MOST = 2**62
+_MAX_NS = 2**62
 
 
-def is_one(data: bytes) -> bool:
+def is_speedscope(data: bytes) -> bool:
     return data[:64].lstrip()[:1] == b"{"
 
 
-def read(data: bytes, title: str) -> Profile:
+def read_speedscope(data: bytes, title: str) -> Profile:
     """Read a speedscope file.
 
     Raises:
@@ -43,7 +43,7 @@ def read(data: bytes, title: str) -> Profile:
 
 def _read(document: Any, title: str) -> Profile:
     builder = Builder()
-    frames = [builder.frame(_frame(entry)) for entry in document["shared"]["frames"]]
+    frames = [builder.add_frame(_frame(entry)) for entry in document["shared"]["frames"]]
     profiles = document["profiles"]
     units = {profile["unit"] for profile in profiles}
     if len(units) != 1:
@@ -56,10 +56,10 @@ def _read(document: Any, title: str) -> Profile:
         stacks = _evented if profile["type"] == "evented" else _sampled
         for node, weight in stacks(profile, builder, frames):
             weight = round(weight * _NS.get(unit, 1))
-            if not 0 <= weight < _MOST or at + weight >= _MOST:
+            if not 0 <= weight < _MAX_NS or at + weight >= _MAX_NS:
                 raise FormatError("speedscope", number, "a weight below 0, or too large")
             if weight:
-                builder.sample(node, (1, weight), thread, at if unit in _NS else 0)
+                builder.add_sample(node, (1, weight), thread, at if unit in _NS else 0)
             at += weight
         longest = max(longest, at)
     known = unit in _NS
@@ -73,7 +73,7 @@ def _read(document: Any, title: str) -> Profile:
 
 def _frame(entry: Any) -> Any:
     file, line = entry.get("file"), entry.get("line")
-    return named(
+    return function_frame(
         str(entry["name"]),
         str(file) if file else None,
         line if isinstance(line, int) and 0 < line < 1 << 31 else 0,
@@ -93,7 +93,7 @@ def _sampled(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[
     if len(samples) != len(weights):
         raise FormatError("speedscope", len(weights), "as many weights as samples are wanted")
     for stack, weight in zip(samples, weights, strict=True):
-        yield builder.stack(_known(frames, index) for index in stack), weight
+        yield builder.add_stack(_known(frames, index) for index in stack), weight
 
 
 def _evented(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[tuple[int, float]]:
@@ -109,7 +109,7 @@ def _evented(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[
         last = at
         if event["type"] == "O":
             inside.append(frame)
-            nodes.append(builder.stack((frame,), nodes[-1]))
+            nodes.append(builder.add_stack((frame,), nodes[-1]))
         elif inside and inside.pop() == frame:
             nodes.pop()
         else:

@@ -359,7 +359,7 @@ class FrameRows:
         start: (n + 1,) First row of each thread.
         waiting: (n,) Number of rows of activations that wait on the stack and are in no chain.
         awaiting: (n,) Number of rows of tasks that await the running one.
-        frames: (m, 4) uint64: address, code, instruction, hash of the code's head (see fold()).
+        frames: (m, 4) uint64: address, code, instruction, hash of the code's head (see hash_words()).
         flag: (m,) Owner of the frame, or whether it is an entry frame.
         tlbc: (m,) Copy of the bytecode that it runs (free-threaded builds).
         stand_start: (n + 1,) First marker of each thread.

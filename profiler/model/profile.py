@@ -218,9 +218,9 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """Return the flame graph's page in a frame for a notebook, or one line if the page has more than 8 MiB."""
-        from pyprof.exporters.notebook import of_profile
+        from pyprof.exporters.notebook import render_profile
 
-        return of_profile(self)
+        return render_profile(self)
 
     @property
     def total(self) -> int:
@@ -370,9 +370,9 @@ class Profile:
             UsageError: There is no such format.
             OutputError: The file cannot be written.
         """
-        from pyprof.exporters.save import save
+        from pyprof.exporters.save import save_profile
 
-        save(self, path, format, threads=threads, processes=processes, full_paths=full_paths)
+        save_profile(self, path, format, threads=threads, processes=processes, full_paths=full_paths)
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> DataFrame:
         """Return one row for each sample.

@@ -16,7 +16,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.file_access import below, current, debuginfod_cache
+from pyprof.objfile.file_access import current_opener, debuginfod_cache, open_below
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.formats import open_object_file
 
@@ -67,7 +67,7 @@ class DebugFiles:
         wanted = build_id.hex()
         for prefix in _prefixes(root):
             ways = list(self._in_debug_dirs(prefix, wanted, rights))
-            ways.append((partial(below, prefix, path, rights), path))
+            ways.append((partial(open_below, prefix, path, rights), path))
             for way in ways:
                 found = self._open(*way)
                 if found is not None and found.build_id == wanted:
@@ -80,7 +80,7 @@ class DebugFiles:
             debug = self._open(*name)
             if debug is not None and debug.build_id == file.build_id:
                 return debug
-        link = debug_link(file)
+        link = read_debug_link(file)
         if link is None:
             return None
         for name in self._by_link(link[0], path, root, rights):
@@ -99,7 +99,7 @@ class DebugFiles:
             return
         for prefix in _prefixes(root):
             yield from self._in_debug_dirs(prefix, build_id, rights)
-        yield partial(current().fetched, build_id), f"{debuginfod_cache()}/{build_id}/debuginfo"
+        yield partial(current_opener().open_downloaded, build_id), f"{debuginfod_cache()}/{build_id}/debuginfo"
 
     def _in_debug_dirs(self, prefix: str, build_id: str, rights: Rights | None) -> Iterator[_Way]:
         """Yield names whose only part from the target is the build ID.
@@ -108,7 +108,7 @@ class DebugFiles:
         """
         for folder in self._dirs:
             name = f"{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
-            yield partial(below, prefix, name, rights if prefix else None), name
+            yield partial(open_below, prefix, name, rights if prefix else None), name
 
     def _by_link(self, name: str, path: str, root: str, rights: Rights | None) -> Iterator[_Way]:
         folder = os.path.dirname(path)
@@ -116,7 +116,7 @@ class DebugFiles:
             return
         folders = [folder, f"{folder}/.debug", *(f"{debug_dir}{folder}" for debug_dir in self._dirs)]
         for prefix in _prefixes(root):
-            yield from ((partial(below, prefix, f"{each}/{name}", rights), f"{each}/{name}") for each in folders)
+            yield from ((partial(open_below, prefix, f"{each}/{name}", rights), f"{each}/{name}") for each in folders)
 
     def _open(self, way: Callable[[], int], name: str) -> ObjectFile | None:
         try:
@@ -133,10 +133,10 @@ class DebugFiles:
             self._diagnostics.count("unreadable debug file")
             return None
         finally:
-            io_deadline.close(fd)
+            io_deadline.close_descriptor(fd)
 
 
-def debug_link(file: ObjectFile) -> tuple[str, int] | None:
+def read_debug_link(file: ObjectFile) -> tuple[str, int] | None:
     """Return (file name, CRC) of .gnu_debuglink, or None if the file has none."""
     try:
         data = file.section(".gnu_debuglink")

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import IO
 
 from pyprof.errors import FormatError
-from pyprof.objfile.breakpad.symbol_server import TIMEOUT_S, Paced, RequestDeadline, new_file, opener
+from pyprof.objfile.breakpad.symbol_server import TIMEOUT_S, Paced, RequestDeadline, build_opener, write_new_file
 from pyprof.objfile.file_access import debuginfod_cache, is_build_id
 from pyprof.objfile.formats import open_object_file
 
@@ -28,7 +28,7 @@ KINDS = ("debuginfo", "executable")
 """Kinds of files that a server may have for a build ID. A program that was never stripped has no separate debug
 file.
 """
-MOST_BYTES = 8 << 30
+MAX_BYTES = 8 << 30
 """Maximum size of one file in bytes."""
 _CHUNK = 1 << 20
 _AT_ONCE = 4
@@ -40,12 +40,12 @@ def server_urls() -> tuple[str, ...]:
     return tuple(url.rstrip("/") for url in words if url.startswith(("http://", "https://")))
 
 
-def cached(build_id: str, kind: str) -> str:
+def cached_path(build_id: str, kind: str) -> str:
     """Return the path of a file in the cache, which need not exist."""
     return os.path.join(debuginfod_cache(), build_id, kind)
 
 
-def fetch(build_ids: Iterable[str], urls: Sequence[str], seconds: float) -> list[str]:
+def download_debug_files(build_ids: Iterable[str], urls: Sequence[str], seconds: float) -> list[str]:
     """Download files into the cache, as far as servers have them, and return descriptions of errors.
 
     Args:
@@ -55,7 +55,7 @@ def fetch(build_ids: Iterable[str], urls: Sequence[str], seconds: float) -> list
     """
     wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
     for build_id in dict.fromkeys(build_ids):
-        if is_build_id(build_id) and not any(_size(cached(build_id, kind)) for kind in KINDS):
+        if is_build_id(build_id) and not any(_size(cached_path(build_id, kind)) for kind in KINDS):
             wanted.put(build_id)
     until = time.monotonic() + seconds
     errors: list[str] = []
@@ -120,12 +120,15 @@ def _fetch_one(build_id: str, urls: Sequence[str], until: float, silent: set[str
 def _download(url: str, build_id: str, kind: str, until: float) -> None:
     left = until - time.monotonic()
     request = urllib.request.Request(url, headers={"User-Agent": "pyprof"})
-    with RequestDeadline(left) as deadline, opener(deadline).open(request, timeout=min(TIMEOUT_S, left)) as answer:
-        path = cached(build_id, kind)
+    with (
+        RequestDeadline(left) as deadline,
+        build_opener(deadline).open(request, timeout=min(TIMEOUT_S, left)) as answer,
+    ):
+        path = cached_path(build_id, kind)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         if os.path.exists(path):  # an empty file, which means that servers had none
             os.unlink(path)
-        with new_file(os.path.dirname(path), path) as file:
+        with write_new_file(os.path.dirname(path), path) as file:
             size = _copied(Paced(answer), file)
             expected = answer.headers.get("Content-Length", "")
             if deadline.passed or (expected.isdigit() and size < int(expected)):
@@ -139,7 +142,7 @@ def _copied(body: Paced, file: IO[bytes]) -> int:
     size = 0
     while data := body.read(_CHUNK):
         size += len(data)
-        if size > min(MOST_BYTES, shutil.disk_usage(f"/proc/self/fd/{file.fileno()}").free):
+        if size > min(MAX_BYTES, shutil.disk_usage(f"/proc/self/fd/{file.fileno()}").free):
             raise FormatError("debuginfod", size, "a file that is too large")
         file.write(data)
     return size

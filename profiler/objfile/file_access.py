@@ -1,8 +1,8 @@
 """The file system operations of all readers of object files. Readers call nothing else to open files.
 
 A process that may open files uses Opener itself. A process without rights installs an implementation that delegates to
-another process (`use`). Then the functions here are all that it can request. Every descriptor is readable, except that
-scratch() is writable too, and the caller closes it. All methods that return one raise OSError.
+another process (`use_opener`). Then the functions here are all that it can request. Every descriptor is readable,
+except that create_scratch_file() is writable too, and the caller closes it. All methods that return one raise OSError.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BUILD_ID = re.compile(r"[0-9a-f]{4,128}")
 class Opener:
     """Performs the operations with the rights of this process. The module's functions use the current Opener."""
 
-    def below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
+    def open_below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
         """Open a file by the name that a target has for it.
 
         Args:
@@ -34,21 +34,21 @@ class Opener:
             rights: Rights of the target, None for those of this process.
             follow: Follow a symbolic link in the last component too.
         """
-        found = foreign_path.find(root or "/", name, rights, follow=follow)
+        found = foreign_path.find_file(root or "/", name, rights, follow=follow)
         return _reopened(found, rights)
 
-    def mapped(self, pid: int, start: int, end: int) -> int:
+    def open_mapped(self, pid: int, start: int, end: int) -> int:
         """Open the file of a mapping by the kernel's handle."""
         return _reopened(_handle(f"/proc/{pid}/map_files/{start:x}-{end:x}"), mapped=True)
 
-    def program(self, pid: int) -> int:
+    def open_program(self, pid: int) -> int:
         return _reopened(_handle(f"/proc/{pid}/exe"), mapped=True)
 
-    def named(self, path: str) -> int:
+    def open_named(self, path: str) -> int:
         """Open a file that the user named, or one below a directory that the user named. Links are followed."""
         return _reopened(_handle(path))
 
-    def regular(self, path: str) -> int:
+    def open_regular(self, path: str) -> int:
         """Open a file that the user named, on any file system. A file that is not regular is never opened."""
         found = _handle(path)
         try:
@@ -60,60 +60,60 @@ class Opener:
         finally:
             os.close(found)
 
-    def fetched(self, build_id: str) -> int:
+    def open_downloaded(self, build_id: str) -> int:
         """Open a debug file that a debuginfod client has downloaded."""
         if not is_build_id(build_id):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return _reopened(_handle(f"{debuginfod_cache()}/{build_id}/debuginfo"))
 
-    def about(self, pid: int, what: str) -> bytes:
+    def read_status(self, pid: int, what: str) -> bytes:
         """Return the content of /proc/PID/stat or status, which all users may read."""
         with open(_process_file(pid, what), "rb") as file:
             return file.read(_STATUS_SIZE)
 
-    def memory(self, pid: int, what: str) -> int:
+    def open_memory(self, pid: int, what: str) -> int:
         """Open /proc/PID/mem or maps."""
         return _process_file(pid, what)
 
-    def root(self, root: str) -> tuple[bool, Rights | None]:
+    def describe_root(self, root: str) -> tuple[bool, Rights | None]:
         """Return (whether this is the root of this process, the rights of the process whose root it is)."""
         ours = True
         with suppress(OSError):
-            ours = io_deadline.ask(partial(os.path.samefile, root or "/", "/"))
+            ours = io_deadline.run_with_timeout(partial(os.path.samefile, root or "/", "/"))
         return ours, rights_below(root)
 
-    def kernel_symbols(self) -> int:
+    def open_kernel_symbols(self) -> int:
         return os.open("/proc/kallsyms", os.O_RDONLY | os.O_CLOEXEC)
 
-    def scratch(self) -> int:
+    def create_scratch_file(self) -> int:
         """Create an empty unnamed file for reading and writing, for content that is too large for memory."""
         import tempfile
 
         with tempfile.TemporaryFile(prefix="pyprof-") as file:
             return os.dup(file.fileno())
 
-    def package(self, root: str, path: str) -> str | None:
+    def find_package(self, root: str, path: str) -> str | None:
         """Return the Debian package of a file, "" if no package has it, None if there is no dpkg database."""
-        from pyprof.objfile.packages import owner
+        from pyprof.objfile.packages import find_owner
 
-        return owner(root, path)
+        return find_owner(root, path)
 
 
 _current = Opener()
 
 
-def use(opener: Opener) -> None:
+def use_opener(opener: Opener) -> None:
     """Replace the Opener of this process."""
     global _current
     _current = opener
 
 
-def current() -> Opener:
+def current_opener() -> Opener:
     return _current
 
 
-def below(root: str, name: str, rights: Rights | None = None, *, follow: bool = True) -> int:
-    return _current.below(root, name, rights, follow)
+def open_below(root: str, name: str, rights: Rights | None = None, *, follow: bool = True) -> int:
+    return _current.open_below(root, name, rights, follow)
 
 
 def is_build_id(text: str) -> bool:
@@ -141,6 +141,6 @@ def _process_file(pid: int, what: str) -> int:
 
 def _reopened(found: int, rights: Rights | None = None, *, mapped: bool = False) -> int:
     try:
-        return foreign_path.reopen(found, rights, mapped=mapped)
+        return foreign_path.reopen_file(found, rights, mapped=mapped)
     finally:
         os.close(found)

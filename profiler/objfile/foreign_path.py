@@ -84,7 +84,7 @@ def rights_below(root: str) -> Rights | None:
         return Rights()
 
 
-def find(root: str, name: str, rights: Rights | None = None, *, follow: bool = True) -> int:
+def find_file(root: str, name: str, rights: Rights | None = None, *, follow: bool = True) -> int:
     """Return an O_PATH descriptor of a file by its name.
 
     Args:
@@ -96,7 +96,7 @@ def find(root: str, name: str, rights: Rights | None = None, *, follow: bool = T
     Raises:
         OSError: The file is not found, not allowed, or its file system does not respond.
     """
-    return io_deadline.ask(partial(_find, root, name, rights, follow), os.close)
+    return io_deadline.run_with_timeout(partial(_find, root, name, rights, follow), os.close)
 
 
 def _find(root: str, name: str, rights: Rights | None, follow: bool) -> int:
@@ -104,7 +104,7 @@ def _find(root: str, name: str, rights: Rights | None, follow: bool) -> int:
     way = [os.open(root or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
     steps = links = 0
     try:
-        io_deadline.at(way[0])
+        io_deadline.use_mount(way[0])
         while parts:
             part = parts.pop()
             if part in ("", "."):
@@ -118,7 +118,7 @@ def _find(root: str, name: str, rights: Rights | None, follow: bool) -> int:
                 continue
             _check(way[-1], rights)
             way.append(_open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, way[-1]))
-            io_deadline.at(way[-1])
+            io_deadline.use_mount(way[-1])
             if stat.S_ISLNK(os.fstat(way[-1]).st_mode):
                 links += 1
                 if links > MAX_LINKS or not (follow or parts) or not _is_ordinary(way[-1]):
@@ -134,8 +134,8 @@ def _find(root: str, name: str, rights: Rights | None, follow: bool) -> int:
             os.close(folder)
 
 
-def reopen(found: int, rights: Rights | None = None, *, mapped: bool = False) -> int:
-    """Return a readable descriptor for a descriptor from find(). The caller closes both.
+def reopen_file(found: int, rights: Rights | None = None, *, mapped: bool = False) -> int:
+    """Return a readable descriptor for a descriptor from find_file(). The caller closes both.
 
     Args:
         found: The O_PATH descriptor.
@@ -146,11 +146,11 @@ def reopen(found: int, rights: Rights | None = None, *, mapped: bool = False) ->
         OSError: The file is not regular, not on an ordinary file system, not allowed, or its file system does not
             respond.
     """
-    return io_deadline.ask(partial(_reopen, found, rights, mapped), os.close)
+    return io_deadline.run_with_timeout(partial(_reopen, found, rights, mapped), os.close)
 
 
 def _reopen(found: int, rights: Rights | None, mapped: bool) -> int:
-    io_deadline.at(found, is_file=True)
+    io_deadline.use_mount(found, is_file=True)
     if not stat.S_ISREG(os.fstat(found).st_mode) or not (mapped or _is_ordinary(found)):
         raise OSError(errno.EINVAL, "not a regular file")
     _check(found, rights)
@@ -168,11 +168,11 @@ def open_file(root: str, name: str, rights: Rights | None = None) -> int:
     """Open a file for reading by its name, and return the descriptor.
 
     Raises:
-        OSError: As find() and reopen().
+        OSError: As find_file() and reopen_file().
     """
-    found = find(root, name, rights)
+    found = find_file(root, name, rights)
     try:
-        return reopen(found, rights)
+        return reopen_file(found, rights)
     finally:
         os.close(found)
 
@@ -181,17 +181,17 @@ def read_file(root: str, name: str, most: int, rights: Rights | None = None) -> 
     """Return at most `most` bytes from the beginning of a file.
 
     Raises:
-        OSError: As find() and reopen().
+        OSError: As find_file() and reopen_file().
     """
     fd = open_file(root, name, rights)
     try:
-        status = io_deadline.status(fd)
-        read, data = io_deadline.reader(fd, io_deadline.is_local(status.st_dev)), bytearray()
+        status = io_deadline.stat_descriptor(fd)
+        read, data = io_deadline.make_reader(fd, io_deadline.is_local(status.st_dev)), bytearray()
         while (left := min(most, status.st_size) - len(data)) > 0 and (more := read(left, len(data))):
             data += more
         return bytes(data)
     finally:
-        io_deadline.close(fd)
+        io_deadline.close_descriptor(fd)
 
 
 def _open(name: str, flags: int, folder: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_object import memory_object
+from pyprof.objfile.elf.memory_object import relocate_memory_object
 
 
 def open_object_file(path: str | int) -> ObjectFile:
@@ -20,10 +20,10 @@ def open_object_file(path: str | int) -> ObjectFile:
     return ElfFile.open(path)
 
 
-def open_registered(data: bytes, name: str) -> ObjectFile:
+def open_memory_object(data: bytes, name: str) -> ObjectFile:
     """Return the object file that a process keeps in memory for debuggers, with addresses in the process.
 
     Raises:
         FormatError: The object file is broken.
     """
-    return memory_object(data, name)
+    return relocate_memory_object(data, name)

@@ -44,14 +44,14 @@ class GrowingFile:
     _tail: bytes = b""
     _spent: int = field(default=0)
 
-    def more(self) -> tuple[bytes, bool]:
+    def read_appended(self) -> tuple[bytes, bool]:
         """Return (bytes that were appended since the last call, whether the file was replaced)."""
         anew = self._reopen()
         if self._fd < 0:
             return b"", anew
         try:
-            status = io_deadline.status(self._fd)
-            size, read = status.st_size, io_deadline.reader(self._fd, io_deadline.is_local(status.st_dev))
+            status = io_deadline.stat_descriptor(self._fd)
+            size, read = status.st_size, io_deadline.make_reader(self._fd, io_deadline.is_local(status.st_dev))
             if size < self._offset or read(len(self._tail), self._offset - len(self._tail)) != self._tail:
                 self._offset, self._tail, anew = 0, b"", True
             self.cut = size - self._offset > MAX_READ - self._spent
@@ -70,23 +70,25 @@ class GrowingFile:
         self._tail = (self._tail + bytes(data[-_TAIL:]))[-_TAIL:]
         return bytes(data), anew
 
-    def head(self, size: int) -> bytes:
+    def read_head(self, size: int) -> bytes:
         """Return the first bytes of the file, at most `size`; b"" if there is no such file."""
         self._reopen()
         if self._fd < 0:
             return b""
-        return io_deadline.reader(self._fd, io_deadline.is_local(io_deadline.status(self._fd).st_dev))(size, 0)
+        return io_deadline.make_reader(self._fd, io_deadline.is_local(io_deadline.stat_descriptor(self._fd).st_dev))(
+            size, 0
+        )
 
     def _reopen(self) -> bool:
         """Open the file that has the name now, and return True if it replaced one that was read."""
         try:
             fd = self.find()
-            status = io_deadline.status(fd)
+            status = io_deadline.stat_descriptor(fd)
         except OSError as error:  # keep the open file: its process may have unlinked it
             self.silent = error.errno == errno.ETIMEDOUT
             return False
         if (status.st_dev, status.st_ino) == self._identity or not self._accepts(status):
-            io_deadline.close(fd)
+            io_deadline.close_descriptor(fd)
             return False
         self.close()
         self._fd, self._identity = fd, (status.st_dev, status.st_ino)
@@ -98,7 +100,7 @@ class GrowingFile:
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        io_deadline.close(fd)
+        io_deadline.close_descriptor(fd)
 
     def __del__(self) -> None:
         self.close()

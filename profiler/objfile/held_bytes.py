@@ -21,7 +21,7 @@ _lock = threading.RLock()  # reentrant, because a finalizer may run at any point
 _held = 0
 
 
-def hold(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memoryview:
+def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memoryview:
     """Return the bytes that make() returns, as counted memory.
 
     Args:
@@ -54,7 +54,7 @@ class HeldBytes:
         self._sizes: list[int] = []
         weakref.finalize(self, _release_all, self._sizes).atexit = False
 
-    def add(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count further bytes.
 
         Raises:
@@ -64,7 +64,7 @@ class HeldBytes:
         self._sizes.append(size)
 
 
-def held() -> int:
+def count_held_bytes() -> int:
     """Return the number of bytes that currently count."""
     return _held
 

@@ -21,12 +21,12 @@ from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import build_id_in_memory, rebuilt_image, vdso_image
-from pyprof.objfile.file_access import current
+from pyprof.objfile.elf.memory_image import read_build_id, read_vdso_image, rebuild_image
+from pyprof.objfile.file_access import current_opener
 from pyprof.objfile.foreign_path import Rights
-from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
+from pyprof.objfile.locate import Identity, find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.missing_file import AbsentFile
-from pyprof.objfile.pe import PeImage, windows_module
+from pyprof.objfile.pe import PeImage, find_windows_module
 from pyprof.records import dataclass, field
 
 DIFFERS = "file differs from the mapped one"
@@ -123,12 +123,12 @@ class ImageStore:
             self._by_space[key] = self._images[same]
         return self._by_space[key]
 
-    def seen(self, space: AddressSpace, avma: int) -> Image | None:
+    def seen_image(self, space: AddressSpace, avma: int) -> Image | None:
         """Return the image of an address if an earlier call looked it up, else None. Nothing is opened."""
         module = space.module_at(avma)
         return self._by_space.get((space.id, module.start)) if module is not None else None
 
-    def known(self, space: AddressSpace, avma: int) -> Image | None:
+    def known_image(self, space: AddressSpace, avma: int) -> Image | None:
         """Return the image of an address, without a report if a file of a core file or crash dump is missing.
 
         A missing file is no loss if no stack runs through it.
@@ -178,14 +178,14 @@ class ImageStore:
         code = next((m.start for m in module.mappings if m.executable), module.start)
         at = avma if any(m.start <= avma < m.end for m in module.mappings) else code
         differs = unproved = False
-        for candidate in candidates(space, module, self._opened, partial(self._silent, module)):
+        for candidate in find_candidates(space, module, self._opened, partial(self._silent, module)):
             bias = find_bias(module, candidate.elf, at)
             identity = Identity.DIFFERENT if bias is None else identify(space, module, candidate.elf, bias)
             file = (module.dev, module.inode, module.path, candidate.elf)
-            if identity is Identity.BUILD_ID or (identity is Identity.CONTENT and accepted(candidate, identity)):
+            if identity is Identity.BUILD_ID or (identity is Identity.CONTENT and is_accepted(candidate, identity)):
                 self._proved.add(file)
             known = identity is Identity.UNKNOWN and file in self._proved
-            if bias is not None and (known or accepted(candidate, identity)):
+            if bias is not None and (known or is_accepted(candidate, identity)):
                 return self._made(Image(module, candidate.elf, bias, space.root))
             conclusive = candidate.same_file or not candidate.handle or space.files is not None
             differs = differs or (identity is Identity.DIFFERENT and conclusive)
@@ -206,7 +206,7 @@ class ImageStore:
 
         Its identity is used to find its symbol file.
         """
-        found = windows_module(space, avma)
+        found = find_windows_module(space, avma)
         if found is None:
             return None
         module, stated = found
@@ -224,13 +224,13 @@ class ImageStore:
         It is a file with the stated identity, else the content of the dump, else only the identity.
         """
         differs = False
-        for candidate in candidates(space, module, self._opened, partial(self._silent, module)):
+        for candidate in find_candidates(space, module, self._opened, partial(self._silent, module)):
             known = stated.debug_id or stated.build_id
             if is_stated(candidate.elf, stated) if known else candidate.named:
                 return self._made(Image(module, candidate.elf, module.start - candidate.elf.min_vaddr, space.root))
             differs = differs or candidate.named
         with suppress(FormatError):
-            found = rebuilt_image(space, module, avma)
+            found = rebuild_image(space, module, avma)
             if found is not None and _is_whole(space, *found):
                 return self._made(Image(module, *found, space.root, from_memory=True), stated.name)
         absent = AbsentFile(module, stated, space.read)
@@ -247,9 +247,9 @@ class ImageStore:
     def _from_memory(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
         try:
             if module.has_file:
-                found = rebuilt_image(space, module, avma)
+                found = rebuild_image(space, module, avma)
             else:
-                found = vdso_image(space, module)
+                found = read_vdso_image(space, module)
         except FormatError:
             self._diagnostics.count("broken ELF image in memory")
             return None
@@ -271,8 +271,8 @@ class ImageStore:
         image.debug_files = self._debug_files
         image.symbol_store = self._symbol_store
         if self._symbol_store:
-            self._symbol_store.know(image.file, name or image.module.path)
-        ours, image.rights = current().root(image.root)
+            self._symbol_store.register_file(image.file, name or image.module.path)
+        ours, image.rights = current_opener().describe_root(image.root)
         if ours:
             image.root = "/"  # /proc/PID/root disappears with the target
         else:
@@ -295,7 +295,7 @@ class ImageStore:
                 module.path, problem("file_not_proved") if here else problem("file_not_proved_elsewhere")
             )
         elif not here:
-            build_id = build_id_in_memory(space.read, module.start)
+            build_id = read_build_id(space.read, module.start)
             self._diagnostics.count(NOT_FOUND)
             known = f" (build-id {build_id})" if build_id else ""
             self._diagnostics.problem(module.path, problem("file_not_found", known=known))

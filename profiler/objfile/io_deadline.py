@@ -24,14 +24,14 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-ANSWER_S = 2.0
-LEAST_S = 0.1
-MOST_SILENT = 3
-"""Timeout of a call in seconds: ANSWER_S, or LEAST_S after more than MOST_SILENT mounts did not respond."""
-_GLANCE_S = 0.002
-_LOOK_S = 0.05
+RESPONSE_TIMEOUT_S = 2.0
+MIN_TIMEOUT_S = 0.1
+MAX_SILENT_MOUNTS = 3
+"""Timeout of a call in seconds: ANSWER_S, or MIN_TIMEOUT_S after more than MAX_SILENT_MOUNTS mounts did not respond."""
+_FIRST_CHECK_DELAY_S = 0.002
+_POLL_INTERVAL_S = 0.05
 _MOUNT = b"mnt_id:"
-_MOST_INFO = 4096
+_MAX_INFO = 4096
 _LOCAL = (b"tmpfs", b"devtmpfs", b"ramfs", b"hugetlbfs", b"btrfs", b"zfs", b"proc", b"sysfs")
 """File systems without a device that are local all the same."""
 
@@ -39,7 +39,7 @@ _LOCAL = (b"tmpfs", b"devtmpfs", b"ramfs", b"hugetlbfs", b"btrfs", b"zfs", b"pro
 _over: Callable[[], bool] = bool
 
 
-def heed(over: Callable[[], bool]) -> None:
+def set_expiry_check(over: Callable[[], bool]) -> None:
     """Set the function that returns True when this process has no time left. Pending waits for file systems end
     then.
     """
@@ -47,10 +47,10 @@ def heed(over: Callable[[], bool]) -> None:
     _over = over
 
 
-def answered(event: threading.Event, seconds: float) -> bool:
+def wait_for_event(event: threading.Event, seconds: float) -> bool:
     """Wait for an event and return True if it is set within `seconds` and while this process has time left."""
     until = time.monotonic() + seconds
-    while not event.wait(min(_LOOK_S, max(until - time.monotonic(), 0))):
+    while not event.wait(min(_POLL_INTERVAL_S, max(until - time.monotonic(), 0))):
         if _over() or time.monotonic() >= until:
             return event.is_set()
     return True
@@ -98,7 +98,7 @@ class _Call:
         return not self.left
 
     def wait(self, seconds: float) -> bool:
-        if not answered(self.done, seconds):
+        if not wait_for_event(self.done, seconds):
             with self.lock:
                 self.left = not self.done.is_set()
         return not self.left
@@ -126,10 +126,10 @@ _answering: set[tuple[int, bool]] = set()
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def ask(job: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
+def run_with_timeout(job: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
     """Run a job in a helper thread and return its result.
 
-    A job may call ask() itself; the inner job runs directly, within the time of the outer one.
+    A job may call run_with_timeout() itself; the inner job runs directly, within the time of the outer one.
 
     Args:
         job: The job.
@@ -143,7 +143,7 @@ def ask(job: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
     call = _Call(job, drop)
     helper = _idle.pop() if _idle else _Helper()
     helper.calls.put(call)
-    if not call.wait(ANSWER_S if len(_silent) <= MOST_SILENT else LEAST_S):
+    if not call.wait(RESPONSE_TIMEOUT_S if len(_silent) <= MAX_SILENT_MOUNTS else MIN_TIMEOUT_S):
         if (mount := _mount(call.at)) not in _local_mounts():
             _silent.add(mount)
         raise Unanswered
@@ -158,7 +158,7 @@ def ask(job: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
     return result
 
 
-def at(found: int, is_file: bool = False) -> None:
+def use_mount(found: int, is_file: bool = False) -> None:
     """Register that the current job is about to use the mount of a descriptor.
 
     Raises:
@@ -187,14 +187,14 @@ def _answers(found: int) -> bool:
         pid = os.fork()
     if not pid:
         _probe(found)
-    until = time.monotonic() + (ANSWER_S if len(_silent) <= MOST_SILENT else LEAST_S) / 2
+    until = time.monotonic() + (RESPONSE_TIMEOUT_S if len(_silent) <= MAX_SILENT_MOUNTS else MIN_TIMEOUT_S) / 2
     while time.monotonic() < until and not _over():
         try:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return True
         except ChildProcessError:  # another thread of this process waits for all children
             return True
-        time.sleep(_GLANCE_S)
+        time.sleep(_FIRST_CHECK_DELAY_S)
     os.kill(pid, signal.SIGKILL)
     return False
 
@@ -211,16 +211,16 @@ def _probe(found: int) -> None:
         os._exit(0)
 
 
-def status(fd: int) -> os.stat_result:
+def stat_descriptor(fd: int) -> os.stat_result:
     """Return fstat of a descriptor.
 
     Raises:
         OSError: The call failed, or the file system did not respond.
     """
-    return ask(partial(_at, fd, os.fstat, fd))
+    return run_with_timeout(partial(_at, fd, os.fstat, fd))
 
 
-def reader(fd: int, local: bool) -> Callable[[int, int], bytes]:
+def make_reader(fd: int, local: bool) -> Callable[[int, int], bytes]:
     """Return a function (size, offset) -> bytes that reads a descriptor by pread.
 
     Args:
@@ -229,21 +229,21 @@ def reader(fd: int, local: bool) -> Callable[[int, int], bytes]:
     """
     if local:
         return partial(os.pread, fd)
-    return lambda size, offset: ask(partial(_at, fd, os.pread, fd, size, offset))
+    return lambda size, offset: run_with_timeout(partial(_at, fd, os.pread, fd, size, offset))
 
 
-def close(fd: int) -> None:
+def close_descriptor(fd: int) -> None:
     """Close a descriptor. Never raises: a descriptor that cannot be closed in time stays open."""
     if fd < 0 or sys.is_finalizing():
         return
     try:
-        ask(partial(_at, fd, os.close, fd))
+        run_with_timeout(partial(_at, fd, os.close, fd))
     except OSError:
         return
 
 
 def _at(fd: int, call: Callable[..., T], *arguments: int) -> T:
-    at(fd)
+    use_mount(fd)
     return call(*arguments)
 
 
@@ -279,7 +279,7 @@ def _mount(fd: int) -> int:
     try:
         info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            text = os.read(info, _MOST_INFO)
+            text = os.read(info, _MAX_INFO)
         finally:
             os.close(info)
         return int(text[text.index(_MOUNT) + len(_MOUNT) :].split(None, 1)[0])

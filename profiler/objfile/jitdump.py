@@ -150,7 +150,7 @@ class JitdumpReader:
         if kind == LOAD:
             _, _, _, start, size, index = struct.unpack_from(self._order + "IIQQQQ", body)
             name, _ = _text(body, 40)
-            tables, self._tables = self._tables, self._tables.of_next
+            tables, self._tables = self._tables, self._tables.for_next_code
             lines = self._lines.pop(start, ())
             self._waiting -= len(lines)
             if not size or start + size >= 1 << 64:

@@ -32,12 +32,12 @@ class JitTables:
     eh_frame: bytes = b""
     avma: int | None = None
 
-    def place(self, start: int, size: int) -> int:
+    def assumed_address(self, start: int, size: int) -> int:
         """Return the address at which the tables of a piece of code are assumed to stand."""
         return start + (size + 7 & ~7) if self.avma is None else self.avma
 
     @property
-    def of_next(self) -> JitTables:
+    def for_next_code(self) -> JitTables:
         """The tables that apply to the next piece of code."""
         return NO_TABLES if self.avma is None else self
 

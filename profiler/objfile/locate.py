@@ -20,10 +20,10 @@ from functools import partial
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile import io_deadline
-from pyprof.objfile.elf.dynamic import same_dynamic
+from pyprof.objfile.elf.dynamic import is_same_dynamic_table
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_NOTE
-from pyprof.objfile.file_access import below, current
+from pyprof.objfile.file_access import current_opener, open_below
 from pyprof.records import dataclass
 
 MAX_HANDLES = 4
@@ -58,7 +58,7 @@ class Candidate:
     named: bool = False
 
 
-def candidates(
+def find_candidates(
     space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile], silent: Callable[[], None]
 ) -> Iterator[Candidate]:
     """Yield files to compare, the best first.
@@ -72,7 +72,7 @@ def candidates(
     for way, handle, named in _ways(space, module):
         try:
             fd = way()
-            status = io_deadline.status(fd)
+            status = io_deadline.stat_descriptor(fd)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno == errno.ETIMEDOUT:
                 silent()
@@ -87,7 +87,7 @@ def candidates(
                     continue
                 elf.name = module.path
         finally:
-            io_deadline.close(fd)
+            io_deadline.close_descriptor(fd)
         if space.files is not None:
             yield Candidate(elf, True, False, False, named)
             continue
@@ -98,30 +98,30 @@ def candidates(
 
 def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], int], bool, bool]]:
     """Yield (function that opens the candidate, handle, named); the last two are fields of Candidate."""
-    opener = current()
+    opener = current_opener()
     if space.files is not None:
-        yield from ((partial(opener.named, path), True, named) for path, named in space.files(module))
+        yield from ((partial(opener.open_named, path), True, named) for path, named in space.files(module))
         return
     name = module.path.replace("\\012", "\n")  # the one escape of /proc/PID/maps
     if not module.deleted:
-        yield partial(below, space.root, name), False, False
+        yield partial(open_below, space.root, name), False, False
     for mapping in sorted(module.mappings, key=lambda m: not m.executable)[:MAX_HANDLES]:
-        yield partial(opener.mapped, space.pid, mapping.start, mapping.end), True, False
+        yield partial(opener.open_mapped, space.pid, mapping.start, mapping.end), True, False
     yield partial(_program, space.pid, module.inode), True, False
     if not module.deleted:
-        yield partial(below, "", name), False, False
+        yield partial(open_below, "", name), False, False
 
 
 def _program(pid: int, inode: int) -> int:
     """Return a descriptor of the program that a process runs, if it has this inode."""
-    fd = current().program(pid)
-    if io_deadline.status(fd).st_ino != inode:
-        io_deadline.close(fd)
+    fd = current_opener().open_program(pid)
+    if io_deadline.stat_descriptor(fd).st_ino != inode:
+        io_deadline.close_descriptor(fd)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     return fd
 
 
-def accepted(candidate: Candidate, identity: Identity) -> bool:
+def is_accepted(candidate: Candidate, identity: Identity) -> bool:
     """Return True if the candidate certainly is the mapped file."""
     if identity is Identity.BUILD_ID:
         return True
@@ -161,7 +161,7 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
     if first is not None and _is_mapped(space, module, 0, bias + first.vaddr):
         compared.append(_same_bytes(space, elf, bias + first.vaddr, 0, min(elf.headers_size, first.filesz, MAX_PROOF)))
     if space.files is not None and not {True, False} & set(compared):
-        compared.append(same_dynamic(elf, bias, partial(read_target, space)))
+        compared.append(is_same_dynamic_table(elf, bias, partial(read_target, space)))
     if False in compared:
         return Identity.DIFFERENT
     return Identity.CONTENT if True in compared else Identity.UNKNOWN

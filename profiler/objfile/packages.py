@@ -7,7 +7,7 @@ import re
 from functools import partial
 
 from pyprof.objfile import foreign_path, io_deadline
-from pyprof.objfile.file_access import current
+from pyprof.objfile.file_access import current_opener
 
 MAX_LIST = 64 << 20
 _AT_ONCE = 32
@@ -40,7 +40,7 @@ class Packages:
         if not path.startswith(_OF_DISTRIBUTIONS) or _OF_OTHERS.search(path):
             return ""
         if (root, path) not in self._known:
-            self._known[root, path] = current().package(root, path)
+            self._known[root, path] = current_opener().find_package(root, path)
         package = self._known[root, path]
         if package in ("libc6", "libc-bin"):
             return "apt-get install libc6-dbg"
@@ -51,13 +51,13 @@ class Packages:
         return ""
 
 
-def owner(root: str, path: str) -> str | None:
+def find_owner(root: str, path: str) -> str | None:
     """Return the name of a file's package, "" if no package has it, None if there is no dpkg database.
 
     The lists of files are searched without parsing.
     """
     try:
-        info = foreign_path.find(root, "var/lib/dpkg/info")
+        info = foreign_path.find_file(root, "var/lib/dpkg/info")
     except OSError:
         return None
     try:
@@ -80,13 +80,13 @@ def _owner_in(folder: str, path: str) -> str | None:
         OSError: The directory cannot be read.
     """
     file = os.path.basename(path)
-    lists = [name for name in io_deadline.ask(partial(os.listdir, folder)) if name.endswith(".list")]
+    lists = [name for name in io_deadline.run_with_timeout(partial(os.listdir, folder)) if name.endswith(".list")]
     lists.sort(key=lambda name: (-_alike(name, file), len(name), name))
     lines = [f"\n{each}\n".encode("utf-8", "surrogateescape") for each in (path, path.removeprefix("/usr"))]
     budget = MAX_LIST
     for first in range(0, len(lists), _AT_ONCE):
         names = lists[first : first + _AT_ONCE]
-        found, size = io_deadline.ask(partial(_listing, folder, names, lines, budget))
+        found, size = io_deadline.run_with_timeout(partial(_listing, folder, names, lines, budget))
         if found:
             return found.removesuffix(".list").partition(":")[0]
         budget -= size

@@ -2,8 +2,8 @@
 
 Their unwind tables are not used, because symbol files have them.
 
-windows_module() returns the module around an address and its identity (GUID, age and name of its PDB). PeImage gives
-its sections as an ObjectFile. Wine maps the headers of a file and, if the file's layout allows it, its sections.
+find_windows_module() returns the module around an address and its identity (GUID, age and name of its PDB). PeImage
+gives its sections as an ObjectFile. Wine maps the headers of a file and, if the file's layout allows it, its sections.
 Otherwise it copies the sections into anonymous memory.
 Source: "PE Format" of Microsoft; dlls/ntdll/unix/virtual.c of Wine (map_image_into_view).
 """
@@ -71,7 +71,7 @@ class PeImage(AbsentFile):
         return self.at_svma(found.addr, found.size) if found is not None and found.size else None
 
 
-def windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedId] | None:
+def find_windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedId] | None:
     """Return the complete module around an address and its identity, or None if it is not a Windows module.
 
     Never raises.

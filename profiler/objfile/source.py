@@ -61,15 +61,15 @@ class FileSource:
         self._fd = fd
         self._local = False
         try:
-            status = io_deadline.status(fd)
+            status = io_deadline.stat_descriptor(fd)
             self._local = io_deadline.is_local(status.st_dev)
-            self._read = io_deadline.reader(fd, self._local)
+            self._read = io_deadline.make_reader(fd, self._local)
             self.size = status.st_size
             self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             """A key that is equal for two sources of one unchanged file."""
         except BaseException:
             self._fd = -1
-            io_deadline.close(fd)
+            io_deadline.close_descriptor(fd)
             raise
 
     def read(self, offset: int, size: int) -> memoryview:
@@ -90,7 +90,7 @@ class FileSource:
     def __del__(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
-            close = os.close if self._local else io_deadline.close
+            close = os.close if self._local else io_deadline.close_descriptor
             close(fd)
 
 
@@ -102,7 +102,7 @@ def open_regular(path: str) -> int:
         FormatError: It is not a regular file.
     """
     try:
-        return file_access.current().regular(path)
+        return file_access.current_opener().open_regular(path)
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise FormatError("file", 0, "not a regular file") from None

@@ -41,7 +41,7 @@ class TargetStructs:
         """Return the layout of a structure, where "P" is an address-sized word. The caller adds padding."""
         return struct.Struct(self.order + fields.replace("P", "Q" if self.word == 8 else "I"))
 
-    def exactly(self, avma: int, size: int) -> bytes:
+    def read_exactly(self, avma: int, size: int) -> bytes:
         """Return exactly `size` bytes at an address.
 
         Raises:
@@ -60,7 +60,7 @@ class TargetStructs:
         self.budget -= size
         return bytes(data)
 
-    def peek(self, avma: int, size: int) -> bytes:
+    def read_available(self, avma: int, size: int) -> bytes:
         """Return the readable part of `size` bytes at an address.
 
         The target may have chosen any address: the result is b"" if it is invalid.
@@ -73,16 +73,16 @@ class TargetStructs:
         Raises:
             FormatError: The structure is not readable.
         """
-        return layout.unpack(self.exactly(avma, layout.size))
+        return layout.unpack(self.read_exactly(avma, layout.size))
 
-    def text(self, avma: int) -> str:
+    def read_text(self, avma: int) -> str:
         """Return the string at an address, "" if there is none.
 
         Unreadable text is no error, because it only costs a name.
         """
         found = bytearray()
         while avma and len(found) < MAX_TEXT and b"\0" not in found:
-            chunk = self.peek(avma + len(found), 256 - (avma + len(found)) % 256)
+            chunk = self.read_available(avma + len(found), 256 - (avma + len(found)) % 256)
             if not chunk:
                 break
             found += chunk

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from pyprof.recording.columns import I64, pack
-from pyprof.recording.schema import insertion
+from pyprof.recording.columns import I64, pack_columns
+from pyprof.recording.schema import insert_statement
 
 FUNCTION_COLUMNS = 4
 FRAME_COLUMNS = 8
@@ -54,7 +54,7 @@ class BlockWriter:
         self._made_of: list[I64] = []
         self._node_frame = array("q", [0])
 
-    def function(self, name: str, system_name: str | None, source: int, address: int) -> int:
+    def add_function(self, name: str, system_name: str | None, source: int, address: int) -> int:
         """Return the number of a function name. A name that ends in the address is stored without it.
 
         Args:
@@ -72,7 +72,7 @@ class BlockWriter:
             self._new_functions.append(row)
         return number
 
-    def file(self, path: str) -> int:
+    def add_file(self, path: str) -> int:
         """Return the number of a source file in the recording, and add it if it is new."""
         number = self._files.get(path)
         if number is None:
@@ -80,7 +80,7 @@ class BlockWriter:
             self._new_files.append(path)
         return number
 
-    def frames(self, rows: Sequence[FrameRow]) -> I64:
+    def add_frames(self, rows: Sequence[FrameRow]) -> I64:
         """Add a block of frames and their functions. Return the frame numbers; equal frames get the same number."""
         if not rows:
             self._made_of.append(NO_ROWS)
@@ -97,8 +97,8 @@ class BlockWriter:
         self._frames += len(order)
         return place[unique]
 
-    def again(self, call: int, rows: Sequence[FrameRow]) -> None:
-        """Replace the frames that an earlier call of frames() added. The frames keep their numbers.
+    def replace_frames(self, call: int, rows: Sequence[FrameRow]) -> None:
+        """Replace the frames that an earlier call of add_frames() added. The frames keep their numbers.
 
         Args:
             call: Index of that call, from 0.
@@ -111,7 +111,7 @@ class BlockWriter:
 
         def change(table: str, count: int, columns: Iterable[I64]) -> None:
             statement = f"UPDATE {table} SET count = ?, data = ? WHERE id = ?"
-            self._database.execute(statement, (count, pack([*columns]), block))
+            self._database.execute(statement, (count, pack_columns([*columns]), block))
 
         self._packed_frames([rows[at] for at in made_of.tolist()], change)
 
@@ -130,7 +130,7 @@ class BlockWriter:
         deltas = [np.diff(column, prepend=0) for column in (start, function, file)]
         store("line_blocks", len(lines), [*deltas, line])
 
-    def stacks(self, parent: I64, frame: I64) -> None:
+    def add_stacks(self, parent: I64, frame: I64) -> None:
         """Add a block of nodes.
 
         Args:
@@ -171,25 +171,25 @@ class BlockWriter:
             texts: list[bytes] = []
             rows = []
             for name, system_name, source, ends in self._new_functions:
-                texts.append(encoded(name))
+                texts.append(encode_text(name))
                 if system_name is None or system_name == name:
                     length = NO_TEXT if system_name is None else SAME_TEXT
                 else:
-                    texts.append(encoded(system_name))
+                    texts.append(encode_text(system_name))
                     length = len(texts[-1])
-                rows.append((len(encoded(name)), length, source, ends))
+                rows.append((len(encode_text(name)), length, source, ends))
             self._add("function_blocks", len(rows), np.array(rows, np.int64).T, b"".join(texts))
             self._new_functions = []
         if self._new_files:
-            paths = [encoded(path) for path in self._new_files]
+            paths = [encode_text(path) for path in self._new_files]
             self._add("file_blocks", len(paths), [np.array([len(path) for path in paths], np.int64)], b"".join(paths))
             self._new_files = []
 
     def _add(self, table: str, count: int, columns: Iterable[I64], texts: bytes = b"") -> None:
         self._blocks[table] = number = self._blocks.get(table, 0) + 1
-        self._database.execute(insertion(table), (number, count, pack([*columns], texts)))
+        self._database.execute(insert_statement(table), (number, count, pack_columns([*columns], texts)))
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Encode a text, which may contain bytes that are not UTF-8, such as a path."""
     return text.encode("utf-8", "surrogatepass")

@@ -11,11 +11,11 @@ from types import NoneType
 from typing import Any
 
 from pyprof.errors import FormatError
-from pyprof.recording.schema import Column, Table, tables
+from pyprof.recording.schema import Column, Table, parse_tables
 
 CellRow = tuple[Any, ...]
 
-_LEAST_ROW = 2
+_MIN_ROW = 2
 """Minimum number of bytes that a row of a table takes in the file."""
 _TOGETHER = 4096
 """Number of rows of a table that are fetched and checked at once."""
@@ -29,7 +29,7 @@ _ALLOWED: dict[str, set[type]] = {
 """Permitted types of a cell, by the kind of its column."""
 
 
-def cell(value: str) -> str | bytes:
+def encode_cell(value: str) -> str | bytes:
     """Return a text as it is stored: as bytes if it contains bytes that are not UTF-8, such as a path may."""
     try:
         value.encode("utf-8")
@@ -54,8 +54,8 @@ class TableRows:
             described: The tables of another version, None for the current one.
         """
         self._database = database
-        self._tables = tables() if described is None else described
-        self._rows_left = size // _LEAST_ROW
+        self._tables = parse_tables() if described is None else described
+        self._rows_left = size // _MIN_ROW
         self._bytes_left = size
 
     def __call__(self, table: str) -> list[CellRow]:
@@ -98,7 +98,7 @@ def _decoded(table: str, before: int, cell: bytes) -> str:
         raise FormatError(table, before, f"a text is none: {error}") from None
 
 
-def referred(table: str, row: int, number: int, count: int) -> int:
+def check_reference(table: str, row: int, number: int, count: int) -> int:
     """Check a reference to a row of another table, and return it as an index from 0.
 
     Args:

@@ -26,7 +26,7 @@ _CODES: dict[str, type[IntEnum] | type[IntFlag]] = {
 }
 
 
-def code_rows() -> Iterator[CellRow]:
+def list_codes() -> Iterator[CellRow]:
     for code, members in _CODES.items():
         for member in members:
             yield code, int(member), str(member.name).lower()
@@ -50,11 +50,11 @@ class Codes:
             if name in members:
                 self._known[code][number] = members[name]
 
-    def of(self, code: str) -> Mapping[int, int]:
+    def code_map(self, code: str) -> Mapping[int, int]:
         """Return a map from the numbers of the file to the numbers of this version."""
         return self._known[code]
 
-    def bits(self, state: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    def convert_states(self, state: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """Convert the states of samples to the bits of this version."""
         found = np.zeros(len(state), np.int32)
         for theirs, ours in self._known["state"].items():

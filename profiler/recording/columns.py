@@ -24,7 +24,7 @@ _NOT_KNOWN = 255
 _LEVEL = 6
 
 
-def pack(columns: Sequence[I64 | None], texts: bytes = b"") -> bytes:
+def pack_columns(columns: Sequence[I64 | None], texts: bytes = b"") -> bytes:
     """Encode columns.
 
     Args:
@@ -44,8 +44,8 @@ def pack(columns: Sequence[I64 | None], texts: bytes = b"") -> bytes:
     return zlib.compress(b"".join([*parts, texts]), _LEVEL)
 
 
-def unpack(data: bytes, rows: int, columns: int) -> list[I64 | None]:
-    """Decode columns that pack() encoded without texts.
+def unpack_columns(data: bytes, rows: int, columns: int) -> list[I64 | None]:
+    """Decode columns that pack_columns() encoded without texts.
 
     Raises:
         FormatError: The data is invalid.
@@ -60,10 +60,10 @@ def unpack_known(data: bytes, rows: int, columns: int) -> list[I64]:
     Raises:
         FormatError: The data is invalid, or a column is unknown.
     """
-    return known(unpack(data, rows, columns))
+    return require_known(unpack_columns(data, rows, columns))
 
 
-def known(columns: list[I64 | None]) -> list[I64]:
+def require_known(columns: list[I64 | None]) -> list[I64]:
     """Return the columns, all of which must be known.
 
     Raises:
@@ -76,7 +76,7 @@ def known(columns: list[I64 | None]) -> list[I64]:
 
 
 def unpack_texts(data: bytes, rows: int, columns: int, most_text: int) -> tuple[list[I64 | None], bytes]:
-    """Decode columns and texts that pack() encoded.
+    """Decode columns and texts that pack_columns() encoded.
 
     Args:
         data: The encoded data.

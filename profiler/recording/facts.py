@@ -17,7 +17,7 @@ from pyprof.model.summary import (
     Stops,
     Summary,
 )
-from pyprof.recording.cells import CellRow, TableRows, cell, referred
+from pyprof.recording.cells import CellRow, TableRows, check_reference, encode_cell
 from pyprof.records import field_names, replace
 
 Value = TypeVar("Value")
@@ -28,7 +28,7 @@ _PARTS: dict[str, Any] = {"stops": Stops(), "children": Children(), "names": Nam
 
 _VALUES = frozenset({"shown.total"})
 """Sums of sample values. All other numbers count things, seconds, microseconds or kilobytes."""
-_MOST = 1 << 40
+_MAX_NUMBER = 1 << 40
 """Limit for all numbers except sums of values. Sums over many recordings then still fit into a file."""
 
 SUMMARY_TABLES = (
@@ -52,7 +52,7 @@ def summary_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
         for name, value in _numbers(getattr(summary, part)).items():
             yield "summary", (f"{part}.{name}", value)
     for name, count in sorted(summary.errors.items()):
-        yield "counters", (cell(name), count)
+        yield "counters", (encode_cell(name), count)
     shown = summary.shown.ends
     for label in sorted({*summary.ends, *shown}):
         yield "ends", (label, summary.ends.get(label), shown.get(label))
@@ -60,17 +60,17 @@ def summary_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
         yield "frame_sources", (label, frames)
     yield from _module_rows(summary.modules)
     for at, note in enumerate(summary.notes, 1):
-        yield "notes", (at, cell(note))
+        yield "notes", (at, encode_cell(note))
     yield from _language_rows(summary)
 
 
 def _module_rows(modules: Sequence[ModuleSummary]) -> Iterator[tuple[str, CellRow]]:
     number = 0
     for at, module in enumerate(modules, 1):
-        yield "module_sums", (at, cell(module.path), module.build_id or None, module.frames, module.own)
+        yield "module_sums", (at, encode_cell(module.path), module.build_id or None, module.frames, module.own)
         for problem in module.problems:
             number += 1
-            yield "problems", (number, at, cell(problem.text), cell(problem.remedy))
+            yield "problems", (number, at, encode_cell(problem.text), encode_cell(problem.remedy))
 
 
 def _language_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
@@ -139,7 +139,7 @@ def _counted(table: str, number: Number) -> Number:
     Raises:
         FormatError: The number is too large, or NaN.
     """
-    if not -_MOST < number < _MOST:
+    if not -_MAX_NUMBER < number < _MAX_NUMBER:
         raise FormatError(table, 0, "a number that no recording has")
     return number
 
@@ -148,7 +148,7 @@ def _modules(rows: TableRows) -> tuple[ModuleSummary, ...]:
     stored = rows("module_sums")
     problems: list[list[Problem]] = [[] for _ in stored]
     for at, module, what, remedy in rows("problems"):
-        problems[referred("problems", at, module, len(stored))].append(Problem(what, remedy))
+        problems[check_reference("problems", at, module, len(stored))].append(Problem(what, remedy))
     return tuple(
         ModuleSummary(path, build_id or "", frames, tuple(found), own)
         for (_, path, build_id, frames, own), found in zip(stored, problems, strict=True)
@@ -159,7 +159,7 @@ def _languages(rows: TableRows) -> tuple[Language, ...]:
     stored = rows("languages")
     prefixes: list[list[str]] = [[] for _ in stored]
     for at, language, prefix in rows("evaluators"):
-        prefixes[referred("evaluators", at, language, len(stored))].append(prefix)
+        prefixes[check_reference("evaluators", at, language, len(stored))].append(prefix)
     return tuple(
         Language(name, tuple(found), remedy) for (_, name, remedy), found in zip(stored, prefixes, strict=True)
     )
@@ -169,7 +169,7 @@ def _missing(rows: TableRows) -> tuple[FunctionsMissing, ...]:
     stored = rows("functions_missing")
     pids: list[list[int]] = [[] for _ in stored]
     for missing, pid in rows("functions_missing_pids"):
-        pids[referred("functions_missing_pids", missing, missing, len(stored))].append(pid)
+        pids[check_reference("functions_missing_pids", missing, missing, len(stored))].append(pid)
     return tuple(
         FunctionsMissing(language, tuple(found), value, remedy, bool(kernel))
         for (_, language, value, remedy, kernel), found in zip(stored, pids, strict=True)

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from pyprof.errors import PyprofError
 from pyprof.exporters import output_file
 from pyprof.exporters.base import JournalBeginning, JournalPart
-from pyprof.recording.schema import create
+from pyprof.recording.schema import create_tables
 from pyprof.recording.writer import TableWriter
 
 _WAL = b"\2\2"
@@ -39,7 +39,7 @@ class FileJournal:
         self._thread = threading.Thread(target=self._run, name="pyprof-journal", daemon=True)
         self._thread.start()
 
-    def add(self, part: JournalPart) -> None:
+    def add_part(self, part: JournalPart) -> None:
         if not self._failed:
             self._parts.put(part)
 
@@ -69,14 +69,14 @@ def _begun(path: str, beginning: JournalBeginning) -> sqlite3.Connection:
         OutputError: The file cannot be written.
         sqlite3.Error: The database cannot be opened.
     """
-    if not output_file.is_ours(path):
+    if not output_file.is_private(path):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
-        create(empty)
-        TableWriter(empty).begin(beginning)
+        create_tables(empty)
+        TableWriter(empty).begin_window(beginning)
         data = empty.serialize()
     output_file.drop_logs(path)
-    output_file.replace(path, partial(_write, data[:18] + _WAL + data[20:]))
+    output_file.replace_file(path, partial(_write, data[:18] + _WAL + data[20:]))
     database = sqlite3.connect(path, isolation_level=None)
     database.execute("PRAGMA synchronous = FULL")
     # no checkpoints, so that file and log can be copied while they grow

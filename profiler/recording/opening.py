@@ -21,7 +21,7 @@ from pyprof.recording.schema import APPLICATION_ID, VERSION
 from pyprof.recording.upgrades import tables_of, upgrade
 
 MAGIC = b"SQLite format 3\0"
-MOST_BYTES = 1 << 32
+MAX_BYTES = 1 << 32
 _HEADER = 100
 _LONGEST_FINDING = 200
 _LONGEST = 1 << 28
@@ -35,7 +35,7 @@ _LOOK_STEPS = 100_000
 _MAKER = "pyprof record -o NAME.pyprof makes one"
 
 
-def read_bytes(path: str, most: int = MOST_BYTES) -> bytes:
+def read_bytes(path: str, most: int = MAX_BYTES) -> bytes:
     """Read a file that the user named, or its first bytes only.
 
     Args:
@@ -48,8 +48,8 @@ def read_bytes(path: str, most: int = MOST_BYTES) -> bytes:
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size > MOST_BYTES and most >= MOST_BYTES:
-                raise RecordingError(f"{path} is larger than {MOST_BYTES >> 30} GiB, more than is read at once")
+            if size > MAX_BYTES and most >= MAX_BYTES:
+                raise RecordingError(f"{path} is larger than {MAX_BYTES >> 30} GiB, more than is read at once")
             return file.read(min(size, most))  # read() allocates memory for the whole size first
     except FormatError as error:
         raise RecordingError(f"{path} is {error.problem}") from None
@@ -61,7 +61,7 @@ def is_recording(data: bytes) -> bool:
     return data.startswith(MAGIC) and data[68:72] == struct.pack(">I", APPLICATION_ID)
 
 
-def opened(path: str) -> tuple[sqlite3.Connection, int]:
+def open_recording(path: str) -> tuple[sqlite3.Connection, int]:
     """Open a recording file.
 
     Returns:

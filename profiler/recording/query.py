@@ -10,14 +10,14 @@ from os import PathLike, fspath
 import numpy as np
 
 from pyprof.errors import FormatError, RecordingError
-from pyprof.exporters.utf8 import dumps
-from pyprof.recording.cells import TableRows, referred
-from pyprof.recording.columns import I64, unpack
-from pyprof.recording.opening import opened
-from pyprof.recording.reader import KEYS, MOST_VALUES, unsigned
+from pyprof.exporters.utf8 import dump_json
+from pyprof.recording.cells import TableRows, check_reference
+from pyprof.recording.columns import I64, unpack_columns
+from pyprof.recording.opening import open_recording
+from pyprof.recording.reader import KEYS, MAX_VALUES, to_unsigned
 from pyprof.recording.unpacking import Blocks, FrameColumns, FunctionName, LineColumns
 
-_MOST_OF_WINDOW = 1 << 22
+_MAX_OF_WINDOW = 1 << 22
 """Maximum number of samples of one second that a query unpacks, so that an untrusted count cannot exhaust memory."""
 
 TABLES = """\
@@ -83,29 +83,29 @@ LEFT JOIN functions ON functions.id = lines.function;
 
 
 @contextmanager
-def queried(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
+def open_query(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
     """Open a copy of the recording in memory, with the views.
 
     Raises:
         RecordingError: The file is no recording, broken or too new.
     """
     name = fspath(path)
-    database, size = opened(name)
+    database, size = open_recording(name)
     with closing(database):
         try:
             (types,) = database.execute("SELECT count(*) FROM value_types").fetchone()
 
             def unpacked(data: bytes, samples: int) -> str:
-                if types > MOST_VALUES or samples > _MOST_OF_WINDOW:
+                if types > MAX_VALUES or samples > _MAX_OF_WINDOW:
                     raise RecordingError(f"{name} is broken: more samples or values than it has room for")
                 try:
-                    columns = unpack(data, samples, KEYS + types)
+                    columns = unpack_columns(data, samples, KEYS + types)
                 except FormatError as error:
                     raise RecordingError(f"{name} is broken: {error}") from None
                 if columns[0] is not None:
                     columns[0] = np.cumsum(columns[0])
                 lists = [[None] * samples if column is None else column.tolist() for column in columns]
-                return dumps(list(zip(*lists, strict=True))).decode()
+                return dump_json(list(zip(*lists, strict=True))).decode()
 
             database.create_function("unpacked", 2, unpacked, deterministic=True)
             database.executescript(TABLES)
@@ -134,8 +134,8 @@ def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
     def add(table: str, rows: Iterable[Sequence[object]], columns: int) -> None:
         database.executemany(f"INSERT INTO temp.{table} VALUES ({', '.join('?' * columns)})", rows)
 
-    names, files = blocks.functions(), blocks.files()
-    frames, columns = blocks.frames()
+    names, files = blocks.unpack_functions(), blocks.unpack_files()
+    frames, columns = blocks.unpack_frames()
     _refer("frames", frames.module, database.execute("SELECT count(*) FROM modules").fetchone()[0])
     _refer("lines", columns.file, len(files))
     lines, functions = _functions(frames, columns, names)
@@ -143,7 +143,7 @@ def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
     add("functions", functions, 4)
     add("files", enumerate(files, 1), 2)
     add("frames", _frames(frames, names), 8)
-    nodes = blocks.stacks(len(frames.module))[1:]
+    nodes = blocks.unpack_stacks(len(frames.module))[1:]
     add("stacks", ((at, parent or None, frame) for at, (parent, frame) in enumerate(nodes.tolist(), 1)), 3)
 
 
@@ -171,13 +171,13 @@ def _functions(
     found: list[Sequence[object]] = []
     for row in zip(*(column.tolist() for column in (*columns, lines.file, lines.line)), strict=True):
         frame, at, start, number, offset, file, line = row
-        name = names[referred("lines", frame, number, len(names))]
+        name = names[check_reference("lines", frame, number, len(names))]
         function = numbers.setdefault((number, start if name.addressed else 0), len(numbers) + 1)
         found.append((frame, at, function, offset, file or None, line or None))
     functions: list[Sequence[object]] = []
     for (number, start), function in numbers.items():
         name = names[number - 1]
-        functions.append((function, name.shown(unsigned(start)), name.system_name, name.source))
+        functions.append((function, name.format_name(to_unsigned(start)), name.system_name, name.source))
     return found, functions
 
 
@@ -185,5 +185,5 @@ def _frames(frames: FrameColumns, names: Sequence[FunctionName]) -> Iterator[Seq
     columns = frames.kind, frames.trust, frames.module, frames.rel, frames.base + frames.rel, frames.back, frames.title
     rows = zip(*(column.tolist() for column in columns), strict=True)
     for at, (kind, trust, module, rel, pc, back, title) in enumerate(rows, 1):
-        name = names[referred("frames", at, title, len(names))].shown(unsigned(rel)) if title else None
+        name = names[check_reference("frames", at, title, len(names))].format_name(to_unsigned(rel)) if title else None
         yield at, kind, trust, module or None, rel if module or rel else None, pc or None, back, name

@@ -23,24 +23,24 @@ from pyprof.model.quality import summary_of_part
 from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.cells import TableRows, referred
+from pyprof.recording.cells import TableRows, check_reference
 from pyprof.recording.codes import LATER, NAME_SOURCES, Codes
-from pyprof.recording.columns import I64, unpack
+from pyprof.recording.columns import I64, unpack_columns
 from pyprof.recording.facts import read_summary
-from pyprof.recording.opening import opened
+from pyprof.recording.opening import open_recording
 from pyprof.recording.unpacking import Blocks, FrameColumns, FunctionName, LineColumns
 from pyprof.recording.writer import SECOND_NS
 from pyprof.records import dataclass, field_names, replace
 
 KEYS = 5
 """Number of columns of a sample before its values: time, thread, stack, state, processor."""
-MOST_NS = 1 << 62
+MAX_NS = 1 << 62
 """Limit for times in nanoseconds. The sum of two stays within 64 bits."""
-_MOST_GAPS = 20_000
-MOST_VALUES = 16
+_MAX_GAPS = 20_000
+MAX_VALUES = 16
 """Maximum number of values of a sample. A constant column takes no bytes in the file, but takes memory."""
 _USUAL_SAMPLES = 1_000_000
-_MOST_PER_BYTE = 8
+_MAX_PER_BYTE = 8
 """Maximum number of samples for each byte of the file, if it is more than _USUAL_SAMPLES.
 
 This keeps an untrusted count from exhausting memory.
@@ -49,14 +49,14 @@ This keeps an untrusted count from exhausting memory.
 INTERRUPTED = said("recording_interrupted")
 
 
-def load(path: str | PathLike[str]) -> Profile:
+def load_recording(path: str | PathLike[str]) -> Profile:
     """Read a recording file.
 
     Raises:
         RecordingError: The file is no recording, broken or too new.
     """
     name = fspath(path)
-    database, size = opened(name)
+    database, size = open_recording(name)
     with closing(database):
         try:
             return _Reader(TableRows(database, size), size).profile()
@@ -80,7 +80,7 @@ class _Reader:
     def __init__(self, rows: TableRows, size: int) -> None:
         self._rows = rows
         self._blocks = Blocks(rows, size)
-        self._samples_left = max(_USUAL_SAMPLES, size * _MOST_PER_BYTE)
+        self._samples_left = max(_USUAL_SAMPLES, size * _MAX_PER_BYTE)
         self._codes = Codes(rows)
 
     def profile(self) -> Profile:
@@ -91,11 +91,11 @@ class _Reader:
         """
         meta: dict[str, Any] = dict(self._rows("meta"))
         value_types = tuple(ValueType(kind, unit) for _, kind, unit in self._rows("value_types"))
-        if not 0 < len(value_types) <= MOST_VALUES:
+        if not 0 < len(value_types) <= MAX_VALUES:
             raise FormatError("value_types", len(value_types), "none, or more than there are")
         modules, threads = self._modules(), self._threads()
         frames = self._frames(len(modules))
-        nodes = self._blocks.stacks(len(frames))
+        nodes = self._blocks.unpack_stacks(len(frames))
         frames, node_frame = _by_first_use(frames, nodes[:, 1])
         samples = self._samples(len(threads), len(nodes), len(value_types))
         start_ns = _nanoseconds(meta, "start_ns")
@@ -117,7 +117,7 @@ class _Reader:
             thread=samples.thread.astype(np.int32),
             values=samples.values,
             summary=summary or Summary(),
-            state=None if samples.state is None else self._codes.bits(samples.state),
+            state=None if samples.state is None else self._codes.convert_states(samples.state),
             cpu=None if samples.cpu is None else samples.cpu.astype(np.int32),
             options=dict(self._rows("options")),
         )
@@ -127,7 +127,15 @@ class _Reader:
 
     def _modules(self) -> tuple[ModuleInfo, ...]:
         return tuple(
-            ModuleInfo(path, build_id or "", unsigned(start), unsigned(end), unsigned(offset), bool(named), bool(lines))
+            ModuleInfo(
+                path,
+                build_id or "",
+                to_unsigned(start),
+                to_unsigned(end),
+                to_unsigned(offset),
+                bool(named),
+                bool(lines),
+            )
             for _, path, build_id, start, end, offset, named, lines in self._rows("modules")
         )
 
@@ -138,7 +146,7 @@ class _Reader:
         for thread, label, value in self._rows("labels"):
             labels[thread] = (*labels.get(thread, ()), (label, value))
         for at, process, tid, started, name in self._rows("threads"):
-            _, pid, began, process_name = processes[referred("threads", at, process, len(processes))]
+            _, pid, began, process_name = processes[check_reference("threads", at, process, len(processes))]
             of_thread = labels.pop(at, ())
             found.append(ThreadInfo(pid, tid, name, process_name, started or 0, began or 0, of_thread))
         if labels:
@@ -146,12 +154,12 @@ class _Reader:
         return tuple(found)
 
     def _frames(self, modules: int) -> tuple[Frame, ...]:
-        columns, lines = self._blocks.frames()
-        names, marks = self._blocks.functions(), self._marks(len(columns.module))
+        columns, lines = self._blocks.unpack_frames()
+        names, marks = self._blocks.unpack_functions(), self._marks(len(columns.module))
         functions = self._lines(names, lines, np.repeat(columns.rel, columns.lines) - lines.start)
         ends = np.cumsum(columns.lines)
         rows = zip(*(getattr(columns, name).tolist() for name in field_names(FrameColumns)), ends.tolist(), strict=True)
-        kinds, trusts = self._codes.of("frame_kind"), self._codes.of("trust")
+        kinds, trusts = self._codes.code_map("frame_kind"), self._codes.code_map("trust")
         found = []
         for at, (module, rel, base, back, trust, kind, title, count, end) in enumerate(rows, 1):
             if kind not in kinds or trust not in trusts:
@@ -161,14 +169,14 @@ class _Reader:
             pc, of_frame = base + rel, functions[end - count : end]
             shown, mark = of_frame[-1].function if count else "", marks.get(at)
             if title:
-                shown = names[referred("frames", at, title, len(names))].shown(unsigned(rel))
+                shown = names[check_reference("frames", at, title, len(names))].format_name(to_unsigned(rel))
             found.append(
                 Frame(
                     FrameKind(kinds[kind]),
-                    unsigned(pc),
-                    unsigned(pc - back),
-                    unsigned(rel),
-                    referred("frames", at, module, modules) if module else -1,
+                    to_unsigned(pc),
+                    to_unsigned(pc - back),
+                    to_unsigned(rel),
+                    check_reference("frames", at, module, modules) if module else -1,
                     of_frame,
                     Trust(trusts[trust]),
                     shown,
@@ -179,22 +187,22 @@ class _Reader:
 
     def _lines(self, names: Sequence[FunctionName], lines: LineColumns, offsets: I64) -> tuple[Line, ...]:
         """Return the functions of all frames."""
-        files = [None, *self._blocks.files()]
+        files = [None, *self._blocks.unpack_files()]
         later = {source for source, name in self._rows("name_sources") if name == NAME_SOURCES[LATER]}
         found = []
         rows = zip(*(getattr(lines, name).tolist() for name in field_names(LineColumns)), offsets.tolist(), strict=True)
         for at, (start, function, file, line, offset) in enumerate(rows, 1):
-            name = names[referred("lines", at, function, len(names))]
-            path = files[referred("lines", at, file + 1, len(files))]
-            known = name.shown(unsigned(start)), name.system_name or ""
+            name = names[check_reference("lines", at, function, len(names))]
+            path = files[check_reference("lines", at, file + 1, len(files))]
+            known = name.format_name(to_unsigned(start)), name.system_name or ""
             found.append(Line(*known, offset, path, line, name.source in later))
         return tuple(found)
 
     def _marks(self, frames: int) -> dict[int, Mark]:
-        kinds, ends = self._codes.of("mark_kind"), self._codes.of("stack_end")
+        kinds, ends = self._codes.code_map("mark_kind"), self._codes.code_map("stack_end")
         found = {}
         for nth, (frame, kind, end, enough, unplaced, without_run, lacking) in enumerate(self._rows("marks"), 1):
-            referred("marks", nth, frame, frames)
+            check_reference("marks", nth, frame, frames)
             if kind not in kinds or end not in ends:
                 raise FormatError("marks", nth, "a code that is not known: perhaps a newer pyprof reads it")
             numbers = enough or 0, unplaced, without_run, lacking
@@ -217,7 +225,7 @@ class _Reader:
             raise FormatError("windows", 0, "a column that each sample has is missing")
         if int(thread.min()) < 1 or int(thread.max()) > threads or int(stack.min()) < 0 or int(stack.max()) >= nodes:
             raise FormatError("windows", 0, "a sample refers to a thread or a stack that does not exist")
-        if int(time_ns.min()) <= -MOST_NS or int(time_ns.max()) >= MOST_NS:
+        if int(time_ns.min()) <= -MAX_NS or int(time_ns.max()) >= MAX_NS:
             raise FormatError("windows", 0, "a time that no clock has")
         amounts_of = np.stack(given, axis=1)
         if largest_sum(amounts_of) >= MOST_SUM:
@@ -229,7 +237,7 @@ class _Reader:
         self._samples_left -= samples
         if samples < 0 or self._samples_left < 0:
             raise FormatError("windows", row[0], "more samples than the file has room for")
-        columns = unpack(data, samples, KEYS + values)
+        columns = unpack_columns(data, samples, KEYS + values)
         if columns[0] is not None:
             columns[0] = start_ns + np.cumsum(columns[0])
         return columns
@@ -261,7 +269,7 @@ def _by_first_use(frames: tuple[Frame, ...], number: I64) -> tuple[tuple[Frame, 
     return tuple(frames[at] for at in order.tolist()), place[number]
 
 
-def unsigned(number: int) -> int:
+def to_unsigned(number: int) -> int:
     """Convert a signed number of SQLite to an address."""
     return number % (1 << 64)
 
@@ -283,14 +291,14 @@ def _gaps(meta: dict[str, Any]) -> tuple[Span, ...]:
         found = [int(number) for number in str(meta.get("gaps", "")).replace("-", ",").split(",") if number]
     except ValueError:
         found = [0]
-    inside = not found or 0 <= found[0] <= found[-1] < MOST_NS
-    if len(found) % 2 or len(found) > _MOST_GAPS or found != sorted(found) or not inside:
+    inside = not found or 0 <= found[0] <= found[-1] < MAX_NS
+    if len(found) % 2 or len(found) > _MAX_GAPS or found != sorted(found) or not inside:
         raise FormatError("meta", 0, "gaps are no times in order")
     return tuple(zip(found[::2], found[1::2], strict=True))
 
 
 def _nanoseconds(meta: dict[str, Any], key: str) -> int:
     value: int = _fact(meta, key, int)
-    if not 0 <= value < MOST_NS:
+    if not 0 <= value < MAX_NS:
         raise FormatError("meta", 0, f"{key} is no time")
     return value

@@ -265,7 +265,7 @@ _COLUMN = re.compile(r'  "?(\w+)"? ?([A-Z ]*?),? -- (.*)')
 
 
 @cache
-def tables(schema: str = SCHEMA) -> dict[str, Table]:
+def parse_tables(schema: str = SCHEMA) -> dict[str, Table]:
     """Return the tables by name, in the order of the schema."""
     return {
         found["name"]: Table(
@@ -278,16 +278,16 @@ def tables(schema: str = SCHEMA) -> dict[str, Table]:
     }
 
 
-def insertion(table: str) -> str:
+def insert_statement(table: str) -> str:
     """Return the SQL statement that adds a row to a table."""
-    return f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(tables()[table].columns))})'
+    return f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(parse_tables()[table].columns))})'
 
 
 PAGE = 512
 """Page size in bytes. It is small, because a recording has thirty tables and each takes at least one page."""
 
 
-def create(database: sqlite3.Connection) -> None:
+def create_tables(database: sqlite3.Connection) -> None:
     """Create the tables of a recording in an empty database."""
     database.execute(f"PRAGMA page_size = {PAGE}")
     database.executescript(SCHEMA)

@@ -10,8 +10,8 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.recording.blocks import FRAME_COLUMNS, FUNCTION_COLUMNS, LINE_COLUMNS, NO_TEXT, SAME_TEXT, STACK_COLUMNS
-from pyprof.recording.cells import TableRows, referred
-from pyprof.recording.columns import I64, known, unpack_known, unpack_texts
+from pyprof.recording.cells import TableRows, check_reference
+from pyprof.recording.columns import I64, require_known, unpack_known, unpack_texts
 from pyprof.records import dataclass
 
 _USUAL_THINGS = 1_000_000
@@ -37,7 +37,7 @@ class FunctionName:
     source: int
     addressed: bool
 
-    def shown(self, address: int) -> str:
+    def format_name(self, address: int) -> str:
         return f"{self.text}{address:#x}" if self.addressed else self.text
 
 
@@ -80,7 +80,7 @@ class Blocks:
         self._nodes_left = max(_USUAL_NODES, size)
         self._text_left = max(_USUAL_TEXT, size * _DEFLATED)
 
-    def functions(self) -> list[FunctionName]:
+    def unpack_functions(self) -> list[FunctionName]:
         found = []
         known_sources = len(self._rows("name_sources"))
         for nth, count, data in self._rows("function_blocks"):
@@ -88,7 +88,7 @@ class Blocks:
             at = 0
             columns = (lengths, system_lengths, sources, addressed)
             for length, system_length, source, ends in zip(*(column.tolist() for column in columns), strict=True):
-                referred("function_blocks", nth, source, known_sources)
+                check_reference("function_blocks", nth, source, known_sources)
                 name, at = _text(nth, texts, at, length)
                 system_name: str | None
                 if system_length in {NO_TEXT, SAME_TEXT}:
@@ -98,7 +98,7 @@ class Blocks:
                 found.append(FunctionName(name, system_name, source, bool(ends)))
         return found
 
-    def files(self) -> list[str]:
+    def unpack_files(self) -> list[str]:
         found = []
         for nth, count, data in self._rows("file_blocks"):
             (lengths,), texts = self._texts(count, data, 1)
@@ -108,7 +108,7 @@ class Blocks:
                 found.append(path)
         return found
 
-    def frames(self) -> tuple[FrameColumns, LineColumns]:
+    def unpack_frames(self) -> tuple[FrameColumns, LineColumns]:
         """Unpack frames and their functions. Each count is checked first, so that their sum cannot overflow."""
         module, rel, base, *others = self._things("frame_blocks", FRAME_COLUMNS, 3)
         start, function, file, line = self._things("line_blocks", LINE_COLUMNS, 3)
@@ -118,7 +118,7 @@ class Blocks:
             raise FormatError("line_blocks", 0, "frames have more functions, or fewer")
         return frames, LineColumns(start, function, file, line)
 
-    def stacks(self, frames: int) -> I64:
+    def unpack_stacks(self, frames: int) -> I64:
         """Unpack the nodes of the tree.
 
         Args:
@@ -160,7 +160,7 @@ class Blocks:
         self._things_left = _taken(0, self._things_left, count)
         found, texts = unpack_texts(data, count, columns, self._text_left)
         self._text_left -= len(texts)
-        return known(found), texts
+        return require_known(found), texts
 
 
 def _taken(nth: int, left: int, count: int) -> int:

@@ -13,9 +13,9 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.recording.blocks import BlockWriter, LineRow
-from pyprof.recording.cells import TableRows, referred
+from pyprof.recording.cells import TableRows, check_reference
 from pyprof.recording.columns import I64
-from pyprof.recording.schema import SCHEMA, Table, tables
+from pyprof.recording.schema import SCHEMA, Table, parse_tables
 
 _ROWS_OF_1 = """\
 -- The names of functions. Names that are looked up later only change this table and lines.
@@ -86,10 +86,10 @@ def tables_of(version: int) -> dict[str, Table]:
     """Return the tables of a recording file, by its format version."""
     since: dict[int, tuple[str, ...]] = {2: _BLOCKS_OF_2, 3: _NEW_IN_3}
     new = {name for later, names in since.items() if later > version for name in names}
-    found = {name: table for name, table in tables().items() if name not in new}
+    found = {name: table for name, table in parse_tables().items() if name not in new}
     if version <= 3:
-        found |= tables(_UNTIL_3)
-    return found | tables(_ROWS_OF_1) if version == 1 else found
+        found |= parse_tables(_UNTIL_3)
+    return found | parse_tables(_ROWS_OF_1) if version == 1 else found
 
 
 def upgrade(database: sqlite3.Connection, version: int, size: int) -> None:
@@ -113,41 +113,44 @@ def _to_2(database: sqlite3.Connection, size: int) -> None:
     """Convert rows of frames, functions, files and stacks to blocks."""
     rows = TableRows(database, size, tables_of(1))
     for name in _BLOCKS_OF_2:
-        database.execute(tables(SCHEMA)[name].sql)
+        database.execute(parse_tables(SCHEMA)[name].sql)
     blocks = BlockWriter(database)
     try:
         numbers = _frames(rows, blocks)
         _stacks(rows, blocks, numbers)
     except OverflowError:
         raise FormatError("frames", 0, "a number is none that an address can be") from None
-    marks = [(int(numbers[referred("marks", 0, frame, len(numbers) - 1) + 1]), *rest) for frame, *rest in rows("marks")]
+    marks = [
+        (int(numbers[check_reference("marks", 0, frame, len(numbers) - 1) + 1]), *rest)
+        for frame, *rest in rows("marks")
+    ]
     database.execute("DELETE FROM marks")
     database.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?, ?)", marks)
-    for name in tables(_ROWS_OF_1):
+    for name in parse_tables(_ROWS_OF_1):
         database.execute(f"DROP TABLE {name}")
 
 
 def _frames(rows: TableRows, blocks: BlockWriter) -> I64:
     """Convert frames. Return new numbers by old numbers; number 0 stands for no frame."""
     stored, functions = rows("frames"), rows("functions")
-    files = [blocks.file(path) for _, path in rows("files")]
+    files = [blocks.add_file(path) for _, path in rows("files")]
     lines: dict[int, list[LineRow]] = {}
     for nth, (frame, depth, function, offset, file, line) in enumerate(rows("lines"), 1):
-        rel = stored[referred("lines", nth, frame, len(stored))][4] or 0
-        _, name, system_name, source = functions[referred("lines", nth, function, len(functions))]
+        rel = stored[check_reference("lines", nth, frame, len(stored))][4] or 0
+        _, name, system_name, source = functions[check_reference("lines", nth, function, len(functions))]
         of_frame = lines.setdefault(frame, [])
         if depth != len(of_frame):
             raise FormatError("lines", nth, "functions of a frame are not in order from 0 on")
         start = _signed(rel - offset)
-        path = 0 if file is None else files[referred("lines", nth, file, len(files))]
-        of_frame.append((start, blocks.function(name, system_name, source, start % (1 << 64)), path, line or 0))
+        path = 0 if file is None else files[check_reference("lines", nth, file, len(files))]
+        of_frame.append((start, blocks.add_function(name, system_name, source, start % (1 << 64)), path, line or 0))
     frames = []
     for at, kind, trust, module, rel, pc, back, title in stored:
         place = rel or 0
-        named = 0 if title is None else blocks.function(title, None, 1, place % (1 << 64))
+        named = 0 if title is None else blocks.add_function(title, None, 1, place % (1 << 64))
         base = _signed((pc or 0) - place)
         frames.append((module or 0, place, base, back, trust, kind, named, tuple(lines.get(at, ()))))
-    return np.concatenate([[0], blocks.frames(frames)])
+    return np.concatenate([[0], blocks.add_frames(frames)])
 
 
 def _stacks(rows: TableRows, blocks: BlockWriter, numbers: I64) -> None:
@@ -156,7 +159,7 @@ def _stacks(rows: TableRows, blocks: BlockWriter, numbers: I64) -> None:
         if not 0 <= (parent or 0) < at or not 1 <= frame < len(numbers):
             raise FormatError("stacks", at, "refers to a row that is not before it")
     nodes = np.array([(parent or 0, frame) for _, parent, frame in stored], np.int64).reshape(-1, 2)
-    blocks.stacks(nodes[:, 0], numbers[nodes[:, 1]])
+    blocks.add_stacks(nodes[:, 0], numbers[nodes[:, 1]])
 
 
 def _signed(number: int) -> int:
@@ -166,15 +169,15 @@ def _signed(number: int) -> int:
 def _to_3(database: sqlite3.Connection, size: int) -> None:
     """Add the table of labels, which is empty."""
     for name in _NEW_IN_3:
-        database.execute(tables()[name].sql)
+        database.execute(parse_tables()[name].sql)
 
 
 def _to_4(database: sqlite3.Connection, size: int) -> None:
     """Replace two tables whose description changed. Their rows stay the same."""
-    for name in tables(_UNTIL_3):
+    for name in parse_tables(_UNTIL_3):
         kept = database.execute(f"SELECT * FROM {name}").fetchall()
         database.execute(f"DROP TABLE {name}")
-        database.execute(tables()[name].sql)
+        database.execute(parse_tables()[name].sql)
         database.executemany(f"INSERT INTO {name} VALUES (?, ?)", kept)
 
 

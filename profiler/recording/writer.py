@@ -19,11 +19,11 @@ from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
 from pyprof.recording.blocks import BlockWriter, FrameRow, LineRow
-from pyprof.recording.cells import CellRow, cell
-from pyprof.recording.codes import LATER, NAME_SOURCES, RECORDED, code_rows
-from pyprof.recording.columns import pack
+from pyprof.recording.cells import CellRow, encode_cell
+from pyprof.recording.codes import LATER, NAME_SOURCES, RECORDED, list_codes
+from pyprof.recording.columns import pack_columns
 from pyprof.recording.facts import SUMMARY_TABLES, summary_rows
-from pyprof.recording.schema import create, insertion
+from pyprof.recording.schema import create_tables, insert_statement
 
 I64 = npt.NDArray[np.int64]
 
@@ -33,22 +33,22 @@ SECOND_NS = 1_000_000_000
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     """Write a recording. It contains everything, so ExportOptions have no effect."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        store(database, profile)
+        store_profile(database, profile)
         out.write(database.serialize())
 
 
-def store(database: sqlite3.Connection, profile: Profile) -> None:
+def store_profile(database: sqlite3.Connection, profile: Profile) -> None:
     """Store a profile in an empty database."""
-    create(database)
+    create_tables(database)
     database.execute("BEGIN")
     tables = TableWriter(database)
-    tables.begin(JournalBeginning.of(profile))
+    tables.begin_window(JournalBeginning.from_profile(profile))
     tables.add_modules(profile.modules)
     tables.add_threads(profile.threads)
     tables.add_frames(profile.frames)
     tables.add_stacks(profile.parent[1:].tolist(), profile.frame[1:].tolist())
-    tables.add_samples(SampleColumns.of(profile), profile.start_ns)
-    tables.end(profile)
+    tables.add_samples(SampleColumns.from_profile(profile), profile.start_ns)
+    tables.finish_window(profile)
     database.execute("COMMIT")
 
 
@@ -64,7 +64,7 @@ class TableWriter:
         self._functions: dict[tuple[str, str | None, int, int], int] = {}
 
     def _add(self, table: str, rows: Iterable[Sequence[object]]) -> None:
-        self._database.executemany(insertion(table), rows)
+        self._database.executemany(insert_statement(table), rows)
 
     def _number(self, table: str) -> int:
         """Return the number of a table's next row."""
@@ -79,12 +79,12 @@ class TableWriter:
             self._add(table, [(known, *values)])
         return known
 
-    def begin(self, beginning: JournalBeginning) -> None:
-        self._add("codes", code_rows())
+    def begin_window(self, beginning: JournalBeginning) -> None:
+        self._add("codes", list_codes())
         self._add("name_sources", NAME_SOURCES.items())
-        self._add("meta", [("title", cell(beginning.title)), ("start_ns", beginning.start_ns)])
+        self._add("meta", [("title", encode_cell(beginning.title)), ("start_ns", beginning.start_ns)])
         self._add("meta", [("period_ns", beginning.period_ns)])
-        self._add("options", [(name, cell(value)) for name, value in sorted(beginning.options.items())])
+        self._add("options", [(name, encode_cell(value)) for name, value in sorted(beginning.options.items())])
         self._add("value_types", [(at, each.type, each.unit) for at, each in enumerate(beginning.value_types, 1)])
 
     def add_modules(self, modules: Iterable[ModuleInfo]) -> None:
@@ -93,7 +93,7 @@ class TableWriter:
     def add_threads(self, threads: Iterable[ThreadInfo]) -> None:
         rows = [(self._number("threads"), thread) for thread in threads]
         self._add("threads", [(number, *self._thread(thread)) for number, thread in rows])
-        labels = [(number, *map(cell, label)) for number, thread in rows for label in thread.labels]
+        labels = [(number, *map(encode_cell, label)) for number, thread in rows for label in thread.labels]
         self._add("labels", labels)
 
     def rename_threads(self, threads: Mapping[int, ThreadInfo]) -> None:
@@ -103,8 +103,8 @@ class TableWriter:
 
     def _thread(self, thread: ThreadInfo) -> CellRow:
         key: ProcessKey = thread.process_key
-        process = self._named("processes", key.pid, key.started or None, cell(thread.process))
-        return process, thread.tid, thread.started or None, cell(thread.name)
+        process = self._named("processes", key.pid, key.started or None, encode_cell(thread.process))
+        return process, thread.tid, thread.started or None, encode_cell(thread.name)
 
     def rename_frames(self, number: int, frames: Sequence[Frame]) -> None:
         """Replace the names and lines of all frames of an earlier call of add_frames().
@@ -113,12 +113,12 @@ class TableWriter:
             number: Index of that call, from 0.
             frames: The new frames, in the order of that call.
         """
-        self._blocks.again(number, self._rows(frames))
+        self._blocks.replace_frames(number, self._rows(frames))
         self._functions.clear()
 
     def add_frames(self, frames: Sequence[Frame]) -> None:
         """Add frames. Their module numbers are indices into the modules that were added."""
-        numbers = self._blocks.frames(self._rows(frames))
+        numbers = self._blocks.add_frames(self._rows(frames))
         self._functions.clear()  # packing has renumbered the functions
         self._frame_number.frombytes(numbers.tobytes())
         marked = {int(number): frame for number, frame in zip(numbers, frames, strict=True) if frame.mark}
@@ -144,8 +144,8 @@ class TableWriter:
         ]
 
     def _line(self, start: int, line: Line) -> LineRow:
-        file = 0 if line.file is None else self._blocks.file(line.file)
-        start = signed(start % (1 << 64))
+        file = 0 if line.file is None else self._blocks.add_file(line.file)
+        start = to_signed(start % (1 << 64))
         source = LATER if line.later else RECORDED
         return start, self._function(line.function, line.system_name or None, start, source), file, line.line
 
@@ -153,7 +153,7 @@ class TableWriter:
         key = name, system_name, address, source
         number = self._functions.get(key)
         if number is None:
-            number = self._functions[key] = self._blocks.function(name, system_name, source, address % (1 << 64))
+            number = self._functions[key] = self._blocks.add_function(name, system_name, source, address % (1 << 64))
         return number
 
     def add_stacks(self, parent: Iterable[int], frame: Iterable[int]) -> None:
@@ -164,7 +164,7 @@ class TableWriter:
             frame: For each node the index of its frame.
         """
         numbers = np.frombuffer(self._frame_number, np.int64)
-        self._blocks.stacks(np.array([*parent], np.int64), numbers[np.array([*frame], np.int64)])
+        self._blocks.add_stacks(np.array([*parent], np.int64), numbers[np.array([*frame], np.int64)])
 
     def add_samples(self, samples: SampleColumns, start_ns: int) -> None:
         """Add samples, grouped by second.
@@ -189,7 +189,7 @@ class TableWriter:
             None if samples.cpu is None else samples.cpu[rows].astype(np.int64),
             *values.T,
         ]
-        row = (self._number("windows"), start_ns, len(rows), int(values[:, -1].sum()), pack(columns))
+        row = (self._number("windows"), start_ns, len(rows), int(values[:, -1].sum()), pack_columns(columns))
         self._add("windows", [row])
 
     def replace_summary(self, summary: Summary) -> None:
@@ -199,7 +199,7 @@ class TableWriter:
         for table, row in summary_rows(summary):
             self._add(table, [row])
 
-    def end(self, profile: Profile) -> None:
+    def finish_window(self, profile: Profile) -> None:
         """Write the final facts, which mark the recording as complete."""
         self._add("meta", [("duration_ns", profile.duration_ns)])
         if profile.gaps:
@@ -209,14 +209,14 @@ class TableWriter:
         self._add("end", [(profile.start_ns + profile.duration_ns,)])
 
 
-def signed(address: int) -> int:
+def to_signed(address: int) -> int:
     """Convert an address to a signed number for SQLite."""
     return address - (1 << 64) if address >> 63 else address
 
 
 def _module(info: ModuleInfo) -> CellRow:
-    places = (signed(info.start), signed(info.end), signed(info.offset))
-    return cell(info.path), info.build_id or None, *places, int(info.has_functions), int(info.has_lines)
+    places = (to_signed(info.start), to_signed(info.end), to_signed(info.offset))
+    return encode_cell(info.path), info.build_id or None, *places, int(info.has_functions), int(info.has_lines)
 
 
 def _mark(number: int, frame: Frame) -> CellRow:

@@ -93,7 +93,7 @@ class NoImage:
         return None
 
 
-def report(diagnostics: Diagnostics, label: str, found: Problem) -> None:
+def report_problem(diagnostics: Diagnostics, label: str, found: Problem) -> None:
     """Report a problem in a process's code descriptions."""
     diagnostics.problem(module_path(label), found)
 

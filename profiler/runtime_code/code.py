@@ -106,7 +106,7 @@ class RuntimeCode:
     def _arch(self, space: AddressSpace) -> Arch | None:
         """Return the architecture of the first mapped file, or None."""
         for module in space.modules:
-            image = self._images.known(space, module.start) if module.has_file else None
+            image = self._images.known_image(space, module.start) if module.has_file else None
             if image is not None:
                 return image.file.arch
         return None
@@ -116,7 +116,7 @@ class RuntimeCode:
         found: list[tuple[bytes, int]] = []
         for module in space.modules:
             is_file = module.has_file and not JITDUMP.search(module.path)
-            image = self._images.known(space, module.start) if is_file else None
+            image = self._images.known_image(space, module.start) if is_file else None
             if image is not None:
                 symbols = self._symbols.get(image.file)
                 if symbols is None:
@@ -142,7 +142,7 @@ class RuntimeCode:
         """Drop an address space that no later sample has."""
         self._candidates.pop(space.id, None)
 
-    def keep(self, numbers: Set[int], since_ns: int) -> None:
+    def drop_unused(self, numbers: Set[int], since_ns: int) -> None:
         """Drop descriptions and processes that are no longer needed.
 
         Args:
@@ -166,7 +166,7 @@ class RuntimeCode:
 
     # The methods that the recorder calls.
 
-    def bind(self, batch: SampleBatch, walk: Walk) -> I32 | None:
+    def bind_frames(self, batch: SampleBatch, walk: Walk) -> I32 | None:
         """Return for each frame of a walk the number of its description (FrameKey.code), 0 if it has none."""
         code: I32 | None = None
         lane: I64 | None = None
@@ -208,7 +208,7 @@ class RuntimeCode:
             members = np.flatnonzero(part == which)
             yield members, int(times[members].max())
 
-    def candidates(self, space: AddressSpace) -> list[Module]:
+    def find_candidates(self, space: AddressSpace) -> list[Module]:
         """Return the modules that may be code without a file, ascending."""
         return [m for m in space.modules if m.path not in KERNELS and (not m.has_file or m.deleted)]
 
@@ -216,7 +216,7 @@ class RuntimeCode:
         """Return arrays (start, end) of the modules that may be code without a file."""
         known = self._candidates.get(space.id)
         if known is None:
-            modules = self.candidates(space)
+            modules = self.find_candidates(space)
             ends = [min(m.end, (1 << 64) - 1) for m in modules]  # a mapping may end at 2**64
             known = (np.array([m.start for m in modules], np.uint64), np.array(ends, np.uint64))
             self._candidates[space.id] = known
@@ -239,17 +239,17 @@ class RuntimeCode:
 
     # The methods that the symbolizer calls.
 
-    def described(self, number: int) -> Described:
+    def description(self, number: int) -> Described:
         found = self._described.get(number)
         if found is None:
             code = self._codes[number]
             found = self._described[number] = self._describe(code.process, code.spans, code.space, code.pc)
         return found
 
-    def seen(self, number: int) -> Described | None:
+    def known_description(self, number: int) -> Described | None:
         return self._described.get(number)
 
-    def late(self, space: AddressSpace, pc: int) -> Described | None:
+    def late_description(self, space: AddressSpace, pc: int) -> Described | None:
         process = self._processes.get(space.process)
         if process is None:
             return None
@@ -259,7 +259,7 @@ class RuntimeCode:
         spans = process.first_spans(pc)
         return self._describe(process, spans, space, pc) if any(spans) else None
 
-    def named(self) -> None:
+    def end_lookup_round(self) -> None:
         """End a round of name lookups. The next round reads later descriptions again."""
         self._late.clear()
 

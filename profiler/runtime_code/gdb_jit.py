@@ -12,11 +12,11 @@ from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.formats import open_registered
+from pyprof.objfile.formats import open_memory_object
 from pyprof.objfile.images import Image
 from pyprof.objfile.target_structs import TargetStructs
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.base import CodeScan, Rows, RuleAt, module_path, report
+from pyprof.runtime_code.base import CodeScan, Rows, RuleAt, module_path, report_problem
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,
     JitEntry,
@@ -29,7 +29,7 @@ from pyprof.unwind.formats.gdb_jit import (
 from pyprof.unwind.index import FileTables
 from pyprof.unwind.sources import open_sources
 
-MOST_READS = 4
+MAX_READS = 4
 """Maximum number of attempts to read a list that changes during the read."""
 
 SHORT_LIST = 64
@@ -99,7 +99,7 @@ class GdbCode:
         except FormatError as error:
             if last != b"broken":
                 self._diagnostics.count("gdb jit: descriptor not usable")
-                report(self._diagnostics, self.label, problem_of(error))
+                report_problem(self._diagnostics, self.label, problem_of(error))
             self._descriptors[avma] = (b"broken", 0)
             return False
         rest = REST * len(found.entries) * 20_000 if len(found.entries) > SHORT_LIST else 0
@@ -127,8 +127,10 @@ class GdbCode:
 
         structs, half = TargetStructs(scan.space.read, scan.arch, self.label, MARK_BYTES), MARK_BYTES // 2
         if entry.size <= MARK_BYTES:
-            return blake2b(structs.peek(entry.address, entry.size), digest_size=16).digest()
-        data = structs.peek(entry.address, half) + structs.peek(entry.address + entry.size - half, half)
+            return blake2b(structs.read_available(entry.address, entry.size), digest_size=16).digest()
+        data = structs.read_available(entry.address, half) + structs.read_available(
+            entry.address + entry.size - half, half
+        )
         return blake2b(data, digest_size=16).digest()
 
     def _read_list(self, scan: CodeScan, avma: int) -> JitList:
@@ -137,7 +139,7 @@ class GdbCode:
         Raises:
             FormatError: The list cannot be read.
         """
-        for _ in range(MOST_READS):
+        for _ in range(MAX_READS):
             found = read_list(scan.space.read, scan.arch, avma)
             if read_descriptor(scan.space.read, scan.arch, avma) == found.descriptor:
                 break
@@ -173,10 +175,10 @@ class GdbCode:
                 raise FormatError(self.label, entry.entry, "more object files than are read")
             data = read_object(scan.space.read, scan.arch, entry)
             self._forget(key, scan.now_ns)
-            file = open_registered(data, module_path(self.label))
+            file = open_memory_object(data, module_path(self.label))
         except FormatError as error:
             self._diagnostics.count("gdb jit: object file not usable")
-            report(self._diagnostics, self.label, problem_of(error))
+            report_problem(self._diagnostics, self.label, problem_of(error))
             self._forget(key, scan.now_ns)
             self._known[key] = _Known(entry, self._mark(scan, entry))
             return True

@@ -13,14 +13,14 @@ from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.reasons import problem, problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile import io_deadline
-from pyprof.objfile.file_access import below, current
+from pyprof.objfile.file_access import current_opener, open_below
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
 from pyprof.records import dataclass
-from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.cfi.source import CfiTable
-from pyprof.unwind.formats.libunwind.tables import shifted
+from pyprof.unwind.formats.libunwind.tables import shift_rows
 
 FILE = re.compile(r"(?:^|/)jit-\d+\.dump$")
 """Matches the names of files whose executable mapping marks them as the process's jitdump. perf searches for the
@@ -73,7 +73,7 @@ class JitdumpCode(NoImage):
     def _read_on(self, scan: CodeScan, path: str, file: GrowingFile) -> bool:
         """Read the records that were appended to a file, and return True if there were any."""
         changed = False
-        data, anew = file.more()
+        data, anew = file.read_appended()
         while data or anew:
             if anew:
                 self._files[path] = file, JitdumpReader()
@@ -81,11 +81,11 @@ class JitdumpCode(NoImage):
             if path in self._broken:
                 break
             changed |= bool(data) and self._read(scan, path, self._files[path][1], data)
-            data, anew = file.more()
+            data, anew = file.read_appended()
         if file.cut and path not in self._broken:
             self._broken.add(path)
             self._diagnostics.count("jitdump: too large, the rest is not read")
-            report(self._diagnostics, self.label, problem("code_file_too_large"))
+            report_problem(self._diagnostics, self.label, problem("code_file_too_large"))
         return changed
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class JitdumpCode(NoImage):
         except FormatError as error:
             self._broken.add(path)
             self._diagnostics.count("jitdump: broken, the rest is not read")
-            report(self._diagnostics, self.label, problem_of(error))
+            report_problem(self._diagnostics, self.label, problem_of(error))
             return False
         for record in records:
             self._take(scan, record)
@@ -134,16 +134,16 @@ class JitdumpCode(NoImage):
         try:
             if value.table is None:
                 data, arch = memoryview(tables.eh_frame), self._arch
-                place = tables.place(loaded.start, loaded.size)
+                place = tables.assumed_address(loaded.start, loaded.size)
                 section = CfiSection(".eh_frame", data, place, True, arch.byteorder, arch.word)
                 value.table = CfiTable(section, arch, self._diagnostics, stop_at_terminator=True)
             svma = pc - value.shift
             found = value.table.rows_at(value.table.find(svma), svma)
         except FormatError as error:
             self._diagnostics.count("jitdump: broken table")
-            report(self._diagnostics, self.label, problem_of(error))
+            report_problem(self._diagnostics, self.label, problem_of(error))
             return None
-        return None if found is None else (shifted(found, value.shift), Trust.JITDUMP)
+        return None if found is None else (shift_rows(found, value.shift), Trust.JITDUMP)
 
     def name(self, span: Span[JitCode]) -> CodeName:
         loaded, shift = span.value.loaded, span.value.shift
@@ -158,17 +158,17 @@ def jitdump_mappings(space: AddressSpace) -> list[Mapping]:
 def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -> GrowingFile | None:
     """Return the mapped file, opened by the first of its names that leads to it (docs/how-it-works.md), or None."""
     ways = (
-        partial(below, space.root, mapping.path),
-        partial(current().mapped, space.pid, mapping.start, mapping.end),
-        partial(below, "", mapping.path),
+        partial(open_below, space.root, mapping.path),
+        partial(current_opener().open_mapped, space.pid, mapping.start, mapping.end),
+        partial(open_below, "", mapping.path),
     )
     for find in ways:
         try:
             found = find()
         except OSError:
             continue
-        inode = io_deadline.status(found).st_ino
-        io_deadline.close(found)
+        inode = io_deadline.stat_descriptor(found).st_ino
+        io_deadline.close_descriptor(found)
         if inode == mapping.inode:
             return GrowingFile(find, owners)
     return None

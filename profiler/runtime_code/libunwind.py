@@ -13,17 +13,17 @@ from pyprof.model.modules import ReadMemory
 from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
 from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, DynInfo, DynList, DynReader, Head, RegionFormat
 from pyprof.unwind.formats.libunwind.locate import LIST
 from pyprof.unwind.formats.libunwind.regions import NotDescribed, Procedure
-from pyprof.unwind.formats.libunwind.tables import RegionTable, held_bytes, open_table
+from pyprof.unwind.formats.libunwind.tables import RegionTable, count_held_bytes, open_table
 from pyprof.unwind.rules import FunctionRows, Rule
 
-MOST_READS = 4
+MAX_READS = 4
 """Maximum number of attempts to read a list that changes during the read."""
 
-MOST_ALIASES = 8
+MAX_ALIASES = 8
 """Maximum length of a chain of procedures that are aliases of one another."""
 
 MAX_TOTAL = 256 << 20
@@ -96,14 +96,14 @@ class LibunwindCode(NoImage):
             state = self._lists[avma] = _List()
         reader = DynReader(scan.space.read, scan.arch)
         try:
-            if reader.generation(avma) == (state.generation, state.first):
+            if reader.read_generation(avma) == (state.generation, state.first):
                 return False
             found = self._read_list(reader, avma)
-            first = reader.generation(avma)[1]
+            first = reader.read_generation(avma)[1]
         except FormatError as error:
             if not state.broken:
                 self._diagnostics.count("libunwind: list not usable")
-                report(self._diagnostics, self.label, problem_of(error))
+                report_problem(self._diagnostics, self.label, problem_of(error))
             state.broken = True
             return False
         before, state.generation, state.first = state.generation, found.generation, first
@@ -118,9 +118,9 @@ class LibunwindCode(NoImage):
         Raises:
             FormatError: The list cannot be read.
         """
-        for _ in range(MOST_READS):
-            found = reader.heads(avma)
-            if reader.generation(avma)[0] == found.generation:
+        for _ in range(MAX_READS):
+            found = reader.read_heads(avma)
+            if reader.read_generation(avma)[0] == found.generation:
                 break
         else:
             self._diagnostics.count("libunwind: list changed while it was read")
@@ -151,10 +151,10 @@ class LibunwindCode(NoImage):
                 continue
             info: DynInfo | None = None
             try:
-                info = reader.info(head, state.usual)
+                info = reader.read_info(head, state.usual)
             except FormatError as error:
                 self._diagnostics.count("libunwind: registration not usable")
-                report(self._diagnostics, self.label, problem_of(error))
+                report_problem(self._diagnostics, self.label, problem_of(error))
             if known is not None:
                 if known[1] is not None and info == known[1].value.info and head.format == RegionFormat.DYNAMIC:
                     continue
@@ -176,7 +176,7 @@ class LibunwindCode(NoImage):
     def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
         """Read an info in the other layout. If it is no longer readable, return it as it was read first."""
         try:
-            return reader.info(read.head, usual)
+            return reader.read_info(read.head, usual)
         except FormatError:
             return read
 
@@ -197,8 +197,8 @@ class LibunwindCode(NoImage):
                 value.table = open_table(info, read, arch, self._diagnostics, most)
             except FormatError as error:
                 self._diagnostics.count("libunwind: table not usable")
-                report(self._diagnostics, self.label, problem_of(error))
-            value.size = held_bytes(info, value.table, arch)
+                report_problem(self._diagnostics, self.label, problem_of(error))
+            value.size = count_held_bytes(info, value.table, arch)
             self._loaded += value.size
         return value
 
@@ -219,7 +219,7 @@ class LibunwindCode(NoImage):
                 found = self._procedure_rows(value, pc, lambda at: rule_at(at, exact))
         except FormatError as error:
             self._diagnostics.count("libunwind: broken entry, skipped")
-            report(self._diagnostics, self.label, problem_of(error))
+            report_problem(self._diagnostics, self.label, problem_of(error))
             return None
         except NotDescribed as reason:
             self._diagnostics.count(str(reason))
@@ -230,7 +230,7 @@ class LibunwindCode(NoImage):
         head = value.info.head
 
         def alias(at: int) -> Rule | None:
-            if self._aliases >= MOST_ALIASES:
+            if self._aliases >= MAX_ALIASES:
                 raise NotDescribed("libunwind: alias of an alias without end")
             self._aliases += 1
             try:
@@ -238,7 +238,7 @@ class LibunwindCode(NoImage):
             finally:
                 self._aliases -= 1
 
-        placed = Procedure(value.info.regions, head.end - head.start, value.arch, alias).at(pc - head.start)
+        placed = Procedure(value.info.regions, head.end - head.start, value.arch, alias).rule_at(pc - head.start)
         start, end = head.start + placed.low, min(head.start + placed.high, head.end)
         return FunctionRows(start, end, (start,), (placed.rule,))
 

@@ -12,7 +12,7 @@ from pyprof.model.reasons import problem, problem_of
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.held_bytes import HeldBytes
 from pyprof.objfile.images import SILENT
-from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
 from pyprof.symbolize.perfmap import PerfMapReader
 
 LINE_BYTES = 30
@@ -37,10 +37,10 @@ class PerfMapCode(NoImage):
         """Read the lines that were appended. Always returns False, because a perf map has no unwind rules."""
         if self._file is None:
             return False
-        data, anew = self._file.more()
+        data, anew = self._file.read_appended()
         if self._file.silent:
             self._diagnostics.count(SILENT)
-            report(self._diagnostics, self.label, problem("perf_map_silent"))
+            report_problem(self._diagnostics, self.label, problem("perf_map_silent"))
             self.close()
         while self._file is not None and (data or anew):
             self._next = b"", False
@@ -58,12 +58,12 @@ class PerfMapCode(NoImage):
         while data:
             piece = self._reader.read(data)
             try:
-                self._held.add(len(piece.names) + LINE_BYTES * len(piece.start))
+                self._held.count_bytes(len(piece.names) + LINE_BYTES * len(piece.start))
             except FormatError as error:
                 self._leave(problem_of(error))
                 return
             yield piece
-            data, anew = file.more()
+            data, anew = file.read_appended()
             if anew:
                 self._next = data, anew
                 return
@@ -73,7 +73,7 @@ class PerfMapCode(NoImage):
     def _leave(self, why: Problem) -> None:
         """Report a problem and read no more of the file."""
         self._diagnostics.count("perf map: too large, the rest is not read")
-        report(self._diagnostics, self.label, why)
+        report_problem(self._diagnostics, self.label, why)
         self.close()
 
     def close(self) -> None:

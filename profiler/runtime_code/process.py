@@ -13,7 +13,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import ALWAYS, Span
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile.file_access import below, current
+from pyprof.objfile.file_access import current_opener, open_below
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan, CodeSource, Rows, RuleAt
@@ -174,7 +174,7 @@ def perf_map_head(pid: int, size: int) -> bytes:
         OSError: The file system does not respond.
     """
     file = _perf_map(pid, f"/proc/{pid}/root")
-    return file.head(size) if file is not None else b""
+    return file.read_head(size) if file is not None else b""
 
 
 def _perf_map(pid: int, root: str) -> GrowingFile | None:
@@ -190,10 +190,10 @@ def _perf_map(pid: int, root: str) -> GrowingFile | None:
     if owners is None:
         return None
     try:
-        since_ns = procfs.compute_start_ns(current().about(pid, "stat")) - _CLOCK_SLACK_NS
+        since_ns = procfs.compute_start_ns(current_opener().read_status(pid, "stat")) - _CLOCK_SLACK_NS
     except OSError:
         return None
-    return GrowingFile(partial(below, root, name, follow=False), owners, since_ns)
+    return GrowingFile(partial(open_below, root, name, follow=False), owners, since_ns)
 
 
 def _perf_map_name(pid: int) -> str:
@@ -207,4 +207,4 @@ def _perf_map_name(pid: int) -> str:
 
 
 def _status(pid: int) -> dict[str, str]:
-    return procfs.parse_status(current().about(pid, "status"))
+    return procfs.parse_status(current_opener().read_status(pid, "status"))

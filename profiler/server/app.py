@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pyprof.agent.metrics import CONTENT_TYPE
-from pyprof.exporters.utf8 import dumps
+from pyprof.exporters.utf8 import dump_json
 from pyprof.model.reason_requests import REQUESTS
 from pyprof.server import query_api
 from pyprof.server.access import COOKIE, READ, Access, Refused
@@ -133,13 +133,15 @@ class FleetServer:
         if not failures:
             return Response("ok\n", 200, SAFE, "text/plain")
         found = [{"reason": reason, "error": text} for reason, text in failures.items()]
-        return Response(dumps({"failures": found}), 503, SAFE, JSON)
+        return Response(dump_json({"failures": found}), 503, SAFE, JSON)
 
     async def _answer_ready(self, request: Request) -> Response:
         """Answer as /healthz does, and 503 until the first check has been made."""
         if self._health.is_checked:
             return await self._answer_health(request)
-        return Response(dumps({"failures": [{"reason": "starting", "error": "The server starts."}]}), 503, SAFE, JSON)
+        return Response(
+            dump_json({"failures": [{"reason": "starting", "error": "The server starts."}]}), 503, SAFE, JSON
+        )
 
     def _tenant(self, role: str, request: Request) -> str:
         cookie = request.cookies.get(COOKIE, "") if role == READ else ""
@@ -169,7 +171,7 @@ class FleetServer:
                 check_words(words, query_api.WORDS[question], query_api.SIDES.get(question, ("",)))
             if question in _JSON:
                 found = await self._found(request, _JSON[question], tenant, words)
-                answer = Response(dumps(found), 200, SAFE, JSON)
+                answer = Response(dump_json(found), 200, SAFE, JSON)
             elif question in _FILES:
                 data, kind, name = await self._found(request, _FILES[question], tenant, words)
                 shown = "inline" if kind.startswith("text/html") else "attachment"

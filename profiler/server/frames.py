@@ -11,7 +11,7 @@ import re
 
 from pyprof.exporters import evidence as written
 from pyprof.importers import evidence
-from pyprof.importers.protobuf import fields
+from pyprof.importers.protobuf import parse_fields
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.walk import Trust
 
@@ -33,7 +33,7 @@ def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
         modules: Modules of the frame's pprof file, in which Frame.rel is the offset in the module's file.
     """
     module = modules[frame.module] if frame.module >= 0 else None
-    mark = written.of_frame(frame).hex() if frame.mark is not None else ""
+    mark = written.encode_frame(frame).hex() if frame.mark is not None else ""
     lines = _LINE.join(
         _FIELD.join((_clean(each.function), _clean(each.system_name), _clean(each.file or ""), str(each.line)))
         for each in frame.lines[:_MOST_LINES]
@@ -80,9 +80,9 @@ def file_offset(text: str) -> int | None:
 
 
 def _mark(text: str, kind: FrameKind, title: str) -> evidence.FrameEvidence:
-    for _, value in fields(bytes.fromhex(text)):
+    for _, value in parse_fields(bytes.fromhex(text)):
         if isinstance(value, bytes):
-            return evidence.of_frame(value, kind, title)
+            return evidence.read_frame_evidence(value, kind, title)
     return evidence.FrameEvidence(kind)
 
 

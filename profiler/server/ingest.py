@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from pyprof.agent.segments import SegmentName, day_of, folder_of
 from pyprof.errors import FormatError
-from pyprof.exporters.utf8 import dumps
+from pyprof.exporters.utf8 import dump_json
 from pyprof.importers.builder import WorkLimit, WorkLimitExceeded
 from pyprof.records import replace
 from pyprof.server import ingest_process
@@ -97,7 +97,7 @@ class Taking:
         self._numbers.count("refused", refused.reason)
         self._refusals.note_refusal(refused.reason, str(refused), client)
         headers = {**SAFE, **({"Retry-After": str(refused.retry_s)} if refused.retry_s else {})}
-        return refused.status, dumps({"reason": refused.reason, "error": str(refused)}), headers
+        return refused.status, dump_json({"reason": refused.reason, "error": str(refused)}), headers
 
     def check_host(self, host: str) -> None:
         """Refuse requests under another host name if there are no tokens: a foreign page whose name resolves here must

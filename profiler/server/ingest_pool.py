@@ -38,7 +38,7 @@ _Kept = TypeVar("_Kept")
 
 def size_of(body: bytes) -> int:
     """Return the inflated size of a body in bytes."""
-    return max(pprof.stated_size(body), len(body))
+    return max(pprof.read_stated_size(body), len(body))
 
 
 class TakingThreads:

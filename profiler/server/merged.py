@@ -91,9 +91,9 @@ def profile_of(
     for cost in sorted(costs, key=lambda each: (each.end_ns, each.stack, each.thread, each.labels)):
         node = stacks.get(cost.stack)
         if node is None:
-            node = stacks[cost.stack] = builder.stack(_numbers(builder, numbers, frames.get(cost.stack, ()), named))
+            node = stacks[cost.stack] = builder.add_stack(_numbers(builder, numbers, frames.get(cost.stack, ()), named))
         thread = ThreadInfo(0, 0, cost.thread, "", labels=cost.labels)
-        builder.sample(node, (cost.count, cost.value), thread, max(cost.end_ns - head.from_ns, 0))
+        builder.add_sample(node, (cost.count, cost.value), thread, max(cost.end_ns - head.from_ns, 0))
     kinds = (ValueType("samples", "count"), head.value_type)
     about = About(head.title, kinds, head.note, head.from_ns, head.covered_ns, 1, Summary())
     found = builder.build(about)
@@ -119,10 +119,10 @@ def _numbers(builder: Builder, numbers: dict[str, int], texts: Iterable[str], na
         number = numbers.get(text)
         if number is None:
             module = module_of(text)
-            place = builder.module(module) if module is not None else -1
+            place = builder.add_module(module) if module is not None else -1
             frame, offset = frame_of(text, place), file_offset(text)
             if named is not None and module is not None and offset is not None:
                 frame = named(frame, module.build_id, offset)
-            number = numbers[text] = builder.frame(frame)
+            number = numbers[text] = builder.add_frame(frame)
         found.append(number)
     return found

@@ -12,7 +12,7 @@ from datetime import date
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.importers.protobuf import packed
+from pyprof.importers.protobuf import pack_number
 from pyprof.records import dataclass
 
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -39,7 +39,7 @@ class Block:
         return [column.name for column in self.columns]
 
     def data(self) -> bytes:
-        parts = [packed(len(self.columns)), packed(self.rows)]
+        parts = [pack_number(len(self.columns)), pack_number(self.rows)]
         for column in self.columns:
             parts += (text_bytes(column.name), text_bytes(column.type), column.data)
         return b"".join(parts)
@@ -47,7 +47,7 @@ class Block:
 
 def text_bytes(text: str) -> bytes:
     data = text.encode("utf-8", "replace")
-    return packed(len(data)) + data
+    return pack_number(len(data)) + data
 
 
 def days(name: str, values: Iterable[str], times: Sequence[int]) -> BlockColumn:

@@ -220,7 +220,7 @@ def profile(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, st
     """Return the profile as a file, its media type, and its name."""
     chosen = selection(tenant, words)
     try:
-        format_of = registry.by_name(words.get("format", "") or registry.DEFAULT.name)
+        format_of = registry.find_format(words.get("format", "") or registry.DEFAULT.name)
     except UsageError as error:
         raise Refused("bad_question", f"{error}: {error.hint}") from None
     if format_of.name == registry.RECORDING:
@@ -255,14 +255,14 @@ def diff(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
 
     The parameter `format` is html, json or csv.
     """
-    from pyprof.exporters.difference import format_of
+    from pyprof.exporters.difference import find_writer
 
     first, second = selection(tenant, words, "a."), selection(tenant, words, "b.")
     if first.type != second.type:
         raise Refused("bad_question", f"{first.type} and {second.type} are not alike: a.type is not b.type")
     name = words.get("format", "") or "html"
     try:
-        writer = format_of("", name)
+        writer = find_writer("", name)
         found = store.profile(first).diff(store.profile(second), normalize="time")
     except UsageError as error:
         raise Refused("bad_question", str(error)) from None

@@ -18,10 +18,10 @@ Read = Callable[[Mapping[str, str], str, bytes], list[PushedProfile]]
 """Reads (parameters of the query, content type, body); raises FormatError."""
 _PROTO = "application/x-protobuf"
 SENDERS: Mapping[str, Read] = {
-    "/ingest": pushes.ingest,
-    "/push.v1.PusherService/Push": lambda _, kind, body: pushes.push(kind, body),
-    "/profiles/writeraw": lambda _, kind, body: pushes.write_raw(kind, body),
-    "/v1development/profiles": lambda _, _kind, body: otlp.read(body),
+    "/ingest": pushes.read_pyroscope_ingest,
+    "/push.v1.PusherService/Push": lambda _, kind, body: pushes.read_pyroscope_push(kind, body),
+    "/profiles/writeraw": lambda _, kind, body: pushes.read_parca_write(kind, body),
+    "/v1development/profiles": lambda _, _kind, body: otlp.read_otlp(body),
 }
 """Readers by URL path: Pyroscope's two, Parca's, OpenTelemetry's."""
 
@@ -54,7 +54,7 @@ class ForeignPush:
         """
         if self.encoding not in ("", "identity", "gzip"):
             raise FormatError("body", 0, f"encoding {self.encoding[:40]!r} is not read, only gzip")
-        body = pprof.inflated(self.body, most) if self.encoding == "gzip" else self.body
+        body = pprof.inflate(self.body, most) if self.encoding == "gzip" else self.body
         digest = hashlib.blake2b(self.body, digest_size=16).hexdigest()
         found = []
         for number, each in enumerate(SENDERS[self.path](self.words, self.content_type, body)):

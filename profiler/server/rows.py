@@ -204,7 +204,7 @@ class _WholeStacks(Builder):
         self._number_of: dict[bytes, int] = {b"": 0}
         self._count = 0
 
-    def stack(self, frames: Iterable[int], below: int = 0) -> int:
+    def add_stack(self, frames: Iterable[int], below: int = 0) -> int:
         """Return the index of a stack in calls.
 
         Raises:

@@ -17,7 +17,7 @@ from pyprof.agent.disk import Disk
 from pyprof.agent.segments import PART
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.importers.pprof import inflated
+from pyprof.importers.pprof import inflate
 from pyprof.model.profile import Frame, FrameKind, Line
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.file_access import is_build_id
@@ -81,7 +81,7 @@ class SymbolFiles:
             Refused: The file is wrong, or there is no room.
         """
         try:
-            text = inflated(body, _MOST_TEXT)
+            text = inflate(body, _MOST_TEXT)
             found = SymbolFile(BytesSource(text), "body", Diagnostics())
         except FormatError as error:
             raise Refused("bad_symbols", str(error)) from None

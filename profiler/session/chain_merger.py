@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.merge import Evaluators, merge
+from pyprof.interpreters.merge import Evaluators, merge_chain
 from pyprof.model.columns import distinct
 from pyprof.model.interpreter import FunctionPlace, SampleState
 from pyprof.model.sample import SampleBatch
@@ -55,7 +55,7 @@ class ChainMerger:
         states = np.zeros(len(batch), np.int32)
         for lane, chain in batch.chains.items():
             a, b = int(walk.start[lane]), int(walk.start[lane + 1])
-            found = merge(
+            found = merge_chain(
                 walk.pc[a:b].tolist(),
                 walk.sp[a:b].tolist(),
                 walk.exact[a:b].tolist(),

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.merge import Evaluators, frame_at
+from pyprof.interpreters.merge import Evaluators, find_frame
 from pyprof.model.interpreter import Chain, Run
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
@@ -145,10 +145,10 @@ class EvaluatorResume:
         for run in chain.runs:
             if not run.marker:
                 continue
-            at = frame_at(run.marker, sps, first)
+            at = find_frame(run.marker, sps, first)
             if at >= 0 and _holds(frames, at, run, evaluators):
                 if not run.waits:
-                    evaluators.learn(frames.pc[at], frames.exact[at])
+                    evaluators.learn_function(frames.pc[at], frames.exact[at])
                 size = sps[at + 1] - sps[at]
                 walked = Trust.INTERPRETER not in frames.trust[at : at + 2]
                 if at and walked and size < _LARGEST_FRAME and evaluators(frames.pc[at], frames.exact[at]):
@@ -281,4 +281,4 @@ def _holds(frames: _Frames, at: int, run: Run, evaluators: Evaluators) -> bool:
     pc, exact = frames.pc[at], frames.exact[at]
     if evaluators(pc, exact):
         return True
-    return not run.waits and evaluators.function(pc, exact) is not None
+    return not run.waits and evaluators.find_function(pc, exact) is not None

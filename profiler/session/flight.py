@@ -46,12 +46,12 @@ class Kept:
     last_s: float
     most_bytes: int | None = None
 
-    def journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
+    def open_journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
         from pyprof.recording.journal import FileJournal
 
         return FileJournal(self._place(number), beginning)
 
-    def take(self, profile: Profile, number: int) -> None:
+    def receive_profile(self, profile: Profile, number: int) -> None:
         profile.save(self._place(number), "recording")
         self._drop()
 
@@ -61,12 +61,12 @@ class Kept:
         Raises:
             RecordingError: No window can be read.
         """
-        from pyprof.recording.reader import load
+        from pyprof.recording.reader import load_recording
 
         profiles, error = [], None
         for path in self.files():
             try:
-                profiles.append(load(path))
+                profiles.append(load_recording(path))
             except RecordingError as broken:
                 error = broken
         if not profiles:
@@ -118,24 +118,24 @@ class WrittenOut:
     to: Sink
     number: int
 
-    def journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
-        return self.kept.journal(beginning, number)
+    def open_journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
+        return self.kept.open_journal(beginning, number)
 
-    def take(self, profile: Profile, number: int) -> None:
+    def receive_profile(self, profile: Profile, number: int) -> None:
         """Keep a window, and give the merged profile to the other sink.
 
         Raises:
             OutputError: The other sink cannot write. The kept windows stay.
             RecordingError: No kept window can be read.
         """
-        self.kept.take(profile, number)
-        self.to.take(self.kept.together(), self.number)
+        self.kept.receive_profile(profile, number)
+        self.to.receive_profile(self.kept.together(), self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class LastOne(WrittenOut):
     """A WrittenOut for the end of the recording: it deletes the kept windows after a successful write."""
 
-    def take(self, profile: Profile, number: int) -> None:
-        WrittenOut.take(self, profile, number)
+    def receive_profile(self, profile: Profile, number: int) -> None:
+        WrittenOut.receive_profile(self, profile, number)
         self.kept.clear()

@@ -47,7 +47,7 @@ class InnermostFrames:
 class CodeBinder(Protocol):
     """Finder of code that no file describes (JIT code)."""
 
-    def bind(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
+    def bind_frames(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
         """Return the `code` argument of StackTable.intern, or None if no frame lies in such code."""
         ...
 
@@ -140,7 +140,7 @@ class Interning:
         if self.merger is not None and batch.chains:
             walk, node, state = self._with_interpreter(self.merger, batch, walk.whole(), stacks)
         else:
-            code = self.binder.bind(batch, walk) if self.binder else None
+            code = self.binder.bind_frames(batch, walk) if self.binder else None
             cut = _needed(batch, walk)
             node = stacks.intern(walk, batch.space, code, code_of=partial(self._code_of, batch), cut=cut)
         if batch.kernel_stack is not None:
@@ -156,7 +156,7 @@ class Interning:
         n = len(batch)
         node, state = np.zeros(n, np.int32), np.zeros(n, np.int32)
         matched: dict[int, int] = {}
-        if self.in_passes and (self.binder is None or self.binder.bind(batch, walk) is None):
+        if self.in_passes and (self.binder is None or self.binder.bind_frames(batch, walk) is None):
             matched = self._matched.find(batch, walk, merger.evaluators(batch))
             node[[*matched]] = [*matched.values()]
             state[[*matched]] = [int(batch.chains[lane].state) for lane in matched]
@@ -165,14 +165,14 @@ class Interning:
             part, few = batch.take(rest), walk.take(rest)
             whole = merger.complete(part, few)
             merged, state[rest] = merger.merge(part, whole)
-            code = self.binder.bind(part, whole) if self.binder else None
+            code = self.binder.bind_frames(part, whole) if self.binder else None
             node[rest] = stacks.intern(whole, part.space, code, merged, cut=_needed(part, whole))
             if whole is not few:
                 walk = walk.with_lanes(rest, whole)
         return _Merged(walk, node, state)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
-        """Bind code for frames that several samples share, at the time of one of them (see CodeBinder.bind)."""
+        """Bind code for frames that several samples share, at the time of one of them (see CodeBinder.bind_frames)."""
         if self.binder is None:
             return None
         none = np.zeros(1, np.uint64)
@@ -187,7 +187,7 @@ class Interning:
             none,
             np.zeros(1, np.bool_),
         )
-        return self.binder.bind(batch.take(np.array([lane], np.int64)), walk)
+        return self.binder.bind_frames(batch.take(np.array([lane], np.int64)), walk)
 
 
 def _with_kernel(

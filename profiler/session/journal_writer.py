@@ -130,14 +130,14 @@ class Keeping:
         new, renamed = self._known(fresh.threads)
         samples, summary = self._samples(fresh.rows), self._effort()
         self._parts += 1
-        self._journal.add(
+        self._journal.add_part(
             JournalPart(self._new_modules(), new, renamed, frames, fresh.parent, fresh.frame, samples, summary=summary)
         )
 
     def _rename(self, named: Mapping[int, Sequence[Frame]]) -> None:
         """Write better frames for earlier parts, by number of the part."""
         self._parts += 1
-        self._journal.add(JournalPart(self._new_modules(), (), {}, (), (), (), self._samples(_NO_ROWS), named))
+        self._journal.add_part(JournalPart(self._new_modules(), (), {}, (), (), (), self._samples(_NO_ROWS), named))
 
     def _new_modules(self) -> Sequence[ModuleInfo]:
         """Return the modules that the journal does not have yet."""

@@ -118,7 +118,7 @@ class MatchedStacks:
             if like is None:
                 own = at[first:last].tolist()
                 for each in own:
-                    evaluators[space].learn(int(walk.pc[a + each]), bool(walk.exact[a + each]))
+                    evaluators[space].learn_function(int(walk.pc[a + each]), bool(walk.exact[a + each]))
                 found[lane] = self._put(key, words[a:b].tolist()[::-1], chain, own)
                 continue
             place = self._number(chain.innermost) if like.place >= 0 else 0
@@ -233,12 +233,12 @@ def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> 
     at = walk.pc - ~walk.exact
     if len(evaluators) == 1:
         (only,) = evaluators.values()
-        return only.hold(at)
+        return only.mask_evaluator(at)
     held = np.zeros(len(at), np.bool_)
     space = np.repeat(batch.space, np.diff(walk.start))
     for number, each in evaluators.items():
         own = space == number
-        held[own] = each.hold(at[own])
+        held[own] = each.mask_evaluator(at[own])
     return held
 
 

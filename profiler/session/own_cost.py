@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import trim_heap
-from pyprof.objfile.file_access import current
+from pyprof.objfile.file_access import current_opener
 
 
 class OwnCost(NamedTuple):
@@ -74,7 +74,7 @@ def _cpu_s() -> float:
 
 def _max_rss_kb() -> int:
     try:
-        words = procfs.parse_status(current().about(os.getpid(), "status")).get("VmHWM", "0").split()
+        words = procfs.parse_status(current_opener().read_status(os.getpid(), "status")).get("VmHWM", "0").split()
     except OSError:  # the file broker that could open the file has ended
         words = ["0"]
     return int(words[0])

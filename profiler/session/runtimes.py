@@ -84,7 +84,7 @@ class Runtimes:
 
     def update(self, news: InterpreterNews) -> None:
         """Apply changes that the process which reads the frames has sent."""
-        self.book.begin_at(_OWN)
+        self.book.start_numbers_at(_OWN)
         self.sent.update(news.codes)
         for number in news.gone:
             self.sent.pop(number, None)
@@ -92,7 +92,7 @@ class Runtimes:
 
     def reader(self, pid: int) -> StackReader:
         """Return the reader of a process. The collector calls this when it starts to sample the process."""
-        readers = self.processes[pid] = self._interpreters.readers(self._live(pid))
+        readers = self.processes[pid] = self._interpreters.open_readers(self._live(pid))
         return readers
 
     def retire(self) -> None:
@@ -127,11 +127,11 @@ class Runtimes:
             pid: A process of pyprof.
         """
         self.needs_stops(pid)
-        KernelReaders(self._interpreters.readers(self._live(pid)))
+        KernelReaders(self._interpreters.open_readers(self._live(pid)))
 
     def unread(self, pid: int) -> list[Detected]:
         """Return the interpreters in a process whose functions cannot be read."""
-        return self._interpreters.unread(self._live(pid))
+        return self._interpreters.find_unread(self._live(pid))
 
     def describe(self, pid: int) -> Iterator[Finding]:
         """Yield the findings of `pyprof doctor` about the interpreters in a process."""
@@ -188,12 +188,12 @@ class Runtimes:
         Args:
             functions: Numbers of the functions in a closed window.
         """
-        self.book.keep(functions)
+        self.book.drop_unused(functions)
 
     def compiled(self, name: str) -> FunctionPlace | None:
         """Return the function that generated code with this name runs, None if it does not belong to an interpreter."""
-        code = self._interpreters.compiled(name) if name else None
-        return FunctionPlace(self.book.add(code)) if code is not None else None
+        code = self._interpreters.find_compiled_code(name) if name else None
+        return FunctionPlace(self.book.add_code(code)) if code is not None else None
 
     def line(self, place: FunctionPlace) -> Line:
         """Return function name, file and line of an interpreter frame."""
@@ -205,7 +205,7 @@ class Runtimes:
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:
         """Return the same place for all instructions of a source line."""
-        return FunctionPlace(place.function, self._code(place.function).settled(place.instruction))
+        return FunctionPlace(place.function, self._code(place.function).line_key(place.instruction))
 
     def _code(self, function: int) -> NamedCode:
         return self.sent.get(function) or self.book.code(function)

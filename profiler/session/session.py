@@ -32,7 +32,7 @@ from pyprof.session.views import view, with_compiled
 from pyprof.symbolize.described import Described
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.unwind.function_starts import FunctionStarts
-from pyprof.unwind.sources import READERS, with_symbols
+from pyprof.unwind.sources import READERS, add_symbol_reader
 from pyprof.unwind.unwinder import Unwinder
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class RecordingFiles:
         """
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
-        self.readers = with_symbols(store.find_mapped) if store else READERS
+        self.readers = add_symbol_reader(store.find_mapped) if store else READERS
         self.runtimes = Runtimes(partial(read_symbols, self.images), diagnostics, follow_tasks, stack_size)
         self.starts = FunctionStarts(self.readers)
         self.names = NameCache(diagnostics)
@@ -176,16 +176,16 @@ class Session:
         self.files.names.retire(gone, left)
         functions = {key.place.function for key in window.stacks.frames if key.place is not None}
         self.runtimes.keep(functions)
-        self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
+        self.code.drop_unused(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
         return functions
 
     def _compiled(self, window: Window, key: FrameKey) -> FunctionPlace | None:
         """Return the interpreter function for which a frame's code was generated, None if there is none."""
         if key.code:
-            found: Described | None = self.code.described(key.code)
+            found: Described | None = self.code.description(key.code)
         else:
             space = window.spaces.get(key.space)
-            found = self.code.late(space, lookup_pc(key.pc, key.exact)) if space else None
+            found = self.code.late_description(space, lookup_pc(key.pc, key.exact)) if space else None
         return self.runtimes.compiled(found.name.name) if found is not None and found.name is not None else None
 
     def profile(
@@ -211,7 +211,7 @@ class Session:
             lines_s: Maximum time for source lines, in seconds.
             settled: See Symbolizer.
         """
-        self.code.named()
+        self.code.end_lookup_round()
         if not known_only:
             window = with_compiled(window, lambda key: self._compiled(window, key))
         window = view(

@@ -122,7 +122,7 @@ class Deliveries:
         """Wait for the sink. If the file broker was killed, give it the profile in this process. Raises like rest()."""
         if not delivery.pending.packed():
             return
-        delivery.sink.take(delivery.pending.profile(), delivery.number)
+        delivery.sink.receive_profile(delivery.pending.profile(), delivery.number)
         if not self._is_broker_missed:
             self._is_broker_missed = True
             raise PyprofError(

@@ -2,8 +2,8 @@
 
 Names come from the target and may be hostile: with back references, a name of 200 letters can expand to gigabytes, and
 nesting can overflow the C stack. A name whose result is certainly small is demangled in this process. The others (1 in
-1,000) are demangled in a child process with little memory and time, see isolated(). If that fails, the mangled name
-stays.
+1,000) are demangled in a child process with little memory and time, see demangle_isolated(). If that fails, the mangled
+name stays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from pyprof.symbolize.generated_names import PREFIXES as GENERATED
-from pyprof.symbolize.generated_names import plain_name
+from pyprof.symbolize.generated_names import decode_generated_name
 
 MAX_LENGTH = 1 << 16
 MAX_RESULT = 1 << 15
@@ -61,8 +61,8 @@ def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str
     for name in names:
         if name in shown:
             continue
-        bare = unversioned(name)
-        shown[name] = plain_name(bare) if bare.startswith(GENERATED) else bare
+        bare = strip_version(name)
+        shown[name] = decode_generated_name(bare) if bare.startswith(GENERATED) else bare
         if not bare.startswith(PREFIXES) or len(bare) > MAX_LENGTH or not bare.isprintable():
             continue
         if is_harmless(bare):
@@ -71,13 +71,13 @@ def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str
         elif most_s is None:
             doubtful.append(name)
     if doubtful:
-        bare_names = [unversioned(name) for name in doubtful]
+        bare_names = [strip_version(name) for name in doubtful]
         for name, bare, text in zip(doubtful, bare_names, _isolate(bare_names), strict=True):
             shown[name] = _tidy(bare, text)
     return shown
 
 
-def unversioned(name: str) -> str:
+def strip_version(name: str) -> str:
     """Return the name without its symbol version: "memcpy@@GLIBC_2.14" is memcpy. "memcpy@plt" has no version."""
     base, at, version = name.partition("@")
     return name if not at or not base or version == "plt" else base
@@ -94,7 +94,7 @@ def is_harmless(name: str) -> bool:
     return bool(len(name) * 3.0 ** (references / 3) <= DIRECT_RESULT)
 
 
-def isolated(names: Sequence[str]) -> list[str]:
+def demangle_isolated(names: Sequence[str]) -> list[str]:
     """Demangle names in a child process, which may crash.
 
     The name that crashed it stays mangled. At most two children run.
@@ -129,11 +129,11 @@ def isolated(names: Sequence[str]) -> list[str]:
     return [*results, *names[len(results) :]]
 
 
-_isolate: Callable[[Sequence[str]], list[str]] = isolated
+_isolate: Callable[[Sequence[str]], list[str]] = demangle_isolated
 
 
-def use(isolate: Callable[[Sequence[str]], list[str]]) -> None:
-    """Replace isolated() in this process. A process that may not start others delegates to another process."""
+def use_isolation(isolate: Callable[[Sequence[str]], list[str]]) -> None:
+    """Replace demangle_isolated() in this process. A process that may not start others delegates to another process."""
     global _isolate
     _isolate = isolate
 

@@ -28,15 +28,15 @@ class Described:
 class DescribedCode(Protocol):
     """The code descriptions of one recording."""
 
-    def described(self, number: int) -> Described:
+    def description(self, number: int) -> Described:
         """Return a description by its number, a FrameKey.code that is not 0."""
         ...
 
-    def seen(self, number: int) -> Described | None:
-        """Return a description if described() has returned it before, else None."""
+    def known_description(self, number: int) -> Described | None:
+        """Return a description if description() has returned it before, else None."""
         ...
 
-    def late(self, space: AddressSpace, pc: int) -> Described | None:
+    def late_description(self, space: AddressSpace, pc: int) -> Described | None:
         """Return a description that was read only after its sample was walked, or None.
 
         Args:

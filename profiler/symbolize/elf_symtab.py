@@ -13,7 +13,7 @@ import numpy as np
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.elf.named_symbols import symbol_layout
-from pyprof.symbolize.plt import plt_rows
+from pyprof.symbolize.plt import read_plt_symbols
 from pyprof.symbolize.symbols import SymbolRows
 
 MAX_SYMBOLS = 1 << 23
@@ -24,7 +24,7 @@ DEBUG_FILE = "debug file"
 SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
 
 
-def symbol_rows(file: ObjectFile, table: str, strings: str, shift: int = 0) -> SymbolRows | None:
+def read_symbol_rows(file: ObjectFile, table: str, strings: str, shift: int = 0) -> SymbolRows | None:
     """Return the functions of one table, or None if it is absent.
 
     Args:
@@ -83,7 +83,7 @@ class SymbolSources(NamedTuple):
     broken: list[FormatError]
 
 
-def symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]) -> SymbolSources:
+def read_symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]) -> SymbolSources:
     """Return all symbols in the tables of a file, and for a stripped file those in other places. Never raises.
 
     Args:
@@ -107,11 +107,11 @@ def symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]) -> 
         return True
 
     def elsewhere(other: ObjectFile | None) -> SymbolRows | None:
-        return symbol_rows(other, ".symtab", ".strtab", file.min_vaddr - other.min_vaddr) if other else None
+        return read_symbol_rows(other, ".symtab", ".strtab", file.min_vaddr - other.min_vaddr) if other else None
 
-    complete = add(".symtab", lambda: symbol_rows(file, ".symtab", ".strtab"))
-    add(".dynsym", lambda: symbol_rows(file, ".dynsym", ".dynstr"))
-    add("plt", lambda: plt_rows(file))
+    complete = add(".symtab", lambda: read_symbol_rows(file, ".symtab", ".strtab"))
+    add(".dynsym", lambda: read_symbol_rows(file, ".dynsym", ".dynstr"))
+    add("plt", lambda: read_plt_symbols(file))
     if not complete:
         complete = add(DEBUG_FILE, lambda: elsewhere(debug()))
     if not complete:

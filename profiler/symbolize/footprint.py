@@ -13,14 +13,14 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.images import Image
 
 _SAMPLE = 16
-_MOST_VISITED = 1 << 18
+_MAX_VISITED = 1 << 18
 """Maximum number of objects that are visited. A larger structure is measured in part, which still makes it the
 largest.
 """
 _NOT_ITS_OWN = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Diagnostics, Image)
 
 
-def footprint(root: object) -> int:
+def estimate_footprint(root: object) -> int:
     """Return the estimated size in bytes of an object and all objects that it refers to.
 
     Classes, functions, methods, Diagnostics and Images are shared and do not count. The elements of a container of more
@@ -29,7 +29,7 @@ def footprint(root: object) -> int:
     seen: set[int] = set()
     total = 0.0
     waiting: list[tuple[object, float]] = [(root, 1.0)]
-    while waiting and len(seen) < _MOST_VISITED:
+    while waiting and len(seen) < _MAX_VISITED:
         value, weight = waiting.pop()
         if id(value) in seen or value is None or isinstance(value, _NOT_ITS_OWN):
             continue

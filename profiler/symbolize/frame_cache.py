@@ -19,9 +19,9 @@ class SettledFrame(NamedTuple):
     module: Module
     build_id: str
 
-    def within(self, modules: FrameModules) -> Frame:
+    def convert_modules(self, modules: FrameModules) -> Frame:
         """Return the frame for another profile that has these modules."""
-        index = modules.index(self.module, self.build_id, self.frame.lines)
+        index = modules.module_index(self.module, self.build_id, self.frame.lines)
         return self.frame if index == self.frame.module else replace(self.frame, module=index)
 
 
@@ -32,16 +32,16 @@ class SettledFrameCache:
         self._now: dict[FrameKey, SettledFrame] = {}
         self._before: dict[FrameKey, SettledFrame] = {}
 
-    def among(self, keys: Sequence[FrameKey]) -> dict[FrameKey, SettledFrame]:
+    def settled_among(self, keys: Sequence[FrameKey]) -> dict[FrameKey, SettledFrame]:
         """Return the finished frames among these keys."""
         if before := self._before:
             self._now.update((key, before[key]) for key in keys if key in before)
         now = self._now
         return {key: now[key] for key in keys if key in now}
 
-    def add(self, key: FrameKey, frame: Frame, module: Module, build_id: str) -> None:
+    def add_frame(self, key: FrameKey, frame: Frame, module: Module, build_id: str) -> None:
         self._now[key] = SettledFrame(frame, module, build_id)
 
-    def turn(self) -> None:
+    def begin_window(self) -> None:
         """Begin another window, and drop frames that the last two windows did not use."""
         self._before, self._now = self._now, {}

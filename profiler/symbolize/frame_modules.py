@@ -17,7 +17,7 @@ class FrameModules:
         self._seen: dict[tuple[int, str], tuple[Module, int]] = {}
         self._infos: list[ModuleInfo] = []
 
-    def index(self, module: Module, build_id: str, lines: tuple[Line, ...]) -> int:
+    def module_index(self, module: Module, build_id: str, lines: tuple[Line, ...]) -> int:
         _, at = self._seen.get((id(module), build_id)) or (module, -1)
         if at < 0:
             at = self._add(module, build_id)
@@ -42,5 +42,5 @@ class FrameModules:
             )
         return at
 
-    def infos(self) -> tuple[ModuleInfo, ...]:
+    def module_infos(self) -> tuple[ModuleInfo, ...]:
         return tuple(self._infos)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 PREFIXES = ("__pyx_", "JS:", "LazyCompile:", "Function:", "Script:", "Eval:", "Module:")
-"""Prefixes of the names that plain_name() changes."""
+"""Prefixes of the names that decode_generated_name() changes."""
 MAX_LENGTH = 4096
 
 _V8 = re.compile(r"(?:JS|LazyCompile|Function|Script|Eval|Module):[~*^+']?(?=[^:])")
@@ -18,7 +18,7 @@ _SCOPE = re.compile(r"([1-9]\d{0,3})(?=\D)")
 _FUSED = re.compile(r"__pyx_fuse_\d+(?:_\d+)*")
 
 
-def plain_name(name: str) -> str:
+def decode_generated_name(name: str) -> str:
     """Return the name of a generated function as its user writes it, and any other name unchanged."""
     if len(name) > MAX_LENGTH:
         return name

@@ -9,11 +9,11 @@ from pyprof.model.arch import ARCHES
 from pyprof.model.blocked_frame import NOT_ONE_BY_ONE, Blocked, KernelFrame
 from pyprof.model.call_names import call_names
 from pyprof.model.reasons import problem_counted
-from pyprof.objfile.file_access import current
+from pyprof.objfile.file_access import current_opener
 
 _ARCHES = {arch.name: arch for arch in ARCHES.values()}
 _CODE = b"tTwW"
-_MOST = 1 << 28
+_MAX_SYMBOL_LIST_BYTES = 1 << 28
 _STATES = {
     "S": "sleeping",
     "D": "uninterruptible sleep",
@@ -36,7 +36,7 @@ class KernelNames:
         self._starts: list[int] | None = None
         self._names: list[str] = []
 
-    def title(self, frame: KernelFrame) -> str:
+    def frame_title(self, frame: KernelFrame) -> str:
         if isinstance(frame, Blocked):
             return _blocked_title(frame)
         name, offset = self._find(frame)
@@ -54,8 +54,8 @@ class KernelNames:
         Of several names with one start, the last is used.
         """
         try:
-            with open(self._path, "rb") if self._path else open(current().kernel_symbols(), "rb") as file:
-                text = file.read(_MOST)
+            with open(self._path, "rb") if self._path else open(current_opener().open_kernel_symbols(), "rb") as file:
+                text = file.read(_MAX_SYMBOL_LIST_BYTES)
         except OSError:
             text = b""
         found: dict[int, str] = {}

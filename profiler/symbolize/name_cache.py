@@ -23,15 +23,15 @@ from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.cython import CythonLines
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.lines import SourceLines, SourcePlace
-from pyprof.symbolize.elf_symtab import DEBUG_FILE, symbol_sources
-from pyprof.symbolize.footprint import footprint
+from pyprof.symbolize.elf_symtab import DEBUG_FILE, read_symbol_sources
+from pyprof.symbolize.footprint import estimate_footprint
 from pyprof.symbolize.kernel import KernelNames
 from pyprof.symbolize.symbols import SymbolTable
 
 if TYPE_CHECKING:
     from pyprof.symbolize.go_names import GoNames
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Maximum size of the cache in bytes. libxul with its lines takes about 150 MB."""
 
 
@@ -66,7 +66,7 @@ class FileNames:
     """
 
     def __init__(self, image: Image) -> None:
-        sources = symbol_sources(image.file, lambda: image.debug)
+        sources = read_symbol_sources(image.file, lambda: image.debug)
         self.broken = [str(error) for error in sources.broken]
         self.table = SymbolTable(sources.rows)
         self.complete = sources.complete
@@ -85,7 +85,7 @@ class FileNames:
         lines = self.__dict__.get("lines")
         return (len(self.found) + len(self.shown)) // _NAMES_A_PART + (lines.units if lines is not None else 0)
 
-    def rest(self) -> bool:
+    def drop_idle_lines(self) -> bool:
         """Drop the data that was read for lines if there was no new lookup since the last call. Results are kept.
 
         The debug information of one program may be larger than everything else.
@@ -121,7 +121,7 @@ class FileNames:
         file = self._image.symbols
         return SymbolFileNames(file) if file else None
 
-    def demangled(self, names: Iterable[str]) -> dict[str, str]:
+    def demangle_names(self, names: Iterable[str]) -> dict[str, str]:
         """Demangle names, and return the text for every name that was requested so far."""
         self.shown.update(demangle(name for name in names if name not in self.shown))
         return self.shown
@@ -161,7 +161,7 @@ class NameCache:
     """
 
     diagnostics: Diagnostics
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = MAX_BYTES
     _entries: OrderedDict[Hashable, _Entry] = field(default_factory=OrderedDict)
     _known: int = 0
     _read: int = 0
@@ -183,12 +183,12 @@ class NameCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def looked_up(self, known: int, read: int) -> None:
+    def count_lookups(self, known: int, read: int) -> None:
         """Count addresses that were found in the cache, and those that required reading."""
         self._known += known
         self._read += read
 
-    def file(self, image: Image) -> FileNames:
+    def file_names(self, image: Image) -> FileNames:
         """Return the names of an image's file. Data that the caller adds to them counts from the next trim() on."""
         key, root = _identity(image)
         entry = self._entry(key)
@@ -198,7 +198,7 @@ class NameCache:
         assert isinstance(entry.value, FileNames)
         return entry.value
 
-    def seen(self, image: Image) -> FileNames | None:
+    def known_file_names(self, image: Image) -> FileNames | None:
         """Return the names of an image's file if its symbols have been read before, else None."""
         entry = self._entry(_identity(image)[0])
         return entry.value if entry is not None and isinstance(entry.value, FileNames) else None
@@ -227,20 +227,20 @@ class NameCache:
         """Measure entries that have grown, and drop the least recently used ones until the cache is small enough."""
         for entry in self._entries.values():
             if (kept := entry.value.kept) >= entry.due:
-                entry.size, entry.due = footprint(entry.value), kept + _SOME_PARTS + kept // _SOME_GROWTH
+                entry.size, entry.due = estimate_footprint(entry.value), kept + _SOME_PARTS + kept // _SOME_GROWTH
         total = self.nbytes
         while total > self.most_bytes:
             _, entry = self._entries.popitem(last=False)
             total -= entry.size
             self._dropped += 1
 
-    def rest(self) -> None:
-        """Drop data of lines that is no longer used, see FileNames.rest.
+    def drop_idle_lines(self) -> None:
+        """Drop data of lines that is no longer used, see FileNames.drop_idle_lines.
 
         Long-lived processes call this from time to time.
         """
         for entry in self._entries.values():
-            if isinstance(entry.value, FileNames) and entry.value.rest():
+            if isinstance(entry.value, FileNames) and entry.value.drop_idle_lines():
                 entry.due = 0
 
     def retire(self, roots: Set[str], images: Set[ObjectFile] = frozenset()) -> None:

@@ -30,7 +30,7 @@ MAX_LINE = 2 * MAX_NAME
 MAX_LINES = 1 << 22
 
 _DIGITS = 16
-_MOST_BLANKS = 8
+_MAX_BLANKS = 8
 _PADDING = b"\n" * 64
 """Padding that is longer than two numbers and the blanks after them."""
 _NO_DIGIT, _BLANK = 255, 254
@@ -135,7 +135,7 @@ def _number(data: Bytes, at: I64) -> tuple[U64, I64, Flags]:
         value = np.where(place < digits, value << np.uint64(4) | window[:, place], value)
     behind = at + digits
     plain = (digits > 0) & _BLANKS[data[behind]]
-    for _ in range(_MOST_BLANKS):
+    for _ in range(_MAX_BLANKS):
         more = _BLANKS[data[behind]]
         if not more.any():
             break

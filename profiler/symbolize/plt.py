@@ -18,7 +18,7 @@ from pyprof.symbolize.symbols import SymbolRows
 MAX_ENTRIES = 1 << 16
 
 
-def plt_rows(file: ObjectFile) -> SymbolRows | None:
+def read_plt_symbols(file: ObjectFile) -> SymbolRows | None:
     """Return one symbol for each entry, or None if there are none or the architecture is not supported.
 
     Raises:

@@ -21,8 +21,8 @@ from pyprof.model.stacks import native_key
 from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.debuginfod import KINDS, cached
-from pyprof.objfile.file_access import current, is_build_id
+from pyprof.objfile.debuginfod import KINDS, cached_path
+from pyprof.objfile.file_access import current_opener, is_build_id
 from pyprof.objfile.formats import open_object_file
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.records import dataclass, replace
@@ -32,8 +32,8 @@ from pyprof.symbolize.symbolizer import Symbolizer
 _BASE = 1 << 20
 """Address at which each module is placed in its address space."""
 _PAGE = 1 << 12
-_MOST_REL = 1 << 46
-_MOST_BACK = 16
+_MAX_REL = 1 << 46
+_MAX_BACK = 16
 _DEBUG = "usr/lib/debug"
 
 
@@ -49,7 +49,7 @@ class Places:
     symbols: tuple[str, ...] = ()
     sysroots: tuple[str, ...] = ()
 
-    def check(self) -> None:
+    def check_exists(self) -> None:
         """Check that all places exist.
 
         Raises:
@@ -69,7 +69,7 @@ class Places:
         roots = [os.path.join(root, _DEBUG) for root in (*self.sysroots, "/")]
         return [os.path.abspath(path) for path in (*self.folders, *roots)]
 
-    def of(self, info: ModuleInfo) -> Iterator[str]:
+    def candidate_paths(self, info: ModuleInfo) -> Iterator[str]:
         """Yield the paths at which a module's file may be."""
         path = os.path.normpath("/" + info.path).lstrip("/")
         yield from (each for each in self.symbols if not os.path.isdir(each))
@@ -81,16 +81,16 @@ class Places:
             return
         by_id = os.path.join(".build-id", info.build_id[:2], info.build_id[2:] + ".debug")
         yield from (os.path.join(folder, by_id) for folder in self.debug_dirs)
-        yield from (cached(info.build_id, kind) for kind in reversed(KINDS))
+        yield from (cached_path(info.build_id, kind) for kind in reversed(KINDS))
 
 
-def lacking(profile: Profile) -> list[ModuleInfo]:
+def find_unnamed_modules(profile: Profile) -> list[ModuleInfo]:
     """Return the modules that have a build ID and frames without a symbol."""
     without = {frame.module for frame in profile.frames if _is_code(frame) and not _has_symbol(frame)}
     return [info for at, info in enumerate(profile.modules) if at in without and info.build_id]
 
 
-def named(profile: Profile, places: Places, seconds: float | None = None) -> Profile:
+def add_names(profile: Profile, places: Places, seconds: float | None = None) -> Profile:
     """Return the profile with the names that files at these places have. A frame whose file is not found is unchanged.
 
     Args:
@@ -134,9 +134,7 @@ def _is_code(frame: Frame) -> bool:
     Addresses that no real file contains come from a malicious recording.
     """
     back = frame.pc - frame.lookup
-    return (
-        frame.kind == FrameKind.NATIVE and frame.module >= 0 and 0 <= frame.rel < _MOST_REL and 0 <= back <= _MOST_BACK
-    )
+    return frame.kind == FrameKind.NATIVE and frame.module >= 0 and 0 <= frame.rel < _MAX_REL and 0 <= back <= _MAX_BACK
 
 
 def _later(frame: Frame) -> tuple[Line, ...]:
@@ -203,7 +201,7 @@ class _Images(ImageStore):
     def _file(self, info: ModuleInfo) -> ObjectFile | None:
         key = (info.path, info.build_id)
         if key not in self._files:
-            self._files[key] = object_file(info, self._places)
+            self._files[key] = find_object_file(info, self._places)
         return self._files[key]
 
 
@@ -216,20 +214,20 @@ def _start_of(segment: Segment, offset: int) -> int:
     return segment.vaddr - segment.offset + offset
 
 
-def object_file(info: ModuleInfo, places: Places) -> ObjectFile | None:
+def find_object_file(info: ModuleInfo, places: Places) -> ObjectFile | None:
     """Return the file of a module, or a debug file of it, by its build ID; None if there is none."""
-    found = map(partial(_opened, build_id=info.build_id), places.of(info) if info.build_id else ())
+    found = map(partial(_opened, build_id=info.build_id), places.candidate_paths(info) if info.build_id else ())
     return next((file for file in found if file is not None), None)
 
 
 def _opened(path: str, build_id: str) -> ObjectFile | None:
     """Return the file at a path if it has the build ID, else None."""
     try:
-        fd = current().named(path)
+        fd = current_opener().open_named(path)
         try:
             file = open_object_file(fd)
         finally:
-            io_deadline.close(fd)
+            io_deadline.close_descriptor(fd)
         return file if file.build_id == build_id else None
     except (OSError, ValueError, FormatError):
         return None

@@ -20,10 +20,10 @@ from pyprof.objfile import io_deadline
 from pyprof.objfile.foreign_path import Rights, open_file
 from pyprof.objfile.source import FileSource
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 MOST_FILES, MOST_LETTERS = 2000, 64 << 20
 """Maximum number of files of one profile, and of characters in all of them."""
-MOST_PARTS = 32
+MAX_PARTS = 32
 """Maximum number of components of a path that are used, from its end."""
 _EVERYBODY = Rights()
 
@@ -43,7 +43,7 @@ class SourceFiles:
         self._folders = tuple(folders)
         self._read: dict[tuple[str, int], SourceText | None] = {}
 
-    def text(self, path: str, last: int) -> SourceText | None:
+    def source_text(self, path: str, last: int) -> SourceText | None:
         """Return the text of a file, or None.
 
         A file with fewer than `last` lines is not the one that the profile means.
@@ -53,7 +53,7 @@ class SourceFiles:
         return self._read[path, last]
 
     def _found(self, path: str, last: int) -> SourceText | None:
-        parts = [part for part in path.split("/") if part not in ("", ".")][-MOST_PARTS:]
+        parts = [part for part in path.split("/") if part not in ("", ".")][-MAX_PARTS:]
         if not parts or ".." in parts[-1:] or "\0" in path:
             return None
         first = len(parts) - parts[::-1].index("..") if ".." in parts else 0
@@ -69,7 +69,7 @@ class SourceFiles:
         return None
 
 
-def texts(profile: Profile, files: SourceFiles) -> dict[str, SourceText]:
+def read_source_texts(profile: Profile, files: SourceFiles) -> dict[str, SourceText]:
     """Return the source files of a profile's lines by the names in the profile, the most expensive first."""
     last: defaultdict[str, int] = defaultdict(int)
     for cost in line_costs(profile):
@@ -77,7 +77,7 @@ def texts(profile: Profile, files: SourceFiles) -> dict[str, SourceText]:
     found: dict[str, SourceText] = {}
     letters = 0
     for path in list(last)[:MOST_FILES]:
-        text = files.text(path, last[path]) if path else None
+        text = files.source_text(path, last[path]) if path else None
         if text is not None:
             letters += sum(map(len, text.lines))
             if letters > MOST_LETTERS:
@@ -90,12 +90,12 @@ def _text(root: str, name: str, rights: Rights | None) -> SourceText | None:
     try:
         fd = open_file(root, name, rights)
         try:
-            status = io_deadline.status(fd)
+            status = io_deadline.stat_descriptor(fd)
         except BaseException:
-            io_deadline.close(fd)
+            io_deadline.close_descriptor(fd)
             raise
         source = FileSource(fd)
-        if source.size > MOST_BYTES:
+        if source.size > MAX_BYTES:
             return None
         data = bytes(source.read(0, source.size))
     except OSError:

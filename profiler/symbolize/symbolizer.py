@@ -25,7 +25,7 @@ from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import SourcePlace
 from pyprof.symbolize.frame_modules import FrameModules
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
-from pyprof.symbolize.unnamed import MADE, Labels, name_it, runtime_code, unnamed
+from pyprof.symbolize.unnamed import MADE, Labels, name_by_start, name_runtime_code, naming_command
 
 if TYPE_CHECKING:
     from pyprof.symbolize.frame_cache import SettledFrameCache
@@ -50,7 +50,7 @@ class FunctionStart(Protocol):
 
 TRAMPOLINE = "<signal handler called>"
 """Name of the signal trampoline, as in gdb. Libraries export no name for it."""
-_AT_ONCE_S = 0.05
+_DIRECT_DEMANGLE_LIMIT_S = 0.05
 """Time limit in seconds for demangling if there is no time to read anything."""
 
 
@@ -141,8 +141,8 @@ class Symbolizer:
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
         """Return the named frames. No content of a target or file makes it raise, and no frame is dropped."""
-        settled = self._settled.among(keys) if self._settled is not None else {}
-        self._names.looked_up(len(settled), 0)
+        settled = self._settled.settled_among(keys) if self._settled is not None else {}
+        self._names.count_lookups(len(settled), 0)
         found, shown = self._looked_up([key for key in keys if key not in settled] if settled else keys)
         for item in found:
             if item.code is not None:
@@ -150,14 +150,15 @@ class Symbolizer:
         self._name_runtime_code(found)
         names = {item.system_name for item in found} | {place.name for item in found for place in item.source}
         rest = sorted(names - shown.keys() - {""})
-        shown |= demangle(rest, _AT_ONCE_S if self._known_only else None)
+        shown |= demangle(rest, _DIRECT_DEMANGLE_LIMIT_S if self._known_only else None)
         modules = FrameModules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
         items = iter(found)
         frames = tuple(
-            settled[key].within(modules) if key in settled else self._named(next(items), shown, modules) for key in keys
+            settled[key].convert_modules(modules) if key in settled else self._named(next(items), shown, modules)
+            for key in keys
         )
         self._names.trim()
-        return Resolved(frames, modules.infos())
+        return Resolved(frames, modules.module_infos())
 
     def look_up(self, keys: Sequence[FrameKey]) -> None:
         """Read the names of these frames from files into the cache, so that resolve() finds them later."""
@@ -184,14 +185,16 @@ class Symbolizer:
         deadline = Deadline(self._source_budget_s)
         shown: dict[str, str] = {}
         order = sorted(by_image, key=lambda image: (image.module.end - image.module.start) / len(by_image[image]))
-        files = {image: self._names.file(image) for image in order}  # symbols first, because lines may use up the time
+        files = {
+            image: self._names.file_names(image) for image in order
+        }  # symbols first, because lines may use up the time
         for image in order:
             file, inside = files[image], by_image[image]
             self._name(file, image, inside, deadline)
             self._name_trampolines(image, inside)
             self._find_starts(image, inside)
             wanted = {item.system_name for item in inside} | {place.name for item in inside for place in item.source}
-            known = file.demangled(wanted - {"", TRAMPOLINE})
+            known = file.demangle_names(wanted - {"", TRAMPOLINE})
             shown.update((name, known[name]) for name in wanted if name in known)
         for image, inside in by_image.items():  # last: reading a package manager's lists takes long
             self._report_missing(files[image], image, inside)
@@ -202,7 +205,7 @@ class Symbolizer:
         shown: dict[str, str] = {}
         for image, inside in by_image.items():
             path = image.module.path
-            file = self._names.seen(image)
+            file = self._names.known_file_names(image)
             if file is None:
                 self.unread = True
                 self._find_starts(image, inside)
@@ -218,18 +221,18 @@ class Symbolizer:
 
     def _find_seen(self, key: FrameKey) -> _Found:
         lookup = lookup_pc(key.pc, key.exact)
-        if key.code and self._code is not None and (known := self._code.seen(key.code)) is not None:
+        if key.code and self._code is not None and (known := self._code.known_description(key.code)) is not None:
             return _Found(key, lookup, known.module, known.image, known.name)
         space = self._spaces.get(key.space)
         module = space.module_at(lookup) if space else None
-        image = self._images.seen(space, lookup) if space and module else None
+        image = self._images.seen_image(space, lookup) if space and module else None
         self.unread |= image is None and module is not None and module.has_file
         return _Found(key, lookup, module, image)
 
     def _find(self, key: FrameKey) -> _Found:
         lookup = lookup_pc(key.pc, key.exact)
         if key.code:
-            known = self._code.described(key.code) if self._code else None
+            known = self._code.description(key.code) if self._code else None
             return (
                 _Found(key, lookup, known.module, known.image, known.name) if known else _Found(key, lookup, None, None)
             )
@@ -237,7 +240,7 @@ class Symbolizer:
         module = space.module_at(lookup) if space else None
         image = self._images.image(space, lookup) if space and module else None
         if space and module and image is None and self._code:
-            late = self._code.late(space, lookup)
+            late = self._code.late_description(space, lookup)
             if late is not None:
                 return _Found(key, lookup, late.module, late.image, late.name)
         if image is not None and not image.file.is_here:
@@ -257,7 +260,7 @@ class Symbolizer:
         """Set system_name, function and source from earlier results or from the file."""
         self._report_broken(file, image)
         fresh = self._fill_in(file, image, inside)
-        self._names.looked_up(len(inside) - len(fresh), len(fresh))
+        self._names.count_lookups(len(inside) - len(fresh), len(fresh))
         if not fresh:
             return
         whole = self._add_source(file, image, fresh, deadline)
@@ -287,10 +290,10 @@ class Symbolizer:
         """Name the region of code that no file contains and no source describes."""
         for item in found:
             if item.module is not None and item.image is None and item.code is None and not item.system_name:
-                item.region = runtime_code(self._spaces[item.key.space], item.module)
+                item.region = name_runtime_code(self._spaces[item.key.space], item.module)
                 if item.region.startswith(MADE):
                     self._diagnostics.problem(
-                        item.module.path, problem("code_without_names", command=name_it(item.region))
+                        item.module.path, problem("code_without_names", command=naming_command(item.region))
                     )
 
     def _name_trampolines(self, image: Image, inside: Sequence[_Found]) -> None:
@@ -424,15 +427,15 @@ class Symbolizer:
     def _named(self, item: _Found, shown: Mapping[str, str], modules: FrameModules) -> Frame:
         frame = self._frame(item, shown, modules)
         if self._settled is not None and item.settled and item.system_name and item.module is not None:
-            self._settled.add(item.key, frame, item.module, _build_id(item))
+            self._settled.add_frame(item.key, frame, item.module, _build_id(item))
         return frame
 
     def _frame(self, item: _Found, shown: Mapping[str, str], modules: FrameModules) -> Frame:
         kind, trust, _, _, pc, _, place, mark, blocked = item.key
         if mark is not None:
-            return marker(mark)
+            return make_marker_frame(mark)
         if kind == FrameKind.KERNEL:
-            return Frame(kind, pc, pc, 0, -1, (), Trust(trust), self._names.kernel.title(blocked or pc))
+            return Frame(kind, pc, pc, 0, -1, (), Trust(trust), self._names.kernel.frame_title(blocked or pc))
         if place is not None:
             line = self._interpreter(place) if self._interpreter else Line("[unknown]", "")
             return Frame(kind, 0, 0, 0, -1, (line,), Trust(trust), line.function, place=place)
@@ -442,7 +445,7 @@ class Symbolizer:
         rel = image.rel(pc) if image else pc - (module.start - module.mappings[0].offset)
         svma = image.svma(pc) if image else pc
         offset = 0 if item.function is None else svma - item.function
-        label = modules.labels.of(module, _build_id(item))
+        label = modules.labels.module_label(module, _build_id(item))
         title = shown[item.system_name] if item.system_name else f"{label}+{rel:#x}"
         lines: tuple[Line, ...] = ()
         if item.system_name:
@@ -452,12 +455,12 @@ class Symbolizer:
                 Line(title, item.system_name, offset, *self._place(outer, image)),
             )
         elif item.function is not None:
-            title = unnamed(label, rel - offset)
+            title = name_by_start(label, rel - offset)
             lines = (Line(title, "", offset),)
         elif item.region:
             title = item.region
             lines = (Line(title, "", rel),)
-        index = modules.index(module, _build_id(item), lines)
+        index = modules.module_index(module, _build_id(item), lines)
         return Frame(FrameKind.NATIVE, pc, item.lookup, rel, index, lines, Trust(trust), title)
 
 
@@ -465,6 +468,6 @@ def _build_id(item: _Found) -> str:
     return item.image.file.build_id if item.image else ""
 
 
-def marker(mark: Mark) -> Frame:
+def make_marker_frame(mark: Mark) -> Frame:
     """Return the frame that stands for the missing part of a stack."""
     return Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, mark.title, mark)

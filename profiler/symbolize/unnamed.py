@@ -36,7 +36,7 @@ class Labels:
         for module, build_id in modules:
             self._files.setdefault(module.name, set()).add(_file(module, build_id))
 
-    def of(self, module: Module, build_id: str) -> str:
+    def module_label(self, module: Module, build_id: str) -> str:
         if not module.has_file or len(self._files.get(module.name, ())) < 2:
             return module.name
         return f"{module.name}[{build_id[:_SHOWN] or f'inode {module.inode}'}]"
@@ -46,12 +46,12 @@ def _file(module: Module, build_id: str) -> object:
     return build_id or (module.dev, module.inode, module.path)
 
 
-def unnamed(label: str, start_rel: int) -> str:
+def name_by_start(label: str, start_rel: int) -> str:
     """Return the name of a function of which only the start is known, relative to the module's first loaded byte."""
     return f"{label}!{start_rel:#x}"
 
 
-def runtime_code(space: AddressSpace, module: Module) -> str:
+def name_runtime_code(space: AddressSpace, module: Module) -> str:
     """Return the name that stands for all code of a module that is in no file, "" for a module with a file.
 
     If the program named the memory, that name is included: `[JIT code of java: memfd:jit]`.
@@ -66,7 +66,7 @@ def runtime_code(space: AddressSpace, module: Module) -> str:
     return MADE + (f" of {program}" if program else "") + (f": {region}]" if region else "]")
 
 
-def name_it(region: str) -> str:
+def naming_command(region: str) -> str:
     """Return the command that makes this program describe its code, or all such commands if the program is unknown."""
     program = region.removeprefix(f"{MADE} of ")
     return next((text for name, text in _NAME_IT.items() if program.startswith(name)), ", ".join(_NAME_IT.values()))

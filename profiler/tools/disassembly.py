@@ -17,9 +17,9 @@ from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
 
-MOST_BYTES = 1 << 18
+MAX_BYTES = 1 << 18
 """Maximum size in bytes of the code of one function."""
-_TIME_S = 20.0
+_OBJDUMP_TIMEOUT_S = 20.0
 _LINE = re.compile(r"\s*([0-9a-f]+):\t(.*)")
 
 
@@ -31,14 +31,14 @@ class Instruction:
     text: str
 
 
-def disassembled(file: ObjectFile, start: int, end: int) -> list[Instruction]:
+def disassemble(file: ObjectFile, start: int, end: int) -> list[Instruction]:
     """Return the instructions between two addresses in a file.
 
     Raises:
         PyprofError: objdump is not installed or does not support the architecture.
     """
     arch = file.arch
-    data = bytes(file.at_svma(start, min(end - start, MOST_BYTES)))
+    data = bytes(file.at_svma(start, min(end - start, MAX_BYTES)))
     return _by_objdump(data, start, arch) if arch is not None and data else []
 
 
@@ -52,7 +52,7 @@ def _by_objdump(data: bytes, start: int, arch: Arch) -> list[Instruction]:
         command = [program, "-D", "-b", "binary", "-w", "--no-show-raw-insn", f"--adjust-vma={start:#x}"]
         order = "-EL" if arch.byteorder == "little" else "-EB"
         command += ["-m", arch.bfd, order, f"/proc/self/fd/{fd}"]
-        done = subprocess.run(command, capture_output=True, pass_fds=[fd], timeout=_TIME_S, check=False)
+        done = subprocess.run(command, capture_output=True, pass_fds=[fd], timeout=_OBJDUMP_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PyprofError(f"objdump cannot be run: {error}") from None
     finally:

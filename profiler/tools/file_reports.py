@@ -34,7 +34,7 @@ class FileToInspect:
     path: str
     symbols: tuple[str, ...] = ()
 
-    def opened(self, diagnostics: Diagnostics) -> Inspection:
+    def open_file(self, diagnostics: Diagnostics) -> Inspection:
         """Open the file.
 
         Raises:
@@ -98,8 +98,8 @@ class OverviewOf:
     file: FileToInspect
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[FileOverview]:
-        inspection = self.file.opened(diagnostics)
-        functions = {name: inspection.count(name) for name in inspection.sources}
+        inspection = self.file.open_file(diagnostics)
+        functions = {name: inspection.count_functions(name) for name in inspection.sources}
         yield FileOverview(
             inspection.name,
             inspection.arch.name,
@@ -157,10 +157,10 @@ class RowsOf:
     pc: int | None = None
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[SomeRows]:
-        inspection = self.file.opened(diagnostics)
+        inspection = self.file.open_file(diagnostics)
         names = [self.source] if self.source else inspection.row_sources
         ranges = self._ranges(inspection)
-        rows = (row for row in inspection.rows(names, ranges) if self.pc is None or _holds(row, self.pc))
+        rows = (row for row in inspection.read_rows(names, ranges) if self.pc is None or _holds(row, self.pc))
         for some in _in_pieces(self.file, rows):
             starts = {row.function_start for row in some} if ranges else ()
             yield SomeRows(some, {start: inspection.name_at(start) for start in starts})
@@ -172,7 +172,7 @@ class RowsOf:
             return [(self.pc, self.pc + 1)]
         if not self.function:
             return None
-        ranges = inspection.named(self.function)
+        ranges = inspection.find_functions(self.function)
         if not ranges:
             raise UsageError(f"{self.file.path} names no function {self.function!r}", "pyprof inspect FILE --pc 0x…")
         return ranges
@@ -200,8 +200,8 @@ class DifferencesOf:
     second: str
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[SomeDifferences]:
-        inspection = self.file.opened(diagnostics)
-        for some in _in_pieces(self.file, inspection.compare(self.first, self.second)):
+        inspection = self.file.open_file(diagnostics)
+        for some in _in_pieces(self.file, inspection.compare_sources(self.first, self.second)):
             yield SomeDifferences(some)
         yield SomeDifferences((), inspection.missing)
 

@@ -13,10 +13,10 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import ModuleInfo, Profile
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass, replace
-from pyprof.symbolize.elf_symtab import symbol_sources
-from pyprof.symbolize.resymbolize import Places, named, object_file
+from pyprof.symbolize.elf_symtab import read_symbol_sources
+from pyprof.symbolize.resymbolize import Places, add_names, find_object_file
 from pyprof.symbolize.symbols import SymbolTable
-from pyprof.tools.disassembly import MOST_BYTES, Instruction, disassembled
+from pyprof.tools.disassembly import MAX_BYTES, Instruction, disassemble
 
 _BEYOND = 64
 """Number of bytes that are shown after the last sampled address of a function whose end is unknown."""
@@ -37,10 +37,10 @@ class NamesOf:
     seconds: float
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[Profile]:
-        yield named(self.profile, self.places, self.seconds)
+        yield add_names(self.profile, self.places, self.seconds)
 
 
-def without_samples(profile: Profile) -> Profile:
+def drop_samples(profile: Profile) -> Profile:
     return replace(
         profile,
         time_ns=profile.time_ns[:0],
@@ -87,19 +87,19 @@ class CodeOf:
         Raises:
             PyprofError: objdump is not installed or does not support the architecture.
         """
-        file = object_file(self.info, self.places)
+        file = find_object_file(self.info, self.places)
         if file is None:
             yield FunctionCode(None, ())
             return
         base = file.min_vaddr
         extent = _extent(file, base + self.start, base + self.last)
-        yield FunctionCode(base, tuple(disassembled(file, *extent)))
+        yield FunctionCode(base, tuple(disassemble(file, *extent)))
 
 
 def _extent(file: ObjectFile, start: int, last: int) -> tuple[int, int]:
     """Return (start, end) in the file of the function that contains an address."""
-    table = SymbolTable(symbol_sources(file, lambda: None).rows)
+    table = SymbolTable(read_symbol_sources(file, lambda: None).rows)
     (row,) = table.find(np.array([start], np.uint64)).tolist()
     if row >= 0 and int(table.start[row]) == start and last < int(table.end[row]):
         return start, int(table.end[row])
-    return (start if 0 <= last - start < MOST_BYTES else last), last + _BEYOND
+    return (start if 0 <= last - start < MAX_BYTES else last), last + _BEYOND

@@ -17,12 +17,12 @@ from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.formats import open_object_file
 from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 from pyprof.unwind.base import Source
-from pyprof.unwind.rule_json import RuleWords, rule_words
+from pyprof.unwind.rule_json import RuleWords, format_rule_fields
 from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.sources import READERS, with_symbols
+from pyprof.unwind.sources import READERS, add_symbol_reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Inspection:
         self._readers = READERS
         if symbols:
             store = SymbolStore(symbols, self.diagnostics)
-            self._readers = with_symbols(store.find)
+            self._readers = add_symbol_reader(store.find)
         arch = self.object.arch
         if arch is None:
             raise UnsupportedArchitecture(f"{path}: no rules for {self.object.machine_name}")
@@ -158,7 +158,7 @@ class Inspection:
             raise UsageError(f"{self.name}: {name} is broken: {self.broken[name]}")
         raise UsageError(f"{self.name} has no {name}", f"it has: {', '.join(self.sources) or 'none'}")
 
-    def count(self, name: str) -> int | None:
+    def count_functions(self, name: str) -> int | None:
         """Return the number of functions that a source covers; None if its index is broken. Their rows are not
         decoded.
         """
@@ -170,9 +170,9 @@ class Inspection:
 
     @cached_property
     def symbols(self) -> SymbolTable:
-        return SymbolTable(symbol_sources(self.object, lambda: None).rows)
+        return SymbolTable(read_symbol_sources(self.object, lambda: None).rows)
 
-    def named(self, name: str) -> list[tuple[int, int]]:
+    def find_functions(self, name: str) -> list[tuple[int, int]]:
         """Return (start, end) in the file of the functions with a name, in its mangled or demangled form."""
         table = self.symbols
         names = [table.name(row) for row in range(len(table))]
@@ -192,7 +192,7 @@ class Inspection:
         name = self.symbols.name(row)
         return demangle([name])[name]
 
-    def rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[InspectedRow]:
+    def read_rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[InspectedRow]:
         """Yield the rows of some sources.
 
         Args:
@@ -203,7 +203,7 @@ class Inspection:
             source = self.source(name)
             functions = source.functions() if ranges is None else self._covering(name, source, ranges)
             for function in functions:
-                for row in function_rows(function, name, self.arch):
+                for row in list_rows(function, name, self.arch):
                     if ranges is None or any(row.start < b and a < row.end for a, b in ranges) or row.repeat:
                         yield row
 
@@ -221,12 +221,12 @@ class Inspection:
                 yield function
                 at = max(function.end, at + 1)
 
-    def compare(self, first: str, second: str) -> Iterator[Difference]:
+    def compare_sources(self, first: str, second: str) -> Iterator[Difference]:
         """Yield the ranges in which two sources differ, ascending, with equal neighbours joined."""
-        return differences((self, first), (self, second))
+        return find_differences((self, first), (self, second))
 
 
-def differences(*sides: tuple[Inspection, str]) -> Iterator[Difference]:
+def find_differences(*sides: tuple[Inspection, str]) -> Iterator[Difference]:
     """Yield the ranges in which two sources differ, ascending, with equal neighbours joined.
 
     Args:
@@ -249,11 +249,11 @@ def _joined(differences: Iterable[Difference]) -> Iterator[Difference]:
         yield pending
 
 
-def function_rows(function: FunctionRows, source: str, arch: Arch) -> Iterator[InspectedRow]:
+def list_rows(function: FunctionRows, source: str, arch: Arch) -> Iterator[InspectedRow]:
     last = function.start + function.repeat if function.repeat else function.end
     bounds = (*function.starts, max(last, function.starts[-1]))
     for (start, end), rule in zip(pairwise(bounds), function.rules, strict=True):
-        yield InspectedRow(start, end, source, function.start, function.repeat, rule_words(rule, arch))
+        yield InspectedRow(start, end, source, function.start, function.repeat, format_rule_fields(rule, arch))
 
 
 Span = tuple[int, int, RuleWords]
@@ -271,7 +271,7 @@ def _spans(functions: Iterable[FunctionRows], arch: Arch) -> list[Span]:
             for start, end, rule in zip(starts, [*starts[1:], limit], function.rules, strict=True):
                 known = words.get(rule)
                 if known is None:
-                    known = words[rule] = rule_words(rule, arch)
+                    known = words[rule] = format_rule_fields(rule, arch)
                 if start < min(end, limit):
                     spans.append((start, min(end, limit), known))
     spans.sort(key=lambda span: span[:2])

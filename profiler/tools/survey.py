@@ -17,12 +17,12 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.records import dataclass
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.tools.survey_code import RunTimeSurvey, survey_code
-from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
+from pyprof.unwind.formats.cfi.eh_frame import open_eh_frame
 
 UNWIND_SECTIONS = (".sframe", ".eh_frame", ".gopclntab", ".debug_frame", ".ARM.exidx")
 SYMBOL_SECTIONS = (".symtab", ".dynsym", ".gnu_debugdata", ".debug_info")
 FUNCTIONS_LOOKED_AT = 300
-LEAST_SIZE = 9
+MIN_FUNCTION_BYTES = 9
 """Minimum size in bytes of a section with content. An empty .eh_frame has only its terminator."""
 
 
@@ -114,12 +114,12 @@ def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics
 
 def _has_table(file: ObjectFile, name: str) -> bool:
     table = file.unwind_table(name)
-    return table is not None and table.size >= LEAST_SIZE
+    return table is not None and table.size >= MIN_FUNCTION_BYTES
 
 
 def _has(file: ObjectFile, name: str) -> bool:
     section = file.sections.get(name)
-    return section is not None and section.size >= LEAST_SIZE and section.stored
+    return section is not None and section.size >= MIN_FUNCTION_BYTES and section.stored
 
 
 def _frame_pointers(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> str:
@@ -127,7 +127,7 @@ def _frame_pointers(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> s
     text = file.sections.get(".text")
     keeps, starts = 0, set[int]()
     try:
-        source = eh_frame_source(file, arch, diagnostics)
+        source = open_eh_frame(file, arch, diagnostics)
         for probe in range(FUNCTIONS_LOOKED_AT) if source and text else ():
             rows = source.function_at(text.addr + probe * text.size // FUNCTIONS_LOOKED_AT) if source and text else None
             if rows and rows.start not in starts and len(rows.rules) > 1:

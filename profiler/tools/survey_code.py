@@ -13,7 +13,7 @@ from pyprof.records import dataclass
 from pyprof.runtime_code.base import JIT, CodeSource, module_path
 from pyprof.runtime_code.code import RuntimeCode
 
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def survey_code(space: AddressSpace, diagnostics: Diagnostics) -> RunTimeSurvey:
     images = ImageStore(diagnostics)
     code = RuntimeCode(images, UnwindOptions(), diagnostics)
     unfiled = sum(
-        module.end - module.start for module in code.candidates(space) if not images.image(space, module.start)
+        module.end - module.start for module in code.find_candidates(space) if not images.image(space, module.start)
     )
     process = code.process(space)
     found = [survey for source in process.sources for survey in _describe(source)] if process else []
@@ -66,11 +66,11 @@ def _describe(source: CodeSource) -> Iterator[CodeSurvey]:
     if not len(source.spans):
         return
     pieces = []
-    for span in islice(source.spans, MOST_NAMED):
+    for span in islice(source.spans, MAX_NAMED):
         name = source.name(span)
         pieces.append((span.start, span.end - span.start, name.name if name else ""))
     has_rules = any(
         source.rows(span, span.start, True, lambda pc, exact: None) is not None
-        for span in islice(source.spans, MOST_NAMED)
+        for span in islice(source.spans, MAX_NAMED)
     )
     yield CodeSurvey(module_path(source.label), len(source.spans), source.spans.size, has_rules, tuple(pieces))

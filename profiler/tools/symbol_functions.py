@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.file_access import current
+from pyprof.objfile.file_access import current_opener
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.inlines import Inlined, Inlines, Subprogram
 from pyprof.symbolize.dwarf.line_table import LineTable
@@ -77,7 +77,7 @@ class Functions:
         self._origin_numbers: dict[str, int] = {}
         self._name_numbers: dict[str, int] = {}
         self._bodies: list[_Body] = []
-        self._spool = os.fdopen(current().scratch(), "w+b")
+        self._spool = os.fdopen(current_opener().create_scratch_file(), "w+b")
         self.left_out: Counter[str] = Counter()
         dwarf = Dwarf(file, find_alternate)
         for offset in dwarf.offsets:
@@ -146,7 +146,7 @@ class Functions:
     def _lines(self, lines: LineTable, start: int, end: int) -> Iterator[str]:
         """Yield line records, with adjacent records of the same line joined."""
         pending: tuple[int, int, int, int] | None = None
-        for low, high, file, line in sorted(lines.between(start, end)):
+        for low, high, file, line in sorted(lines.rows_between(start, end)):
             number = self._file(lines.file(file))
             if line <= 0 or number == NO_FILE:
                 continue

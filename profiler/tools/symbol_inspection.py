@@ -79,7 +79,7 @@ class SymbolInspection(Inspection):
         }
         return {**{kind: count for kind, count in found.items() if count}, "lines in all": index.lines}
 
-    def named(self, name: str) -> list[tuple[int, int]]:
+    def find_functions(self, name: str) -> list[tuple[int, int]]:
         """Return (start, end) of the FUNC and PUBLIC records with a name.
 
         A PUBLIC has no size, so that its range is one byte.
@@ -95,9 +95,9 @@ class SymbolInspection(Inspection):
         record = self.file.function_at(svma) or self.file.public_at(svma)
         return demangle([record.name])[record.name] if record else ""
 
-    def rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[InspectedRow]:
+    def read_rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[InspectedRow]:
         names = list(names)
-        yield from super().rows([name for name in names if name != STACK_WIN], ranges)
+        yield from super().read_rows([name for name in names if name != STACK_WIN], ranges)
         if STACK_WIN in names:
             for record in self.file.win_records():
                 end = record.address + record.size

@@ -25,7 +25,7 @@ from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.formats import open_object_file
 from pyprof.records import dataclass, field
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.name_cache import has_dwarf
 from pyprof.symbolize.symbols import SymbolTable
 from pyprof.tools.symbol_functions import Functions
@@ -199,7 +199,7 @@ class SymbolWriter:
 
     @cached_property
     def _table(self) -> SymbolTable:
-        return SymbolTable(symbol_sources(self.file, lambda: self._debug).rows)
+        return SymbolTable(read_symbol_sources(self.file, lambda: self._debug).rows)
 
     @cached_property
     def _row_at(self) -> dict[int, int]:
@@ -239,7 +239,7 @@ class SymbolWriter:
                 if (at >= 0 and function.start < ends[at]) or (at + 1 < len(starts) and starts[at + 1] < function.end):
                     continue
                 fresh.append((function.start, function.end))
-                for line in text.lines(function):
+                for line in text.write_records(function):
                     yield _line(line)
             both = sorted([*zip(starts, ends, strict=True), *fresh])
             starts, ends = [start for start, _ in both], [end for _, end in both]

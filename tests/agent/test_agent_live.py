@@ -19,7 +19,7 @@ import pytest
 
 from pyprof.agent import reading
 from pyprof.agent.time_parsing import TimeSpan
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from pyprof.session.worker.idle_priority import may_come_back
 from tests.chance import poisson_bounds
 from tests.warm import run
@@ -274,7 +274,7 @@ def test_asker_gets_the_last_minutes_and_a_recording_at_its_own_rate(tmp_path: P
                 each.wait()
     assert refused.returncode == 1
     assert "no process of other is recorded; services are: checkout" in refused.stderr
-    whole, rest = load(tmp_path / "a.pyprof"), load(tmp_path / "b.pyprof")
+    whole, rest = load_recording(tmp_path / "a.pyprof"), load_recording(tmp_path / "b.pyprof")
     assert whole.title == rest.title == "checkout"
     assert whole.labels == {"env": "test", "service": "checkout", "version": "1"}
     end_ns = whole.start_ns + whole.duration_ns

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.protobuf import data as field
+from pyprof.exporters.protobuf import encode_data as field
 from pyprof.importers import evidence, pprof
 from pyprof.importers.builder import About, Builder
-from pyprof.importers.protobuf import grouped
+from pyprof.importers.protobuf import group_fields
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.stack_digest import SIZE
 from pyprof.model.walk import Trust
@@ -30,18 +30,18 @@ def window(seed: int, stacks: int, functions: int) -> Profile:
     """Return a profile with random stacks. Names repeat, so that many frames differ in one field only."""
     builder, rng = Builder(), random.Random(seed)
     infos = (ModuleInfo(f"/opt/{at % 2}", f"a{at // 2}", 0x1000, 0x9000, 0, True, True) for at in range(3))
-    modules = [builder.module(info) for info in infos]
+    modules = [builder.add_module(info) for info in infos]
 
     def frame() -> int:
         number = rng.randrange(functions)
         line = Line(f"f{number % 5}", f"_f{number % 3}", 0, (None, "a.c")[number % 2], number % 4)
         module, pc = modules[number % 3], 0x1000 + 8 * (number % 7)
         rel = pc - 0x1000
-        return builder.frame(Frame(FrameKind.NATIVE, pc, pc, rel, module, (line,), Trust.EH_FRAME, line.function))
+        return builder.add_frame(Frame(FrameKind.NATIVE, pc, pc, rel, module, (line,), Trust.EH_FRAME, line.function))
 
     for _ in range(stacks):
-        stack = builder.stack([frame() for _ in range(rng.randrange(6))])
-        builder.sample(stack, (1 + rng.randrange(3), 5), ThreadInfo(1, 1 + rng.randrange(3), "t", "p"))
+        stack = builder.add_stack([frame() for _ in range(rng.randrange(6))])
+        builder.add_sample(stack, (1 + rng.randrange(3), 5), ThreadInfo(1, 1 + rng.randrange(3), "t", "p"))
     return builder.build(About("x", KINDS, "", 10**18, 10**9, 5))
 
 
@@ -64,7 +64,7 @@ def with_digests(file: bytes, digests: bytes) -> bytes:
 
 
 def digests_of(file: bytes) -> bytes:
-    return grouped(gzip.decompress(file))[0][evidence.STACKS][-1]
+    return group_fields(gzip.decompress(file))[0][evidence.STACKS][-1]
 
 
 class Counted:

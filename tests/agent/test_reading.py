@@ -184,7 +184,7 @@ def test_status_names_files_without_names_of_functions(tmp_path: Path) -> None:
 )
 def test_what_a_recording_did_is_believed_only_where_it_can_be(text: bytes) -> None:
     try:
-        found = evidence.of_summary(text)
+        found = evidence.read_summary(text)
     except FormatError:
         assert text in (b"", b"{")
     else:

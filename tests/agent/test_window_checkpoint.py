@@ -74,7 +74,7 @@ def told(found: Profile) -> Counter[tuple[str, ...]]:
 
 
 def of(data: bytes) -> Profile:
-    return pprof.read(data, "window")
+    return pprof.read_pprof(data, "window")
 
 
 def test_parts_are_the_segments_of_their_window(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.sampler import pack_offsets
 from pyprof.interpreters.cpython.layout import NONE, AwaitLayout, Layout
-from pyprof.interpreters.cpython.rows import offsets_of
+from pyprof.interpreters.cpython.rows import find_offsets
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.interpreters.cpython.tasks import TaskLayout
 from pyprof.model.interpreter import FrameOffsets
@@ -66,7 +66,7 @@ class MadeProcess:
 
     @cached_property
     def offsets(self) -> FrameOffsets:
-        found = offsets_of(self.layout, greenlets=True, tasks=self.tasks)
+        found = find_offsets(self.layout, greenlets=True, tasks=self.tasks)
         assert found is not None
         return found
 

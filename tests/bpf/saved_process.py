@@ -17,7 +17,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.bpf_reader import PythonInKernel
-from pyprof.interpreters.cpython.memory import Memory, gather_now
+from pyprof.interpreters.cpython.memory import Memory, make_gather
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.symbols import KnownSymbols, read_symbols
@@ -124,7 +124,7 @@ class SavedProcess:
         """
         sp, data = self.stack(tid)
         words = memoryview(data[: len(data) & ~7]).cast("Q")
-        gather = gather_now(Memory(self.space.read))
+        gather = make_gather(Memory(self.space.read))
         for _ in range(2):
             self.process.copy(tid, words, sp, gather)
             self.process.learn()

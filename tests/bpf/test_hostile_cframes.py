@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.collectors.bpf.abi import PAGE, LossReason
 from pyprof.collectors.bpf.source import build_frame_rows
-from pyprof.interpreters.cpython.rows import MOST_ROWS
+from pyprof.interpreters.cpython.rows import MAX_ROWS
 from tests.bpf.made_memory import FREE, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.test_hostile_memory import MOST_LATE_OF_WAITING, SIZE, code, sampled
 
@@ -75,7 +75,7 @@ def test_search_ends_where_each_word_is_the_link_of_a_cframe(word: str) -> None:
 @pytest.mark.parametrize("length", [1, 40, 250])
 def test_rows_of_what_waits_are_taken_in_time(length: int) -> None:
     """Read valid evaluator calls of maximum length in which each frame has a different function."""
-    count = min((MOST_ROWS - 1) // length, MOST_CFRAMES)
+    count = min((MAX_ROWS - 1) // length, MOST_CFRAMES)
     process = switched(0x400, count)
     for run in range(count):
         first = run * length

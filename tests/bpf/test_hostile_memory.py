@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.bpf.abi import Flag, LossReason
-from pyprof.interpreters.cpython.rows import MOST_ROWS
+from pyprof.interpreters.cpython.rows import MAX_ROWS
 from tests.bpf.made_memory import ENTRY, FREE, HEAP, HEAP_BYTES, MARK, MINORS, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, Ran, counted
 
@@ -58,7 +58,7 @@ def run(process: MadeProcess, steps: Sequence[int], most_late: int = MOST_LATE) 
     for step, ran in zip(steps, samples, strict=True):
         assert ran.late <= most_late
         assert ran.calls <= MOST_RUN_NS // step + most_late
-        assert len(ran.record.frames) <= MOST_ROWS
+        assert len(ran.record.frames) <= MAX_ROWS
         stack, below = ran.copies
         base = int(ran.record.base[0])
         assert process.at(base).startswith(stack)
@@ -97,7 +97,7 @@ def test_frames_in_a_circle_are_followed_as_far_as_a_record_goes(minor: int, cou
     process = MadeProcess(minor)
     process.innermost(ring(process, count))
     found = sampled(process)
-    assert len(found[0][0].record.frames) == MOST_ROWS
+    assert len(found[0][0].record.frames) == MAX_ROWS
     assert found[0][1][LossReason.TOO_MANY_FRAMES] == 1
     assert found[-1][1][LossReason.OVER_BUDGET] >= 2
     for ran, _ in found:
@@ -122,7 +122,7 @@ def test_cframes_in_a_circle_are_followed_as_far_as_a_record_goes(minor: int, fl
         process.cframe(STACK + 0x400 + 0x40 * n, frames + SIZE * (n % 40), STACK + 0x400 + 0x40 * ((n + 1) % 100))
     process.innermost(frames, STACK + 0x400)
     found = sampled(process)
-    assert len(found[0][0].record.anchors) == MOST_ROWS
+    assert len(found[0][0].record.anchors) == MAX_ROWS
     assert found[0][0].record.flags[0] & Flag.BROKEN
 
 

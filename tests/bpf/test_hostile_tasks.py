@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.bpf.abi import Flag, LossReason
-from pyprof.interpreters.cpython.rows import MOST_ROWS
+from pyprof.interpreters.cpython.rows import MAX_ROWS
 from tests.bpf.made_memory import ENTRY, FREE, HEAP, OF_TASKS, STACK, MadeProcess
 from tests.bpf.test_hostile_memory import NOWHERE, STEPS, code, run, sampled
 from tests.bpf.user_space import Ran
@@ -139,7 +139,7 @@ def test_tasks_whose_coroutines_do_not_fit_into_a_record_are_left_out() -> None:
     for n in range(40):
         process.task(n, min(n, 1), task(n + 1))
     found = sampled(process)
-    assert awaiting(found[0][0]) == (MOST_ROWS - OWN) // MOST_COROUTINES * MOST_COROUTINES
+    assert awaiting(found[0][0]) == (MAX_ROWS - OWN) // MOST_COROUTINES * MOST_COROUTINES
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from pyprof.collectors.bpf.abi import LossReason
 from pyprof.interpreters.cpython.layout import NONE
-from pyprof.interpreters.cpython.rows import MOST_ROWS
+from pyprof.interpreters.cpython.rows import MAX_ROWS
 from tests.bpf.saved_process import SavedProcess
 from tests.bpf.test_on_cores import MOST_CORES, busy, naps, sampled, saved
 from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
@@ -118,7 +118,7 @@ def check(process: SavedProcess, seed: int) -> None:
     for ran in mutated:
         assert ran.late <= MOST_LATE
         assert ran.calls <= MOST_RUN_NS + MOST_LATE
-        assert len(ran.record.frames) <= MOST_ROWS
+        assert len(ran.record.frames) <= MAX_ROWS
         assert len(ran.copies[0]) == int(ran.record.size[0])
         process.chain(ran)
     whole = mutant.whole.record

@@ -16,7 +16,7 @@ from shutil import copytree
 import pytest
 
 from pyprof.collectors.bpf.abi import MOST_STACK, Flag, LossReason
-from pyprof.interpreters.cpython.rows import MOST_ROWS
+from pyprof.interpreters.cpython.rows import MAX_ROWS
 from pyprof.model.interpreter import Chain, FunctionPlace, SampleState
 from tests.bpf.saved_process import SavedProcess, core_of
 from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, STACK_BEGINNING, Ran, counted
@@ -216,8 +216,8 @@ def test_of_a_deep_recursion_the_innermost_frames_are_read_and_the_rest_is_marke
         assert stop is not None
         frames = frames_of(chain)
         assert ran.record.flags[0] & Flag.BROKEN
-        assert len(ran.record.frames) == chain.lacking == MOST_ROWS
-        assert MOST_ROWS - 1 <= len(frames) <= MOST_ROWS
+        assert len(ran.record.frames) == chain.lacking == MAX_ROWS
+        assert MAX_ROWS - 1 <= len(frames) <= MAX_ROWS
         assert frames == frames_of(stop)[: len(frames)]
         assert chain.runs[:-1] == stop.runs[: len(chain.runs) - 1]
         check_copy(process, tid, ran)

@@ -18,7 +18,7 @@ from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.cpython.rows import MOST_ROWS
+from pyprof.interpreters.cpython.rows import MAX_ROWS
 from tests import warm
 from tests.chance import most
 from tests.interpreters.known_calls import record_calls
@@ -83,14 +83,14 @@ def test_deep_recursion_has_its_leaf_functions_and_a_hint(python: Python, tmp_pa
     assert count(cut) > 10
     for frames, _ in cut:
         assert frames[0] == "[truncated: more than 1,024 functions, --collector ptrace copies them]"
-        assert frames.count("deep (<string>)") == MOST_ROWS
+        assert frames.count("deep (<string>)") == MAX_ROWS
     rest = [frames for frames, _ in deep if not frames[0].startswith("[truncated")]
-    assert all(frames.count("deep (<string>)") < MOST_ROWS for frames in rest)
+    assert all(frames.count("deep (<string>)") < MAX_ROWS for frames in rest)
 
 
 def test_kernel_copies_as_many_frames_as_the_reader_of_them_believes() -> None:
     header = (Path(source.__file__).parent / "sampler.h").read_text()
-    assert f"#define MOST_FRAMES {MOST_ROWS} " in header
+    assert f"#define MOST_FRAMES {MAX_ROWS} " in header
 
 
 def test_stacks_of_threads_that_change_mappings_from_their_first_moment_are_whole(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyprof.tools.inspection import Inspection, differences
+from pyprof.tools.inspection import Inspection, find_differences
 from pyprof.tools.symbol_inspection import SymbolInspection
 from pyprof.tools.symbol_writer import SymbolWriter
 
@@ -35,8 +35,8 @@ def compare(tool: Path, elf: str, folder: Path) -> int:
     base = tables.object.min_vaddr
     wrong = int(mine.file.module.id != their.file.module.id)
     reasons = 0
-    for found in differences((their, "breakpad"), (mine, "breakpad")):
-        said = [row.words for row in tables.rows(["eh_frame"], [(base + found.start, base + found.start + 1)])]
+    for found in find_differences((their, "breakpad"), (mine, "breakpad")):
+        said = [row.words for row in tables.read_rows(["eh_frame"], [(base + found.start, base + found.start + 1)])]
         if found.second is None and any(not words.comparable or words.outermost for words in said):
             reasons += 1
             continue

@@ -17,10 +17,10 @@ from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.source import BytesSource
 from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.tools.symbol_writer import SymbolWriter
-from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, run
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, run_program
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
-from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, caller
-from pyprof.unwind.table import fast_form
+from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, find_win_caller
+from pyprof.unwind.table import encode_fast_rule
 from tests.breakpad.support import HEAD
 from tests.breakpad.test_reader import SMALL
 from tests.support import build
@@ -60,7 +60,7 @@ def exhaust(data: bytes, arch: Arch) -> None:
         assert function.start < function.end
         assert function.start == function.starts[0]
         assert all(a < b for a, b in zip(function.starts, (*function.starts[1:], function.end), strict=True))
-        assert all(fast_form(rule, arch) is not None for rule in function.rules)
+        assert all(encode_fast_rule(rule, arch) is not None for rule in function.rules)
         rows += len(function.rules)
         source.function_at(function.start)
     assert rows <= data.count(b"\n") + 1
@@ -69,7 +69,9 @@ def exhaust(data: bytes, arch: Arch) -> None:
 
 def win(record: WinRecord, esp: int) -> None:
     try:
-        found = caller(record, {"esp": esp, "ebp": 5, "eip": 6}, INNERMOST, lambda avma, size: avma & 0xFFFF_FFFF)
+        found = find_win_caller(
+            record, {"esp": esp, "ebp": 5, "eip": 6}, INNERMOST, lambda avma, size: avma & 0xFFFF_FFFF
+        )
     except PostfixFailed:
         return
     assert {"eip", "esp"} <= set(found)
@@ -128,7 +130,7 @@ TOKENS = st.sampled_from(
 @given(st.lists(TOKENS | st.text(max_size=4), max_size=30))
 def test_any_program_ends_with_words_or_a_failure(words: list[str]) -> None:
     try:
-        found = run(" ".join(words), {"$esp": 5, ".cfa": 7}, lambda avma, size: avma, 4)
+        found = run_program(" ".join(words), {"$esp": 5, ".cfa": 7}, lambda avma, size: avma, 4)
     except PostfixFailed:
         return
     assert all(0 <= value < 1 << 32 for value in found.values())

@@ -93,7 +93,7 @@ def test_server_that_drips_is_left(head: bytes, tmp_path: Path, monkeypatch: pyt
 
 def test_seconds_of_all_files_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(symbol_server, "MAX_SECONDS", 1.0)
-    monkeypatch.setattr(symbol_server, "SLOWEST", 0)
+    monkeypatch.setattr(symbol_server, "MIN_BYTES_PER_S", 0)
     path, said, _ = fetch(drip(reply(TEXT)), tmp_path)
     assert path is None
     assert "in all" in said
@@ -185,7 +185,7 @@ def test_server_is_left_when_a_recording_has_no_more_time(tmp_path: Path, monkey
     silent = threading.Event()
 
     def serve(connection: socket.socket, path: str) -> None:
-        io_deadline.heed(lambda: True)
+        io_deadline.set_expiry_check(lambda: True)
         silent.wait(symbol_server.TIMEOUT_S)
 
     path, said, asked = fetch(serve, tmp_path)
@@ -210,9 +210,9 @@ def test_debuginfod_server_that_drips_or_floods_is_left(
     serve: Serve, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path))
-    monkeypatch.setattr(debuginfod, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(debuginfod, "MAX_BYTES", 1 << 20)
     with serving(serve) as (url, asked):
-        problems = debuginfod.fetch(["ab" * 20], [url], 0.5)
+        problems = debuginfod.download_debug_files(["ab" * 20], [url], 0.5)
     assert asked
     assert any(said in problem for problem in problems), problems
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

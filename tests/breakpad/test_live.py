@@ -27,7 +27,7 @@ from pyprof.objfile.images import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.tools.symbol_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad.stack_cfi import breakpad_reader
-from pyprof.unwind.sources import with_symbols
+from pyprof.unwind.sources import add_symbol_reader
 from pyprof.unwind.unwinder import Unwinder
 from tests import warm
 from tests.live.support.ladders import folder, ladder, rungs
@@ -167,7 +167,7 @@ def walk_twice(pid: int, samples: int) -> Compared:
     images = ImageStore(diagnostics, symbol_store=symbols)
     tables = Unwinder(images, UnwindOptions(), Diagnostics())
     options = UnwindOptions(sources=("breakpad", "fp"))
-    files = Unwinder(images, options, diagnostics, with_symbols(symbols.find_mapped))
+    files = Unwinder(images, options, diagnostics, add_symbol_reader(symbols.find_mapped))
     collector = PtraceCollector(pid, CollectOptions(rate_hz=500, idle=True, flush_s=0), Diagnostics())
     found = Compared()
     deadline = time.monotonic() + 30

@@ -12,7 +12,7 @@ from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.source import BytesSource
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
-from pyprof.unwind.rule_json import rule_words
+from pyprof.unwind.rule_json import format_rule_fields
 from pyprof.unwind.rules import FunctionRows, Rule
 from pyprof.unwind.sources import READERS
 from tests.breakpad.other_reader import compare
@@ -63,10 +63,10 @@ def test_stack_cfi_that_it_writes_is_read_as_the_tables_of_the_file(tmp_path: Pa
             wanted = rule_at(tables.function_at(start), start)
             if wanted is None:
                 continue
-            words = rule_words(wanted, X86_64)
+            words = format_rule_fields(wanted, X86_64)
             if words.comparable and not words.outermost:
                 compared += 1
-                assert rule_words(rule, X86_64).meaning == words.meaning, hex(start)
+                assert format_rule_fields(rule, X86_64).meaning == words.meaning, hex(start)
     assert compared > 50
     assert compared > 0.9 * rows
 

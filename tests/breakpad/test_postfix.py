@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from pyprof.model.arch import I386, X86_64, Arch
 from pyprof.unwind.expr import ExpressionFailed, Machine
-from pyprof.unwind.expr import evaluate as evaluate_dwarf
-from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, evaluate, run
+from pyprof.unwind.expr import evaluate_expression as evaluate_dwarf
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, evaluate_postfix, run_program
 from pyprof.unwind.formats.breakpad.postfix_rules import RuleCompiler
 from pyprof.unwind.formats.breakpad.stack_cfi import RegisterNames
 from pyprof.unwind.rules import RegKind, RegRule
@@ -106,7 +106,7 @@ def expected(value: int | str, arch: Arch) -> int:
 def by_rule(text: str, arch: Arch) -> int | ExpressionFailed | None:
     """Return the value of the compiled rule, evaluated as apply_rule does."""
     names = RegisterNames(arch)
-    rule = RuleCompiler(arch, names.column).register(text, -1)
+    rule = RuleCompiler(arch, names.column).compile_register(text, -1)
     values: list[int | None] = [None] * len(arch.registers)
     for name, value in registers(arch).items():
         column = names.column(name)
@@ -128,29 +128,29 @@ def by_rule(text: str, arch: Arch) -> int | ExpressionFailed | None:
 def test_evaluator_and_compiled_rule_give_the_value(text: str, arch: Arch) -> None:
     names = {**registers(arch), ".cfa": CFA}
     wanted = expected(VALUES[text], arch)
-    assert evaluate(spelled(text, arch), names, read, arch.word) == wanted
+    assert evaluate_postfix(spelled(text, arch), names, read, arch.word) == wanted
     assert by_rule(spelled(text, arch), arch) == wanted
 
 
 @pytest.mark.parametrize("text", FAILURES)
 def test_broken_expression_fails_in_both(text: str) -> None:
     with pytest.raises(PostfixFailed) as failed:
-        evaluate(spelled(text, X86_64), {**registers(X86_64), ".cfa": CFA}, read, 8)
+        evaluate_postfix(spelled(text, X86_64), {**registers(X86_64), ".cfa": CFA}, read, 8)
     assert failed.value.problem == FAILURES[text]
     with pytest.raises(PostfixFailed):
-        RuleCompiler(X86_64, RegisterNames(X86_64).column).register(spelled(text, X86_64), -1)
+        RuleCompiler(X86_64, RegisterNames(X86_64).column).compile_register(spelled(text, X86_64), -1)
 
 
 def test_unreadable_word_fails_in_both() -> None:
     with pytest.raises(PostfixFailed) as failed:
-        evaluate("$rbx 8 + ^", registers(X86_64), read, 8)
+        evaluate_postfix("$rbx 8 + ^", registers(X86_64), read, 8)
     assert (failed.value.problem, failed.value.avma) == (PostfixProblem.UNREADABLE, 0x5018)
     assert isinstance(by_rule("$rbx 8 + ^ 1 +", X86_64), ExpressionFailed)
 
 
 def test_division_by_zero_at_run_time_fails_in_both() -> None:
     with pytest.raises(PostfixFailed, match="division by zero"):
-        evaluate("5 $rbx $rbx - /", registers(X86_64), read, 8)
+        evaluate_postfix("5 $rbx $rbx - /", registers(X86_64), read, 8)
     assert isinstance(by_rule("5 $rbx $rbx - /", X86_64), ExpressionFailed)
 
 
@@ -163,13 +163,13 @@ def test_operators_of_both_machines_agree_on_any_words(left: int, right: int, op
     names = RegisterNames(arch)
     a, b = ("rax", "rdx") if arch is X86_64 else ("eax", "edx")
     text = f"${a} ${b} {operator}"
-    rule = RuleCompiler(arch, names.column).register(text, -1)
+    rule = RuleCompiler(arch, names.column).compile_register(text, -1)
     assert rule.kind is RegKind.EXPR
     values: list[int | None] = [None] * len(arch.registers)
     values[names.column(a) or 0], values[names.column(b) or 0] = left & arch.mask, right & arch.mask
     compiled = evaluate_dwarf(rule.expr, Machine(arch, values, read, 0, CFA), (CFA,))
     try:
-        value = evaluate(text, {f"${a}": left & arch.mask, f"${b}": right & arch.mask}, read, arch.word)
+        value = evaluate_postfix(text, {f"${a}": left & arch.mask, f"${b}": right & arch.mask}, read, arch.word)
     except PostfixFailed:
         assert isinstance(compiled, ExpressionFailed)
     else:
@@ -192,19 +192,19 @@ def test_operators_of_both_machines_agree_on_any_words(left: int, right: int, op
     ],
 )
 def test_common_forms_are_plain_rules(text: str, rule: RegRule) -> None:
-    assert RuleCompiler(X86_64, RegisterNames(X86_64).column).register(text, 3) == rule
+    assert RuleCompiler(X86_64, RegisterNames(X86_64).column).compile_register(text, 3) == rule
 
 
 def test_program_assigns_and_forgets() -> None:
-    assert run("$T0 4 = $eip $T0 1 + = $T0 .undef =", {}, read, 4) == {"$eip": 5}
-    assert run("$a 1 = $b $a =$c $b 2 * =", {}, read, 4) == {"$a": 1, "$b": 1, "$c": 2}
+    assert run_program("$T0 4 = $eip $T0 1 + = $T0 .undef =", {}, read, 4) == {"$eip": 5}
+    assert run_program("$a 1 = $b $a =$c $b 2 * =", {}, read, 4) == {"$a": 1, "$b": 1, "$c": 2}
     with pytest.raises(PostfixFailed, match="left over"):
-        run("$a 1 = 5", {}, read, 4)
+        run_program("$a 1 = 5", {}, read, 4)
     with pytest.raises(PostfixFailed, match="not a name"):
-        run(".undef 1 =", {}, read, 4)
+        run_program(".undef 1 =", {}, read, 4)
 
 
 def test_assigned_names_cannot_grow_an_expression_without_bound() -> None:
     text = "$a $rax 3 * = " + "$a $a $a * = " * 40 + "$a"
     with pytest.raises(PostfixFailed, match="too long"):
-        RuleCompiler(X86_64, RegisterNames(X86_64).column).register(text, -1)
+        RuleCompiler(X86_64, RegisterNames(X86_64).column).compile_register(text, -1)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, evaluate, run
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, evaluate_postfix, run_program
 from tests.breakpad.support import symbol_file
 
 BASICS = [
@@ -86,7 +86,7 @@ def test_programs(table: Sequence[tuple[str, bool]], given: dict[str, int], valu
     assigned: dict[str, int] = {}
     for program, evaluable in table:
         try:
-            found = run(program, names, memory, 4)
+            found = run_program(program, names, memory, 4)
         except PostfixFailed:
             assert not evaluable, program
             continue
@@ -114,9 +114,9 @@ def test_programs(table: Sequence[tuple[str, bool]], given: dict[str, int], valu
 def test_values(expression: str, value: int | None) -> None:
     if value is None:
         with pytest.raises(PostfixFailed):
-            evaluate(expression, GIVEN, memory, 4)
+            evaluate_postfix(expression, GIVEN, memory, 4)
     else:
-        assert evaluate(expression, GIVEN, memory, 4) == value
+        assert evaluate_postfix(expression, GIVEN, memory, 4) == value
 
 
 NEW_INLINES = """\

@@ -7,10 +7,10 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
 from pyprof.model.walk import Trust
-from pyprof.unwind.describe import describe
+from pyprof.unwind.describe import describe_rule
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.table import SLOW, fast_form
+from pyprof.unwind.table import SLOW, encode_fast_rule
 from tests.breakpad.support import symbol_file
 
 pytestmark = pytest.mark.system
@@ -24,7 +24,7 @@ def source(text: str, arch: Arch = X86_64, diagnostics: Diagnostics | None = Non
 
 def described(rows: FunctionRows | None, arch: Arch = X86_64) -> dict[int, str]:
     assert rows is not None
-    return {start - BASE: describe(rule, arch) for start, rule in zip(rows.starts, rows.rules, strict=True)}
+    return {start - BASE: describe_rule(rule, arch) for start, rule in zip(rows.starts, rows.rules, strict=True)}
 
 
 FUNCTION = """\
@@ -45,7 +45,7 @@ def test_rows_add_what_is_said_to_what_was_said() -> None:
         0x1004: "cfa = fp + 16; fp = [cfa - 16]; ra = [cfa - 8]",
         0x1030: "cfa = sp + 8; fp = fp; ra = [cfa - 8]",
     }
-    assert all(fast_form(rule, X86_64)[0] != SLOW for rule in rows.rules)
+    assert all(encode_fast_rule(rule, X86_64)[0] != SLOW for rule in rows.rules)
 
 
 def test_source_covers_what_is_said_and_nothing_else() -> None:

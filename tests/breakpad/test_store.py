@@ -15,7 +15,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.model.modules import Module, StatedId
-from pyprof.objfile.breakpad.ids import breakpad_id, hashed_text, same_id
+from pyprof.objfile.breakpad.ids import breakpad_id, hash_text, is_same_id
 from pyprof.objfile.breakpad.symbol_store import DIFFERS, SymbolStore
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.missing_file import AbsentFile
@@ -70,10 +70,10 @@ def test_id_without_build_id_is_the_code_in_lanes(tmp_path: Path) -> None:
     for at in range(0, section.size, 16):
         for lane in range(16):
             lanes[lane] ^= code[at + lane]
-    assert hashed_text(elf) == bytes(lanes)
+    assert hash_text(elf) == bytes(lanes)
     assert breakpad_id(elf).endswith(bytes(lanes[8:]).hex().upper() + "0")
     sym = tmp_path / "a.sym"
-    sym.write_bytes(text(breakpad_id(elf), "a", hashed_text(elf).hex().upper()))  # dump_syms also writes the hash
+    sym.write_bytes(text(breakpad_id(elf), "a", hash_text(elf).hex().upper()))  # dump_syms also writes the hash
     assert SymbolStore([str(sym)], Diagnostics()).find(elf) is not None
 
 
@@ -145,7 +145,7 @@ def test_file_that_nothing_maps_is_not_looked_up_for_the_walk(elf: ElfFile, tmp_
     put(tmp_path, text())
     store = SymbolStore([str(tmp_path)], Diagnostics())
     assert store.find_mapped(elf) is None
-    store.know(elf, "/usr/lib/renamed/app")
+    store.register_file(elf, "/usr/lib/renamed/app")
     assert store.find_mapped(elf) is not None
 
 
@@ -210,7 +210,7 @@ def test_file_of_a_windows_module_is_below_its_pdb_without_the_suffix(tmp_path: 
     body = f"MODULE windows x86 {identifier} test_app.pdb\nPUBLIC 1000 0 it\n".encode()
     with serving({path: (200, {}, body)}) as (url, asked):
         store = SymbolStore([url], Diagnostics(), str(tmp_path / "cache"))
-        store.know(absent, "test_app.pdb")
+        store.register_file(absent, "test_app.pdb")
         assert store.find(absent) is not None
         assert asked == [path]
     (tmp_path / "cache" / "test_app.pdb" / identifier / "test_app.sym").rename(tmp_path / "kept.sym")
@@ -218,7 +218,7 @@ def test_file_of_a_windows_module_is_below_its_pdb_without_the_suffix(tmp_path: 
     place.mkdir(parents=True)
     (place / "test_app.sym.xz").write_bytes(lzma.compress(body))
     store = SymbolStore([str(tmp_path / "folder")], Diagnostics())
-    store.know(absent, "test_app.pdb")
+    store.register_file(absent, "test_app.pdb")
     assert store.find(absent) is not None
 
 
@@ -228,16 +228,16 @@ def test_name_that_is_none_is_not_looked_for(name: str, elf: ElfFile, tmp_path: 
     diagnostics = Diagnostics()
     with serving({}) as (url, asked):
         store = SymbolStore([url, str(tmp_path)], diagnostics, str(tmp_path))
-        store.know(elf, name)
+        store.register_file(elf, name)
         assert store.find(elf) is None
         assert not asked
     assert not diagnostics.counts
 
 
 def test_ids_of_old_pdbs_are_compared_whole() -> None:
-    assert same_id("4110A2C52", "4110a2c52")
-    assert not same_id("4110A2C52", "4110A2C53")
-    assert not same_id("", "")
+    assert is_same_id("4110A2C52", "4110a2c52")
+    assert not is_same_id("4110A2C52", "4110A2C53")
+    assert not is_same_id("", "")
 
 
 def test_server_that_has_no_file_is_no_problem_and_leaves_nothing(elf: ElfFile, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from pyprof.session.flight import Kept
 from tests.cli.support import BUSY, PYPROF, one_sentence, pyprof, python
 from tests.exporters.profiles import golden
@@ -50,7 +50,7 @@ def test_last_part_is_written_by_signal_and_trigger_and_at_the_end(tmp_path: Pat
     assert recorder.returncode == 0, said
     assert "pyprof: SIGUSR1: writing what is kept\n" in said
     assert f"pyprof: {flag} appeared: writing what is kept\n" in said
-    found = [load(path) for path in files]
+    found = [load_recording(path) for path in files]
     assert all(each.duration_ns <= 1_000_000_000 and len(each.stack) for each in found)
     begins = [each.start_ns for each in found]
     assert begins == sorted(set(begins))
@@ -61,7 +61,7 @@ def test_size_alone_bounds_what_is_kept(tmp_path: Path) -> None:
     kept = Kept(str(tmp_path), 1e6, 2 * stored(golden(), tmp_path, "size").stat().st_size)
     (tmp_path / "size").unlink()
     for number in range(5):
-        kept.take(golden(), number)
+        kept.receive_profile(golden(), number)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000003.pyprof", "00000004.pyprof"]
     assert len(kept.together().stack) == 2 * len(golden().stack)
 
@@ -78,7 +78,7 @@ def test_recording_bounded_by_size_is_written_by_trigger_and_at_the_end(tmp_path
         recorder.send_signal(signal.SIGINT)
         _, said = recorder.communicate(timeout=PATIENCE_S)
     assert recorder.returncode == 0, said
-    part, whole = map(load, files)
+    part, whole = map(load_recording, files)
     assert 0 < len(part.stack) < len(whole.stack)
     assert whole.start_ns == part.start_ns
     assert sorted(tmp_path.iterdir()) == [flag, *files]
@@ -95,7 +95,7 @@ def test_killed_flight_recorder_leaves_files_that_merge_reads(tmp_path: Path) ->
     out = tmp_path / "all.pyprof"
     done = pyprof("merge", *map(str, tmp_path.glob("pyprof-last-*/*.pyprof")), "-o", str(out))
     assert done.returncode == 0, done.stderr
-    assert len(load(out).stack) > 0
+    assert len(load_recording(out).stack) > 0
 
 
 def test_recording_of_a_command_begins_after_the_delay(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_recording_of_a_command_begins_after_the_delay(tmp_path: Path) -> None:
     command = ["--", "sh", "-c", 'until [ -e "$0" ]; do :; done', str(out)]
     done = pyprof("record", "--delay", "0.5", "-d", "10", "-o", str(out), *command)
     assert done.returncode == 0, done.stderr
-    found = load(out)
+    found = load_recording(out)
     assert found.start_ns >= before + 500_000_000
     assert (found.options["delay"], found.options["command"]) == ("0.5", "sh")
     assert found.options["duration"] == "10.0"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from tests.cli.support import BUSY, PYPROF, one_sentence, pyprof, python
 from tests.exporters.profiles import golden
 from tests.recording.support import stored
@@ -60,7 +60,7 @@ def test_recording_that_grows_until_the_disk_is_full_is_whole(tmp_path: Path) ->
         assert recorder.returncode == int(not there)
         assert ("No space left" in said) is not there
         (other,) = [*disk.glob("*.pyprof"), *elsewhere.glob("pyprof-*")]
-        profile = load(str(other))
+        profile = load_recording(str(other))
         assert profile.summary.samples
         assert profile.duration_ns > 2e9
         assert {path.name for path in disk.iterdir()} <= {"others", "a.pyprof"}

@@ -297,9 +297,9 @@ def test_names_of_a_folder_are_ours_where_nobody_else_gives_them(tmp_path: Path,
     path = str(tmp_path / "a.pyprof")
     for mode, ours in ((0o755, True), (0o777, False)):
         tmp_path.chmod(mode)
-        assert output_file.is_ours(path) == ours
-    assert not output_file.is_ours(str(theirs / "a.pyprof"))
-    assert output_file.is_ours("/tmp/a.pyprof") == (Path("/proc/sys/fs/protected_symlinks").read_text() != "0\n")
+        assert output_file.is_private(path) == ours
+    assert not output_file.is_private(str(theirs / "a.pyprof"))
+    assert output_file.is_private("/tmp/a.pyprof") == (Path("/proc/sys/fs/protected_symlinks").read_text() != "0\n")
 
 
 def test_descriptor_that_is_not_open_is_refused_before_recording() -> None:

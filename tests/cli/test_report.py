@@ -14,7 +14,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
 from pyprof.model.summary import Language
 from pyprof.model.walk import Trust
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from pyprof.records import replace
 from tests.cli.support import one_sentence, pyprof
 from tests.exporters.profiles import START_NS, golden
@@ -109,7 +109,7 @@ def test_part_of_the_time_is_a_profile_of_that_time(recording: Path, tmp_path: P
     assert "no time of" in one_sentence(pyprof("report", str(recording), "--from", "inf"))
     out = tmp_path / "part.pyprof"
     lines(recording, "--from", "0.1", "--to", "0.15", "-o", str(out))
-    assert (load(out).start_ns, load(out).duration_ns) == (START_NS + 100_000_000, 50_000_000)
+    assert (load_recording(out).start_ns, load_recording(out).duration_ns) == (START_NS + 100_000_000, 50_000_000)
 
 
 def test_time_that_is_not_known_is_not_said(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_merged_file_has_the_samples_of_all_and_a_log_beside_it_goes(recording: 
     done = pyprof("merge", str(recording), str(recording), "-o", str(path))
     assert (done.returncode, done.stderr) == (0, f"pyprof: wrote {path}\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["both.pyprof"]
-    assert load(path).total == 2 * golden().total
+    assert load_recording(path).total == 2 * golden().total
     assert pyprof("merge", str(path), "-o", "-").stdout.splitlines() == lines(path, "-f", "collapsed")
     assert "no such file" in one_sentence(pyprof("merge", str(path), "nowhere", "-o", "-")).lower()
 

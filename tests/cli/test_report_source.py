@@ -20,7 +20,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.formats import open_object_file
 from pyprof.records import replace
 from pyprof.session.worker import process
-from pyprof.symbolize.source_files import MOST_BYTES, SourceFiles
+from pyprof.symbolize.source_files import MAX_BYTES, SourceFiles
 from tests.cli.support import one_sentence, pyprof
 from tests.exporters.profiles import PERIOD_NS, Builder, code, golden
 from tests.recording.support import stored
@@ -216,15 +216,15 @@ class TestSourceFiles:
             ("/build/../src/a.c", "src/a.c"),
             ("../../app/src/a.c", "app/src/a.c"),
         ):
-            text = files.text(named, 1)
+            text = files.source_text(named, 1)
             assert text is not None
             assert text.lines == (found,)
 
     def test_file_that_is_too_short_is_another_one(self, tmp_path: Path) -> None:
         (tmp_path / "a.c").write_text("1\n2\n")
         files = SourceFiles([str(tmp_path)])
-        assert files.text("/x/a.c", 2)
-        assert files.text("/x/a.c", 3) is None
+        assert files.source_text("/x/a.c", 2)
+        assert files.source_text("/x/a.c", 3) is None
 
     def test_private_file_is_shown_only_where_the_user_allows(self, tmp_path: Path) -> None:
         os.chmod(tmp_path, 0o755)
@@ -235,9 +235,9 @@ class TestSourceFiles:
         for path, mode in ((secret, 0o600), (public, 0o644)):
             path.write_text("text")
             path.chmod(mode)
-        assert SourceFiles().text(str(public), 1) is not None
-        assert SourceFiles().text(str(secret), 1) is None
-        assert SourceFiles([str(tmp_path)]).text(str(secret), 1) is not None
+        assert SourceFiles().source_text(str(public), 1) is not None
+        assert SourceFiles().source_text(str(secret), 1) is None
+        assert SourceFiles([str(tmp_path)]).source_text(str(secret), 1) is not None
 
     def test_link_does_not_lead_out_of_the_folder(self, tmp_path: Path) -> None:
         (tmp_path / "outside").write_text("text")
@@ -245,24 +245,24 @@ class TestSourceFiles:
         (tmp_path / "in/a.c").symlink_to("../outside")
         (tmp_path / "in/b.c").symlink_to(tmp_path / "outside")
         files = SourceFiles([str(tmp_path / "in")])
-        assert files.text("a.c", 1) is None
-        assert files.text("b.c", 1) is None
+        assert files.source_text("a.c", 1) is None
+        assert files.source_text("b.c", 1) is None
 
     @pytest.mark.parametrize(
         "name", ["/proc/self/environ", "/dev/zero", "/etc", "", "/", "..", "a\0b", "/x/..", "a" * 5000]
     )
     def test_what_is_no_source_file_is_none(self, name: str, tmp_path: Path) -> None:
-        assert SourceFiles([str(tmp_path)]).text(name, 1) is None
-        assert SourceFiles(["/"]).text(name, 1) is None
+        assert SourceFiles([str(tmp_path)]).source_text(name, 1) is None
+        assert SourceFiles(["/"]).source_text(name, 1) is None
 
     def test_pipe_binary_and_huge_files_are_none(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe.c")
         (tmp_path / "binary.c").write_bytes(b"\x7fELF\0\n\n")
         with open(tmp_path / "huge.c", "wb") as file:
             file.write(b"x\n")
-            file.truncate(MOST_BYTES + 1)
+            file.truncate(MAX_BYTES + 1)
         files = SourceFiles([str(tmp_path)])
-        assert [files.text(f"{name}.c", 1) for name in ("pipe", "binary", "huge")] == [None] * 3
+        assert [files.source_text(f"{name}.c", 1) for name in ("pipe", "binary", "huge")] == [None] * 3
 
 
 def test_sums_of_lines_are_those_of_functions() -> None:

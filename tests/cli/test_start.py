@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from tests.cli.support import BUSY, PYPROF, python
 from tests.support import busy_loops
 
@@ -234,7 +234,7 @@ def test_flight_recorder_writes_for_a_signal_that_came_while_it_started(module: 
             recorder.terminate()
             _, said = recorder.communicate(timeout=PATIENCE_S)
     assert recorder.returncode == 0, said
-    assert load(str(files[0])).summary.samples
+    assert load_recording(str(files[0])).summary.samples
     assert files[1].exists()
 
 
@@ -269,7 +269,7 @@ def test_duration_counts_from_the_first_sample(tmp_path: Path) -> None:
             [*command, "-p", str(target.pid)], capture_output=True, text=True, env=environment, timeout=PATIENCE_S
         )
     assert done.returncode == 0, done.stderr
-    assert load(str(out)).summary.samples
+    assert load_recording(str(out)).summary.samples
 
 
 @pytest.mark.parametrize(
@@ -313,4 +313,4 @@ def test_recording_on_a_busy_machine_is_written_whole(targets: str, loops: int, 
         record = [*WITHOUT_PRIORITY, *PYPROF, "record", "-d", "1", "-o", str(out), *chosen]
         done = subprocess.run(record, capture_output=True, text=True, timeout=2 * PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    assert load(str(out)).summary.samples
+    assert load_recording(str(out)).summary.samples

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pyprof.exporters.names import levels, process_name, thread_name
-from pyprof.exporters.utf8 import clean
+from pyprof.exporters.names import frame_levels, process_name, thread_name
+from pyprof.exporters.utf8 import clean_text
 from pyprof.model.profile import Profile
 from tests.exporters.support import PLAIN
 
@@ -21,8 +21,8 @@ def expected(
         value = int(values[-1])
         if thread in hidden:
             continue
-        stack = [level.name for frame in profile.path(leaf) for level in levels(profile, frame, PLAIN)]
-        stack = [clean(name) for name in stack]
+        stack = [level.name for frame in profile.path(leaf) for level in frame_levels(profile, frame, PLAIN)]
+        stack = [clean_text(name) for name in stack]
         info = profile.threads[thread]
         groups = [process_name(info)] * (len(profile.processes) > 1) + [thread_name(info)] if by_thread else []
         path = tuple(groups + (stack[::-1] if bottom_up else stack))

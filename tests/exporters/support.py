@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.registry import by_name
+from pyprof.exporters.registry import find_format
 from pyprof.model.profile import Profile
 
 THREADS = ExportOptions(threads=True)
@@ -15,5 +15,5 @@ PLAIN = ExportOptions()
 
 def export(name: str, profile: Profile, options: ExportOptions = PLAIN) -> bytes:
     out = BytesIO()
-    by_name(name).write(profile, out, options)
+    find_format(name).write(profile, out, options)
     return out.getvalue()

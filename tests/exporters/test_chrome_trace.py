@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 
 from pyprof.errors import OutputError
-from pyprof.exporters.names import levels
+from pyprof.exporters.names import frame_levels
 from pyprof.exporters.timing import IN_SEQUENCE
-from pyprof.exporters.utf8 import clean
+from pyprof.exporters.utf8 import clean_text
 from pyprof.model.filter import timed
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
 from tests.exporters.profiles import PERIOD_NS, START_NS, Builder, code, deep, golden, profiles
@@ -24,8 +24,8 @@ A, B, C = code("a", rel=0x10), code("b", rel=0x20), code("c", rel=0x30)
 
 
 def names(profile: Profile, leaf: int) -> tuple[str, ...]:
-    found = [level.name for frame in profile.path(leaf) for level in levels(profile, frame, PLAIN)]
-    return tuple(map(clean, found)) or ("[unknown]",)
+    found = [level.name for frame in profile.path(leaf) for level in frame_levels(profile, frame, PLAIN)]
+    return tuple(map(clean_text, found)) or ("[unknown]",)
 
 
 def drawn(trace: Trace) -> list[tuple[int, int, tuple[str, ...]]]:

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import assume, given
 
 from pyprof.exporters.firefox_tables import CATEGORIES, WAITS, breakpad_id
-from pyprof.exporters.names import levels
+from pyprof.exporters.names import frame_levels
 from pyprof.exporters.timing import IN_SEQUENCE
-from pyprof.exporters.utf8 import clean
+from pyprof.exporters.utf8 import clean_text
 from pyprof.model.filter import timed
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
@@ -36,8 +36,8 @@ def firefox(profile: Profile) -> FirefoxProfile:
 
 
 def names(profile: Profile, leaf: int) -> tuple[str, ...]:
-    found = [level.name for frame in profile.path(leaf) for level in levels(profile, frame, PLAIN)]
-    return tuple(map(clean, found)) or ("[unknown]",)
+    found = [level.name for frame in profile.path(leaf) for level in frame_levels(profile, frame, PLAIN)]
+    return tuple(map(clean_text, found)) or ("[unknown]",)
 
 
 def kernel(title: str) -> Frame:

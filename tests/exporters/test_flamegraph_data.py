@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.exporters.flamegraph import LIBRARIES, SCRIPTS, _asset
-from pyprof.exporters.names import levels
-from pyprof.exporters.utf8 import clean
+from pyprof.exporters.names import frame_levels
+from pyprof.exporters.utf8 import clean_text
 from pyprof.model.profile import Profile
 from tests.exporters.profiles import EVIL, Builder, code, deep, golden, profiles, wide
 from tests.exporters.support import PLAIN, PROCESSES, THREADS, export
@@ -54,8 +54,8 @@ def stacks(read: dict[str, Any]) -> dict[tuple[int, tuple[str, ...]], list[int]]
 def expected(profile: Profile) -> dict[tuple[int, tuple[str, ...]], list[int]]:
     sums: dict[tuple[int, tuple[str, ...]], list[int]] = {}
     for thread, leaf, values in profile.totals():
-        names = [level.name for frame in profile.path(leaf) for level in levels(profile, frame, PLAIN)]
-        path = tuple(map(clean, names))
+        names = [level.name for frame in profile.path(leaf) for level in frame_levels(profile, frame, PLAIN)]
+        path = tuple(map(clean_text, names))
         row = sums.setdefault((thread, path), [0] * len(values))
         for column, value in enumerate(values.tolist()):
             row[column] += value

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from pyprof.exporters.names import levels
-from pyprof.exporters.utf8 import clean
+from pyprof.exporters.names import frame_levels
+from pyprof.exporters.utf8 import clean_text
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from tests.exporters.profiles import LABELS, LIBC, Builder, code, golden, profiles
@@ -78,11 +78,11 @@ def expected(profile: Profile, column: int) -> Counter[tuple[int, str, tuple[str
     for thread, leaf, values in profile.totals():
         names = []
         for frame in profile.path(leaf):
-            named = [level.name for level in levels(profile, frame, PLAIN)]
+            named = [level.name for level in frame_levels(profile, frame, PLAIN)]
             names += named if frame.lines or frame.title.startswith("[") or not frame.pc else [f"{frame.lookup:#x}"]
         info = profile.threads[thread]
-        plain = tuple(map(clean, names))
-        sums[info.pid, clean(info.name), plain] += int(values[column])
+        plain = tuple(map(clean_text, names))
+        sums[info.pid, clean_text(info.name), plain] += int(values[column])
     return Counter({key: value for key, value in sums.items() if value})
 
 

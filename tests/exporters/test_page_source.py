@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.flame_tree import build
-from pyprof.exporters.page_source import _MOST_LETTERS
+from pyprof.exporters.flame_tree import build_flame_tree
+from pyprof.exporters.page_source import _MAX_LETTERS
 from pyprof.model.line_costs import line_costs
 from pyprof.model.profile import Profile
 from pyprof.model.source_text import SourceText
@@ -47,11 +47,11 @@ def shown(page: Page) -> dict[int, tuple[str, str, str]]:
 
 
 def test_lines_of_the_page_cost_what_they_cost_in_the_profile() -> None:
-    tree = build(program(), OPTIONS)
+    tree = build_flame_tree(program(), OPTIONS)
     assert tree.source is not None
     document = tree.source.document
     assert [file[0] for file in document["files"]] == [A, B]  # type: ignore[attr-defined]
-    plain = build(program(), ExportOptions())
+    plain = build_flame_tree(program(), ExportOptions())
     assert plain.lines == []
     assert sum(plain.values[1]) == sum(tree.values[1])
     assert plain.parent == tree.parent
@@ -101,10 +101,10 @@ def test_texts_are_bounded_and_a_file_that_was_changed_is_marked(open_page: Open
     builder = Builder()
     for path in many:
         builder.sample(builder.node([code(path, file=path, line=30)]))
-    tree = build(builder.build(), ExportOptions(sources=many))
+    tree = build_flame_tree(builder.build(), ExportOptions(sources=many))
     assert tree.source is not None
     files = tree.source.document["files"]
-    assert len(files) == _MOST_LETTERS // (51 * 501)  # type: ignore[arg-type]
+    assert len(files) == _MAX_LETTERS // (51 * 501)  # type: ignore[arg-type]
 
 
 def test_page_without_texts_has_no_source_view(open_page: OpenPage) -> None:
@@ -115,4 +115,4 @@ def test_page_without_texts_has_no_source_view(open_page: OpenPage) -> None:
     page.browser.run("show('view=source');0")
     assert page.pressed("#view-graph")
     elsewhere = ExportOptions(sources={"/src/other.c": SourceText("", TEXT, 0)})
-    assert build(golden(), elsewhere).source is None
+    assert build_flame_tree(golden(), elsewhere).source is None

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from pyprof.exporters.pprof import executable_first
-from pyprof.exporters.protobuf import varint
+from pyprof.exporters.pprof import order_modules
+from pyprof.exporters.protobuf import encode_varint
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import ModuleInfo, Profile
-from pyprof.symbolize.symbolizer import marker as merge_marker
+from pyprof.symbolize.symbolizer import make_marker_frame as merge_marker
 from tests.exporters.pprof_reader import Read, read, varints
 from tests.exporters.profiles import LABELS, Builder, code, deep, golden, marker, profiles, unknown
 from tests.exporters.support import THREADS, export
@@ -137,14 +137,14 @@ def test_unnamed_code_has_no_line_and_a_marker_has_no_address() -> None:
 )
 def test_program_is_the_first_mapping(paths: list[str], first: str) -> None:
     modules = [ModuleInfo(path, "", 0, 1, 0, False, False) for path in paths]
-    order = executable_first(modules)
+    order = order_modules(modules)
     assert modules[order[0]].path == first
     assert sorted(order) == list(range(len(paths)))
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**63 - 1, -1, -(2**63)])
 def test_varint_reads_back(value: int) -> None:
-    assert list(varints(varint(value))) == [value]
+    assert list(varints(encode_varint(value))) == [value]
 
 
 @given(profiles())

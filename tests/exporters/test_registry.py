@@ -16,20 +16,29 @@ import pytest
 
 from pyprof.errors import UsageError
 from pyprof.exporters.base import Exporter, ExportOptions
-from pyprof.exporters.registry import FORMATS, Format, by_file, by_name, names
+from pyprof.exporters.registry import FORMATS, Format, find_format, find_format_for_file, format_names
 from pyprof.model.profile import ThreadInfo
 from tests.exporters.profiles import Builder, code, golden
 from tests.exporters.support import export
 
 
 def test_names_are_those_of_the_command_line() -> None:
-    assert names() == ("flamegraph", "speedscope", "collapsed", "pprof", "chrome", "firefox", "otlp", "recording")
+    assert format_names() == (
+        "flamegraph",
+        "speedscope",
+        "collapsed",
+        "pprof",
+        "chrome",
+        "firefox",
+        "otlp",
+        "recording",
+    )
 
 
 def test_unknown_name_is_a_usage_error_that_lists_the_formats() -> None:
     with pytest.raises(UsageError) as caught:
-        by_name("svg")
-    assert all(name in caught.value.hint for name in names())
+        find_format("svg")
+    assert all(name in caught.value.hint for name in format_names())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +62,7 @@ def test_unknown_name_is_a_usage_error_that_lists_the_formats() -> None:
     ],
 )
 def test_suffix_names_the_format(file: str, name: str | None) -> None:
-    found = by_file(file)
+    found = find_format_for_file(file)
     assert (found and found.name) == name
 
 
@@ -64,14 +73,14 @@ def test_no_suffix_means_two_formats() -> None:
 
 def test_registry_is_imported_without_numpy_or_any_writer() -> None:
     script = (
-        "import sys, pyprof.exporters.registry as r; r.names(); r.by_file('x.html');"
+        "import sys, pyprof.exporters.registry as r; r.format_names(); r.find_format_for_file('x.html');"
         "print([m for m in sys.modules if m == 'numpy' or m.startswith('pyprof.exporters.')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "['pyprof.exporters.registry']"
 
 
-@pytest.mark.parametrize("entry", FORMATS, ids=names())
+@pytest.mark.parametrize("entry", FORMATS, ids=format_names())
 @pytest.mark.parametrize("threads", [False, True])
 def test_equal_profiles_are_equal_bytes(entry: Format, threads: bool) -> None:
     exporter: Exporter = entry
@@ -90,12 +99,12 @@ def of_other_seeds(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     )
     folders = [tmp_path_factory.mktemp(f"seed{seed}") for seed in (1, 2)]
     for seed, folder in enumerate(folders, 1):
-        command = [sys.executable, "-c", script, str(folder), *names()]
+        command = [sys.executable, "-c", script, str(folder), *format_names()]
         subprocess.run(command, env={"PYTHONHASHSEED": str(seed), "PATH": ""}, timeout=60, check=True)
     return folders
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", format_names())
 def test_output_does_not_depend_on_hash_seeds_or_the_file(name: str, of_other_seeds: list[Path]) -> None:
     assert [(folder / name).read_bytes() for folder in of_other_seeds] == [export(name, golden())] * 2
 
@@ -110,7 +119,7 @@ def texts_of(written: bytes) -> str:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name != "recording"])
+@pytest.mark.parametrize("name", [name for name in format_names() if name != "recording"])
 def test_changes_of_writing_direction_are_escaped_in_every_format(name: str) -> None:
     """Export names with bidirectional control characters, which would reorder a viewer's text.
 
@@ -128,19 +137,19 @@ def test_changes_of_writing_direction_are_escaped_in_every_format(name: str) -> 
     assert re.search(f"function{escaped}", text)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", format_names())
 def test_text_formats_are_utf_8_and_others_are_not_for_terminals(name: str) -> None:
-    if by_name(name).text:
+    if find_format(name).text:
         assert export(name, golden()).decode("utf-8").endswith("\n")
     else:
         assert name in ("flamegraph", "pprof", "firefox", "otlp", "recording")
 
 
-@pytest.mark.parametrize("chosen", [by_file("a.Speedscope.JSON.gz"), by_name("speedscope", "a.gz")])
+@pytest.mark.parametrize("chosen", [find_format_for_file("a.Speedscope.JSON.gz"), find_format("speedscope", "a.gz")])
 def test_name_that_ends_in_gz_packs_a_format_of_text_alone(chosen: Format) -> None:
     out = BytesIO()
     chosen.write(golden(), out, ExportOptions())
     assert not chosen.text
     assert gzip.decompress(out.getvalue()) == export("speedscope", golden(), ExportOptions())
-    assert by_name("pprof", "a.pb.gz") == by_name("pprof")
-    assert by_name("speedscope", "a.json") == by_name("speedscope")
+    assert find_format("pprof", "a.pb.gz") == find_format("pprof")
+    assert find_format("speedscope", "a.json") == find_format("speedscope")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyprof.exporters.flame_tree import build
+from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.model.profile import Frame, FrameKind, Line
 from pyprof.model.walk import Trust
 from tests.exporters.profiles import Builder, code, marker, unknown
@@ -81,7 +81,7 @@ def test_main_that_calls_more_than_its_runtime_is_the_program_s_own() -> None:
     builder = Builder()
     builder.sample(builder.node([*START, MAIN, code("std::rt::lang_start", rel=0x410), WORK]))
     builder.sample(builder.node([*START, MAIN, WORK]))
-    assert build(builder.build(), PLAIN).start == {1, 2, 3}
+    assert build_flame_tree(builder.build(), PLAIN).start == {1, 2, 3}
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -89,7 +89,7 @@ def test_start_ends_where_the_program_s_own_code_begins(name: str) -> None:
     outside, inside = STACKS[name]
     builder = Builder()
     builder.sample(builder.node([*outside, *inside]))
-    tree = build(builder.build(), PLAIN)
+    tree = build_flame_tree(builder.build(), PLAIN)
     assert len(tree.parent) == 1 + len(outside) + len(inside)
     assert tree.start == set(range(1, len(outside) + 1))
 
@@ -102,7 +102,7 @@ def test_framework_through_which_everything_passes_is_part_of_the_start() -> Non
     builder.sample(builder.node([*route, python("products", "/srv/shop.py")]), cpu_ns=60)
     builder.sample(builder.node([*route, python("login", "/srv/shop.py")]), cpu_ns=36)
     builder.sample(builder.node([*outside, python("log", web)]), cpu_ns=4)
-    assert build(builder.build(), PLAIN).start == set(range(1, len(outside) + 1))
+    assert build_flame_tree(builder.build(), PLAIN).start == set(range(1, len(outside) + 1))
 
 
 def test_framework_that_spends_some_time_itself_is_start_and_an_application_is_not() -> None:
@@ -112,7 +112,7 @@ def test_framework_that_spends_some_time_itself_is_start_and_an_application_is_n
         builder = Builder()
         builder.sample(builder.node([*outside, python("dispatch", web), python("products", "/srv/shop.py")]), cpu_ns=90)
         builder.sample(builder.node([*outside, python("log", web)]), cpu_ns=10)
-        found = build(builder.build(), PLAIN).start
+        found = build_flame_tree(builder.build(), PLAIN).start
         assert (len(outside) in found) == is_start
 
 
@@ -120,4 +120,4 @@ def test_application_that_calls_one_function_after_the_other_is_no_start() -> No
     builder = Builder()
     steps = [python(name, "/srv/batch.py") for name in ("<module>", "main", "run", "step")]
     builder.sample(builder.node([*START, *steps]), cpu_ns=60)
-    assert build(builder.build(), PLAIN).start == set(range(1, len(START) + 1))
+    assert build_flame_tree(builder.build(), PLAIN).start == set(range(1, len(START) + 1))

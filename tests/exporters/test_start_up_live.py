@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.exporters.flame_tree import FlameTree, build
+from pyprof.exporters.flame_tree import FlameTree, build_flame_tree
 from pyprof.model.profile import FrameKind, Profile
 from tests.exporters.conftest import OpenPage
 from tests.exporters.support import PLAIN
@@ -27,7 +27,7 @@ def first_seen(profile: Profile) -> tuple[FlameTree, set[str], set[str]]:
     """Return the tree, the names of the outermost frames that are not start-up frames, and those of the start-up
     frames.
     """
-    tree = build(profile, PLAIN)
+    tree = build_flame_tree(profile, PLAIN)
     name = [tree.frames[frame][0] for frame in tree.frame]
     kind = [tree.frames[frame][3] for frame in tree.frame]
     own = [at for at in range(1, len(name)) if at not in tree.start and kind[at] != FrameKind.MARKER]

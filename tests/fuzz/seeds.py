@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from pyprof.agent import control_protocol
-from pyprof.exporters.protobuf import data, number
+from pyprof.exporters.protobuf import encode_data, encode_number
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.recording.columns import pack
+from pyprof.recording.columns import pack_columns
 from pyprof.tools.symbol_writer import SymbolWriter
 from tests.breakpad.support import HEAD
 from tests.breakpad.test_reader import SMALL
@@ -141,12 +141,12 @@ def seeds() -> Mapping[str, list[bytes]]:
             b'{"refused": "ask_busy", "text": "x"}\n',
         ],
         "push_answers": [
-            data(1, number(1, 3) + data(2, b"rejected")),
+            encode_data(1, encode_number(1, 3) + encode_data(2, b"rejected")),
             b"",
             b"17",
             b"Wed, 25 Nov 2026 09:00:00 GMT",
         ],
-        "sample_columns": [pack([np.arange(5), None, np.arange(5) << 20])],
+        "sample_columns": [pack_columns([np.arange(5), None, np.arange(5) << 20])],
         "packed_blocks": [blocks()],
         "libunwind": [b"".join(bytes(memory.pieces[at]).ljust(200, b"\0") for at in (LIST, INFO, REGION))],
         "gdb_jit": [struct.pack("<IIQQ4Q", 1, 1, 24, 24, 0, 0, 64, 64)],
@@ -160,13 +160,13 @@ def seeds() -> Mapping[str, list[bytes]]:
 
 def pushes() -> list[bytes]:
     profile = gzip.decompress(export("pprof", golden()))
-    pair = data(1, b"env") + data(2, b"prod")
+    pair = encode_data(1, b"env") + encode_data(2, b"prod")
     text = b'{"series": [{"labels": {"labels": [{"name": "a", "value": "b"}]}, "samples": [{"rawProfile": ""}]}]}'
     return [
         b"\0\0" + b"shop{env=prod,region=eu}".ljust(40) + profile,
         b'\1\0--b\r\nContent-Disposition: form-data; name="profile"\r\n\r\n' + profile + b"\r\n--b--",
-        b"\2\0" + data(1, data(1, pair) + data(2, data(1, profile))),
-        b"\3\0" + data(2, data(1, data(1, pair)) + data(2, data(1, profile))),
+        b"\2\0" + encode_data(1, encode_data(1, pair) + encode_data(2, encode_data(1, profile))),
+        b"\3\0" + encode_data(2, encode_data(1, encode_data(1, pair)) + encode_data(2, encode_data(1, profile))),
         b"\3\1" + text,
         b"\4\0" + export("otlp", golden()),
     ]

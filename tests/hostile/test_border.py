@@ -31,7 +31,7 @@ from pyprof.objfile.jitdump import JitdumpReader
 from pyprof.objfile.minidump.file import read_minidump
 from pyprof.objfile.minidump.microdump import read_microdump
 from pyprof.objfile.source import BytesSource
-from pyprof.recording.columns import unpack
+from pyprof.recording.columns import unpack_columns
 from pyprof.records import field_names, is_record
 from tests.fuzz.readers import READERS
 from tests.fuzz.seeds import seeds
@@ -117,11 +117,11 @@ VALUES: dict[str, tuple[str, Callable[[bytes], object]]] = {
     "maps": ("procfs", parse_maps),
     "libraries": ("gdb_documents", lambda data: list(parse_libraries(data))),
     "description": ("gdb_documents", _description),
-    "speedscope": ("imported", lambda data: speedscope.read(data[1:], "x")),
-    "pprof": ("imported", lambda data: pprof.read(data[1:], "x")),
-    "collapsed": ("imported", lambda data: collapsed.read(data[1:], "x")),
-    "perf_script": ("imported", lambda data: perf_script.read(data[1:], "x")),
-    "columns": ("sample_columns", lambda data: unpack(data, 5, 3)),
+    "speedscope": ("imported", lambda data: speedscope.read_speedscope(data[1:], "x")),
+    "pprof": ("imported", lambda data: pprof.read_pprof(data[1:], "x")),
+    "collapsed": ("imported", lambda data: collapsed.read_collapsed(data[1:], "x")),
+    "perf_script": ("imported", lambda data: perf_script.read_perf_script(data[1:], "x")),
+    "columns": ("sample_columns", lambda data: unpack_columns(data, 5, 3)),
 }
 
 

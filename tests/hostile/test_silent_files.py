@@ -47,7 +47,7 @@ def shared(tmp_path: Path) -> Iterator[Mounted]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(io_deadline, "ANSWER_S", 0.3)
+    monkeypatch.setattr(io_deadline, "RESPONSE_TIMEOUT_S", 0.3)
     monkeypatch.setattr(io_deadline, "_silent", set())
     monkeypatch.setattr(io_deadline, "_answering", set())
 
@@ -57,13 +57,13 @@ def test_file_that_was_open_is_at_its_end_where_reading_does_not_return(
     shared: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patient:
-        patient.setattr(io_deadline, "ANSWER_S", HANGS_S)
+        patient.setattr(io_deadline, "RESPONSE_TIMEOUT_S", HANGS_S)
         source = FileSource(foreign_path.open_file("/", str(shared.folder / "spin")))
         assert bytes(source.read(0, 4)) == b"\x7fELF"
     shared.fall_silent()
     assert bytes(source.read(source.size - 8, 8)) in (b"", (shared.folder.parent / "spin").read_bytes()[-8:])
     with pytest.raises(io_deadline.Unanswered):
-        foreign_path.find("/", str(shared.folder / "names"))
+        foreign_path.find_file("/", str(shared.folder / "names"))
 
 
 @pytest.mark.usefixtures("short")
@@ -76,7 +76,7 @@ def test_mount_that_was_silent_is_asked_no_more_and_others_are(
         with pytest.raises(io_deadline.Unanswered):
             foreign_path.open_file("/", str(shared.folder / name))
         monkeypatch.setattr(io_deadline, "_answers", lambda _: pytest.fail("it is asked again"))
-        monkeypatch.setattr(io_deadline, "ANSWER_S", HANGS_S)
+        monkeypatch.setattr(io_deadline, "RESPONSE_TIMEOUT_S", HANGS_S)
     os.close(foreign_path.open_file("/", str(shared.folder.parent / "spin")))
 
 

@@ -12,8 +12,8 @@ import pytest
 import pyprof
 from pyprof.errors import RecordingError
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.page_samples import in_time
-from pyprof.exporters.protobuf import data, number, varint
+from pyprof.exporters.page_samples import pack_samples
+from pyprof.exporters.protobuf import encode_data, encode_number, encode_varint
 from pyprof.importers import pprof
 from pyprof.importers.pprof import LOCATION, SAMPLE
 from pyprof.importers.registry import load
@@ -48,7 +48,7 @@ def test_what_a_file_does_not_tell_is_not_made_up(name: str, tmp_path: Path) -> 
     for each in (found, found.filter(function="parse"), kept, kept.filter(function="parse")):
         assert (each.summary.trust, each.summary.ends, each.summary.shown.ends) == ({}, {}, {})
         assert each.summary.shown.total == each.total > 0
-    known = pprof.read(export("pprof", golden(), ExportOptions(evidence=True)), "x")
+    known = pprof.read_pprof(export("pprof", golden(), ExportOptions(evidence=True)), "x")
     assert known.summary.trust
     assert known.summary.shown.ends
 
@@ -81,7 +81,7 @@ def test_stack_that_is_long_is_known_as_one(tmp_path: Path) -> None:
 
 def test_what_has_no_times_has_no_timeline(tmp_path: Path) -> None:
     found = load(file(tmp_path, export("pprof", golden())))
-    assert in_time(found, np.zeros(len(found.stack), np.int64)).header["count"] == 0
+    assert pack_samples(found, np.zeros(len(found.stack), np.int64)).header["count"] == 0
 
 
 def test_pprof_comes_back(tmp_path: Path) -> None:
@@ -157,20 +157,20 @@ def test_fields_in_another_order_and_numbers_one_by_one_mean_the_same(unpacked: 
         parts = []
         for each, value in sorted(fields(message), key=lambda field: -field[0]):
             if isinstance(value, int):
-                parts.append(varint(each << 3) + varint(value))
+                parts.append(encode_varint(each << 3) + encode_varint(value))
             elif unpacked and key == SAMPLE and each in (1, 2):
-                parts += [varint(each << 3) + varint(number) for number in varints(value)]
+                parts += [encode_varint(each << 3) + encode_varint(number) for number in varints(value)]
             else:
-                parts.append(data(each, value))
+                parts.append(encode_data(each, value))
         return b"".join(parts)
 
     whole = export("pprof", golden(), ExportOptions(evidence=True))
     changed = b"".join(
-        number(key, value) if isinstance(value, int) else data(key, again(value, key))
+        encode_number(key, value) if isinstance(value, int) else encode_data(key, again(value, key))
         for key, value in fields(gzip.decompress(whole))
     )
     assert changed != gzip.decompress(whole)
-    found, expected = pprof.read(changed, "x"), pprof.read(whole, "x")
+    found, expected = pprof.read_pprof(changed, "x"), pprof.read_pprof(whole, "x")
     assert (found.frames, found.threads, found.modules) == (expected.frames, expected.threads, expected.modules)
     assert found.values.tolist() == expected.values.tolist()
     assert [found.path(leaf) for leaf in found.stack] == [expected.path(leaf) for leaf in expected.stack]
@@ -178,17 +178,28 @@ def test_fields_in_another_order_and_numbers_one_by_one_mean_the_same(unpacked: 
 
 def test_rows_of_any_size_and_with_a_stack_after_their_labels_mean_the_same() -> None:
     """Use rows outside of the fast paths, which need stacks below 2^14 bytes and labels at the end of the row."""
-    head = data(6, b"") + data(6, b"cpu") + data(6, b"one") + data(6, b"two") + data(1, number(1, 1))
-    location = data(4, number(1, 1))
-    label = {each: data(3, number(1, 2) + number(2, each)) for each in (2, 3)}
+    head = (
+        encode_data(6, b"")
+        + encode_data(6, b"cpu")
+        + encode_data(6, b"one")
+        + encode_data(6, b"two")
+        + encode_data(1, encode_number(1, 1))
+    )
+    location = encode_data(4, encode_number(1, 1))
+    label = {each: encode_data(3, encode_number(1, 2) + encode_number(2, each)) for each in (2, 3)}
     depths = 2, 20_000, 3, 150, 4
 
     def row(at: int, depth: int) -> bytes:
         packed, later = (depth, 0) if at % 2 == 0 else (1, depth - 1)
-        parts = data(1, b"\1" * packed), data(2, b"\1"), label[2 + at % 2], data(1, b"\1" * later) if later else b""
-        return data(2, b"".join(parts))
+        parts = (
+            encode_data(1, b"\1" * packed),
+            encode_data(2, b"\1"),
+            label[2 + at % 2],
+            encode_data(1, b"\1" * later) if later else b"",
+        )
+        return encode_data(2, b"".join(parts))
 
-    found = pprof.read(head + b"".join(row(at, depth) for at, depth in enumerate(depths)) + location, "x")
+    found = pprof.read_pprof(head + b"".join(row(at, depth) for at, depth in enumerate(depths)) + location, "x")
     assert [len(found.path(leaf)) for leaf in found.stack] == list(depths)
     assert [found.threads[each].labels for each in found.thread.tolist()] == [
         (("one", "one"),),

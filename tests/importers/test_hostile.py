@@ -74,7 +74,7 @@ def test_file_that_lies_is_refused(lie: str, tmp_path: Path) -> None:
 
 
 def test_gzip_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pprof, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(pprof, "_MAX_BYTES", 1 << 20)
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(bytes(1 << 22)))
     with pytest.raises(RecordingError, match="inflates to more than"):
@@ -125,20 +125,20 @@ def test_bomb_is_refused_before_inflation_even_with_a_false_size(
     monkeypatch.setattr(pprof, "zlib", counting)
     if made != 3:
         with pytest.raises(FormatError, match=r"inflates to more|incorrect length|breaks off"):
-            pprof.inflated(data, 1 << 27)
+            pprof.inflate(data, 1 << 27)
     else:
-        assert pprof.inflated(data, 1 << 27) == b"two"
+        assert pprof.inflate(data, 1 << 27) == b"two"
     assert counting.made in (made, 0), "of a length that is wrong zlib gives nothing"
 
 
 @pytest.mark.parametrize("plain", [b"", bytes(1 << 20), random.Random(1).randbytes(1 << 22) * 8])
 def test_what_is_no_bomb_is_inflated(plain: bytes) -> None:
-    assert pprof.inflated(gzip.compress(plain), 1 << 27) == plain
-    assert pprof.inflated(plain, 1) == plain
+    assert pprof.inflate(gzip.compress(plain), 1 << 27) == plain
+    assert pprof.inflate(plain, 1) == plain
 
 
 def _field(number: int, content: bytes) -> bytes:
-    return protobuf.packed(number << 3 | 2) + protobuf.packed(len(content)) + content
+    return protobuf.pack_number(number << 3 | 2) + protobuf.pack_number(len(content)) + content
 
 
 HEAD = _field(1, b"\x08\0") + _field(6, b"")
@@ -172,13 +172,13 @@ def test_file_that_is_filled_with_one_thing_is_refused(
 ) -> None:
     """Refuse files of 250 KB that inflate to 250 MB and would need up to 10 GB of memory."""
     for module, name, most in (
-        (protobuf, "MOST_FIELDS", 100),
-        (protobuf, "MOST_ROWS", 150),
-        (pprof, "MOST_ROWS", 150),
-        (pprof_frames, "MOST_ROWS", 150),
-        (pprof_frames, "MOST_LETTERS", 350),
+        (protobuf, "MAX_FIELDS", 100),
+        (protobuf, "MAX_ROWS", 150),
+        (pprof, "MAX_ROWS", 150),
+        (pprof_frames, "MAX_ROWS", 150),
+        (pprof_frames, "MAX_LETTERS", 350),
         (pprof_samples, "_LONGEST_ROW", 250),
-        (builder, "MOST_NODES", 180),
+        (builder, "MAX_NODES", 180),
     ):
         monkeypatch.setattr(module, name, most)
     content, said = FILLED[what]
@@ -192,17 +192,17 @@ def test_labels_of_a_sample_that_are_too_many_are_left_out() -> None:
     words = b"".join(_field(6, f"l{number}".encode()) for number in range(65))
     labels = b"".join(_field(3, b"\x08" + bytes([number]) + b"\x10\1") for number in range(1, 66))
     data = HEAD + words + _field(4, b"\x08\1") + _field(2, _field(1, b"\1") + _field(2, b"\1") + labels)
-    found = pprof.read(data, "x")
+    found = pprof.read_pprof(data, "x")
     assert found.threads[0].labels == ()
     assert "left out" in found.summary.notes[-1]
 
 
 def test_samples_that_are_read_a_few_at_a_time_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     data = gzip.decompress(export("pprof", golden()))
-    whole = pprof.read(data, "x")
+    whole = pprof.read_pprof(data, "x")
     assert len(whole.stack) > 3
     monkeypatch.setattr(pprof_samples, "AT_ONCE", 1)
-    parts = pprof.read(data, "x")
+    parts = pprof.read_pprof(data, "x")
     assert (parts.stack.tolist(), parts.values.tolist()) == (whole.stack.tolist(), whole.values.tolist())
     assert parts.threads == whole.threads
 
@@ -270,7 +270,7 @@ def test_collapsed_stack_deeper_than_the_limit_is_refused(tmp_path: Path) -> Non
 def test_collapsed_stack_and_name_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     stacked: list[list[int]] = []
-    make_frame, add_stack = collapsed._frame, builder.Builder.stack
+    make_frame, add_stack = collapsed._frame, builder.Builder.add_stack
 
     def frame(name: str) -> Frame:
         made.append(name)
@@ -281,8 +281,8 @@ def test_collapsed_stack_and_name_are_parsed_once(monkeypatch: pytest.MonkeyPatc
         return add_stack(self, frames)
 
     monkeypatch.setattr(collapsed, "_frame", frame)
-    monkeypatch.setattr(builder.Builder, "stack", stack)
-    found = collapsed.read(b"main;parse;read 2\nmain;parse;wait 1\n" * 100, "title")
+    monkeypatch.setattr(builder.Builder, "add_stack", stack)
+    found = collapsed.read_collapsed(b"main;parse;read 2\nmain;parse;wait 1\n" * 100, "title")
     assert sorted(made) == ["main", "parse", "read", "wait"]
     assert len(stacked) == 2
     assert found.values.sum() == 300

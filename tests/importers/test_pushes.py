@@ -16,9 +16,9 @@ import orjson
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.exporters.protobuf import data, number, packed
+from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed
 from pyprof.importers import otlp, pprof, pushes
-from pyprof.importers.pushed import PushedProfile, by_kind
+from pyprof.importers.pushed import PushedProfile, split_by_value_type
 from pyprof.model.profile import FrameKind, Profile, ValueType
 from pyprof.records import replace
 from tests.exporters.profiles import golden
@@ -36,8 +36,10 @@ LABELS = (("service_name", "shop"), ("zone", "eu1"), ("__name__", "process_cpu")
 
 
 def message(nested: bool) -> bytes:
-    pairs = b"".join(data(1, data(1, name.encode()) + data(2, value.encode())) for name, value in LABELS)
-    return data(1 + nested, (data(1, pairs) if nested else pairs) + data(2, data(1, PPROF)))
+    pairs = b"".join(
+        encode_data(1, encode_data(1, name.encode()) + encode_data(2, value.encode())) for name, value in LABELS
+    )
+    return encode_data(1 + nested, (encode_data(1, pairs) if nested else pairs) + encode_data(2, encode_data(1, PPROF)))
 
 
 def as_json(nested: bool) -> bytes:
@@ -54,12 +56,12 @@ def form() -> bytes:
 
 NAMED = {"name": "shop{zone=eu1}", "from": "1700000000", "until": "1700000010"}
 SENT: dict[str, Callable[[], list[PushedProfile]]] = {
-    "ingest": lambda: pushes.ingest({**NAMED, "format": "pprof"}, "application/octet-stream", PPROF),
-    "ingest, a form": lambda: pushes.ingest(NAMED, "multipart/form-data; boundary=b1", form()),
-    "push.v1": lambda: pushes.push("application/proto", message(False)),
-    "push.v1, JSON": lambda: pushes.push("application/json; charset=utf-8", as_json(False)),
-    "WriteRaw": lambda: pushes.write_raw("application/x-protobuf", message(True)),
-    "WriteRaw, JSON": lambda: pushes.write_raw("application/json", as_json(True)),
+    "ingest": lambda: pushes.read_pyroscope_ingest({**NAMED, "format": "pprof"}, "application/octet-stream", PPROF),
+    "ingest, a form": lambda: pushes.read_pyroscope_ingest(NAMED, "multipart/form-data; boundary=b1", form()),
+    "push.v1": lambda: pushes.read_pyroscope_push("application/proto", message(False)),
+    "push.v1, JSON": lambda: pushes.read_pyroscope_push("application/json; charset=utf-8", as_json(False)),
+    "WriteRaw": lambda: pushes.read_parca_write("application/x-protobuf", message(True)),
+    "WriteRaw, JSON": lambda: pushes.read_parca_write("application/json", as_json(True)),
 }
 
 
@@ -75,7 +77,7 @@ def sums(profile: Profile) -> Counter[tuple[str, tuple[str, ...]]]:
 def test_each_way_brings_the_profile_with_service_and_labels(way: str) -> None:
     (found,) = SENT[way]()
     assert found.service == "shop"
-    assert sums(found.profile) == sums(pprof.read(PPROF, "shop"))
+    assert sums(found.profile) == sums(pprof.read_pprof(PPROF, "shop"))
     assert sum(sums(found.profile).values()) == golden().total > 0
     assert found.profile.value_types == golden().value_types
     for thread in found.profile.threads:
@@ -84,10 +86,10 @@ def test_each_way_brings_the_profile_with_service_and_labels(way: str) -> None:
 
 
 def test_profile_without_times_has_those_of_the_request() -> None:
-    untimed = gzip.decompress(PPROF).replace(number(9, golden().start_ns), b"", 1)
-    (found,) = pushes.ingest({**NAMED, "format": "pprof"}, "", untimed)
+    untimed = gzip.decompress(PPROF).replace(encode_number(9, golden().start_ns), b"", 1)
+    (found,) = pushes.read_pyroscope_ingest({**NAMED, "format": "pprof"}, "", untimed)
     assert found.profile.start_ns == 1_700_000_000 * 10**9
-    (timed,) = pushes.ingest({**NAMED, "format": "pprof"}, "", PPROF)
+    (timed,) = pushes.read_pyroscope_ingest({**NAMED, "format": "pprof"}, "", PPROF)
     assert timed.profile.start_ns == golden().start_ns
 
 
@@ -95,7 +97,7 @@ def test_kinds_of_a_heap_profile_come_apart_each_with_its_count() -> None:
     kinds = [("alloc_objects", "count"), ("alloc_space", "bytes"), ("inuse_objects", "count"), ("inuse_space", "bytes")]
     values = np.repeat(golden().values[:, :1], 4, axis=1) * np.array([1, 10, 100, 1000])
     heap = replace(golden(), value_types=tuple(ValueType(*kind) for kind in kinds), values=values)
-    found = list(by_kind(heap))
+    found = list(split_by_value_type(heap))
     assert [tuple(kind.type for kind in each.value_types) for each in found] == [
         ("alloc_objects", "alloc_space"),
         ("inuse_objects", "inuse_space"),
@@ -104,26 +106,36 @@ def test_kinds_of_a_heap_profile_come_apart_each_with_its_count() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
-    "format": (lambda: pushes.ingest({"name": "a", "format": "jfr"}, "", b""), "'jfr' is not read"),
-    "name": (lambda: pushes.ingest({"name": "{a=b}", "format": "pprof"}, "", b""), "no application"),
-    "form": (lambda: pushes.ingest({"name": "a"}, "multipart/form-data; boundary=x", b"--x\r\n"), "does not end"),
-    "no JSON": (lambda: pushes.push("application/json", b"{"), "json"),
+    "format": (lambda: pushes.read_pyroscope_ingest({"name": "a", "format": "jfr"}, "", b""), "'jfr' is not read"),
+    "name": (lambda: pushes.read_pyroscope_ingest({"name": "{a=b}", "format": "pprof"}, "", b""), "no application"),
+    "form": (
+        lambda: pushes.read_pyroscope_ingest({"name": "a"}, "multipart/form-data; boundary=x", b"--x\r\n"),
+        "does not end",
+    ),
+    "no JSON": (lambda: pushes.read_pyroscope_push("application/json", b"{"), "json"),
     "no base64": (
-        lambda: pushes.push("application/json", b'{"series": [{"labels": [], "samples": [{"rawProfile": "%"}]}]}'),
+        lambda: pushes.read_pyroscope_push(
+            "application/json", b'{"series": [{"labels": [], "samples": [{"rawProfile": "%"}]}]}'
+        ),
         "no base64",
     ),
-    "no list": (lambda: pushes.write_raw("application/json", b'{"series": [7]}'), "no list of objects"),
-    "broken": (lambda: pushes.push("", data(1, data(2, data(1, PPROF[:50])))), "breaks off"),
+    "no list": (lambda: pushes.read_parca_write("application/json", b'{"series": [7]}'), "no list of objects"),
+    "broken": (
+        lambda: pushes.read_pyroscope_push("", encode_data(1, encode_data(2, encode_data(1, PPROF[:50])))),
+        "breaks off",
+    ),
     "too many": (
-        lambda: pushes.push("", data(1, data(2, b"") * 1001)),
+        lambda: pushes.read_pyroscope_push("", encode_data(1, encode_data(2, b"") * 1001)),
         "more than 1,000 profiles",
     ),
     "long label": (
-        lambda: pushes.ingest({"name": f"a{{k={'v' * 1001}}}", "format": "pprof"}, "", PPROF),
+        lambda: pushes.read_pyroscope_ingest({"name": f"a{{k={'v' * 1001}}}", "format": "pprof"}, "", PPROF),
         "1 to 1000 printable letters",
     ),
     "many labels": (
-        lambda: pushes.ingest({"name": f"a{{{','.join(f'k{n}=v' for n in range(65))}}}", "format": "pprof"}, "", PPROF),
+        lambda: pushes.read_pyroscope_ingest(
+            {"name": f"a{{{','.join(f'k{n}=v' for n in range(65))}}}", "format": "pprof"}, "", PPROF
+        ),
         "64 at most",
     ),
 }
@@ -137,21 +149,27 @@ def test_push_that_is_wrong_is_refused_with_its_reason(what: str) -> None:
 
 
 def test_bombs_together_are_refused_at_the_limit_of_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushes, "MOST_BYTES", 3 * len(gzip.decompress(PPROF)) - 1)
-    row = data(1, data(1, data(1, b"a") + data(2, b"b")) + data(2, data(1, PPROF)))
-    assert len(pushes.push("", 2 * row)) == 2
+    monkeypatch.setattr(pushes, "MAX_BYTES", 3 * len(gzip.decompress(PPROF)) - 1)
+    row = encode_data(
+        1, encode_data(1, encode_data(1, b"a") + encode_data(2, b"b")) + encode_data(2, encode_data(1, PPROF))
+    )
+    assert len(pushes.read_pyroscope_push("", 2 * row)) == 2
     with pytest.raises(FormatError, match="more than"):
-        pushes.push("", 3 * row)
+        pushes.read_pyroscope_push("", 3 * row)
 
 
 def test_gzip_within_gzip_is_refused() -> None:
-    row = data(1, data(1, data(1, b"a") + data(2, b"b")) + data(2, data(1, gzip.compress(PPROF))))
+    row = encode_data(
+        1,
+        encode_data(1, encode_data(1, b"a") + encode_data(2, b"b"))
+        + encode_data(2, encode_data(1, gzip.compress(PPROF))),
+    )
     with pytest.raises(FormatError, match="gzip within gzip"):
-        pushes.push("", row)
+        pushes.read_pyroscope_push("", row)
 
 
 def test_otlp_brings_the_stacks_sums_and_threads_that_were_written() -> None:
-    found = otlp.read(export("otlp", golden()))
+    found = otlp.read_otlp(export("otlp", golden()))
     expected = golden()
     assert len(found) == len({thread.process_key for thread in expected.threads})  # no profile of counts is added
     assert {each.profile.value_types[-1] for each in found} == {expected.value_types[-1]}
@@ -203,7 +221,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_counts_with_a_period_are_time_in_each_shape_of_a_sample(shape: str) -> None:
-    (found,) = otlp.read(request(stack_index=1, attribute_indices=[1], **SHAPES[shape]))
+    (found,) = otlp.read_otlp(request(stack_index=1, attribute_indices=[1], **SHAPES[shape]))
     assert found.service == "shop"
     assert found.profile.values.tolist() == [[3, 30_000_000]]
     assert found.profile.value_types == (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
@@ -224,29 +242,29 @@ def test_counts_with_a_period_are_time_in_each_shape_of_a_sample(shape: str) -> 
 )
 def test_otlp_that_lies_is_refused(sample: dict[str, Any], said: str) -> None:
     with pytest.raises(FormatError, match=said):
-        otlp.read(request(**sample))
+        otlp.read_otlp(request(**sample))
 
 
 @pytest.mark.parametrize(
-    ("limit", "most", "said"), [("_MOST_CALLS", 3, "more than 3 calls"), ("MOST_LETTERS", 5, "more than 5 letters")]
+    ("limit", "most", "said"), [("_MAX_CALLS", 3, "more than 3 calls"), ("MAX_LETTERS", 5, "more than 5 letters")]
 )
 def test_otlp_whose_tables_are_much_when_they_are_written_out_is_refused(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int, said: str
 ) -> None:
     whole = export("otlp", golden())
-    otlp.read(whole)
+    otlp.read_otlp(whole)
     monkeypatch.setattr(otlp, limit, most)
     with pytest.raises(FormatError, match=said):
-        otlp.read(whole)
+        otlp.read_otlp(whole)
 
 
 def test_layout_before_1_10_is_refused_and_not_read_as_nothing() -> None:
     """Use the layout before 1.10, in which values are field 2 and attributes field 3."""
     whole = request(stack_index=1, values=[50])
-    now, before = number(1, 1) + packed(4, [50]), number(1, 1) + packed(2, [50])
+    now, before = encode_number(1, 1) + encode_packed(4, [50]), encode_number(1, 1) + encode_packed(2, [50])
     assert whole.count(now) == 1
     with pytest.raises(FormatError, match=r"before 1\.10|attribute that does not exist"):
-        otlp.read(whole.replace(now, before))
+        otlp.read_otlp(whole.replace(now, before))
 
 
 def test_mutated_pushes_are_read_or_refused() -> None:

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch, more_alike
+from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch, is_more_alike
 from pyprof.interpreters.cpython.greenlets import GreenletFrames, SwitchedThread
 from pyprof.interpreters.cpython.tables import LAYOUTS
 
@@ -64,5 +64,5 @@ def test_mark_with_the_evaluators_own_layout_around_it_is_the_live_one() -> None
         words[own - 9], words[own + 4], words[own + 11] = 0x7F00_1000, 0x55C9D1, 0x9F0000
     stack = memoryview(struct.pack("<200Q", *words)).cast("Q")
     for left in (110, 131, 180, 2, 199):
-        assert more_alike(stack, 30, 120, left)
-        assert not more_alike(stack, 30, left, 120)
+        assert is_more_alike(stack, 30, 120, left)
+        assert not is_more_alike(stack, 30, left, 120)

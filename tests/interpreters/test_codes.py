@@ -81,7 +81,7 @@ def test_code_at_the_address_of_another_has_its_own_instructions() -> None:
     found, reader, book = made()
     for n, start in ((0, 0x1000), (1, 0x8000)):
         found.become("ab"[n], n, start)
-        place = reader.frame(found.at, found.head(reader), start + 6, 1)
+        place = reader.find_place(found.at, found.head(reader), start + 6, 1)
         assert place is not None
         assert book.line(place).function == "ab"[n]
         assert place.instruction == 3
@@ -93,7 +93,7 @@ def test_freed_code_whose_contents_are_still_there_has_no_name(count: int) -> No
     found.become("a", 0, 0x1000)
     head = found.head(reader)
     found.free(count)
-    assert reader.frame(found.at, head, 0, 0) == UNREAD
+    assert reader.find_place(found.at, head, 0, 0) == UNREAD
     assert reader.lost == 1
 
 
@@ -105,7 +105,7 @@ def test_freed_code_whose_contents_are_still_there_has_no_name(count: int) -> No
 def test_free_threaded_object_lives_while_one_of_its_counts_is_not_zero(local: int, shared: int, lives: bool) -> None:
     layout = replace(LAYOUTS[12].object, type=24)
     objects = Objects(Memory(memory_reader(os.getpid(), lambda: True)), layout, 13)
-    assert objects.lives(struct.pack("<QIIQ", 0x7F12_3456_7890, 0, local, shared)) == lives
+    assert objects.is_alive(struct.pack("<QIIQ", 0x7F12_3456_7890, 0, local, shared)) == lives
 
 
 def test_code_that_runs_again_after_its_name_was_dropped_has_it_again() -> None:
@@ -113,12 +113,12 @@ def test_code_that_runs_again_after_its_name_was_dropped_has_it_again() -> None:
     found.become("a", 0, 0x1000)
     numbers = set()
     for _ in range(3):
-        place = reader.frame(found.at, found.head(reader), 0, 0)
+        place = reader.find_place(found.at, found.head(reader), 0, 0)
         assert place is not None
         assert book.line(place).function == "a"
         numbers.add(place.function)
-        book.keep(set())
-        book.keep(set())
+        book.drop_unused(set())
+        book.drop_unused(set())
         assert len(book.codes) == 1
         assert book.line(place).function == FREED
     assert len(numbers) == 3, "an index was given twice"
@@ -127,9 +127,9 @@ def test_code_that_runs_again_after_its_name_was_dropped_has_it_again() -> None:
 def test_names_stay_as_long_as_a_window_may_ask_for_them() -> None:
     book = CodeBook()
     for window in range(100):
-        index = book.add(code(window))
-        waiting = book.add(code(window + 1000))  # its sample belongs to the next window
-        book.keep({index})
+        index = book.add_code(code(window))
+        waiting = book.add_code(code(window + 1000))  # its sample belongs to the next window
+        book.drop_unused({index})
         assert book.line(FunctionPlace(waiting, 5)).function == f"f_{window + 1000}"
         assert book.line(FunctionPlace(index, 5)).function == f"f_{window}"
     assert len(book.codes) <= 5
@@ -138,11 +138,11 @@ def test_names_stay_as_long_as_a_window_may_ask_for_them() -> None:
 
 def test_name_that_is_given_again_before_it_is_dropped_stays() -> None:
     book = CodeBook()
-    index = book.add(code(1))
-    book.keep(set())
-    assert book.has(index)
-    book.keep(set())
-    assert book.add(code(1)) == index
-    book.keep(set())
-    book.keep(set())
-    assert not book.has(index)
+    index = book.add_code(code(1))
+    book.drop_unused(set())
+    assert book.has_code(index)
+    book.drop_unused(set())
+    assert book.add_code(code(1)) == index
+    book.drop_unused(set())
+    book.drop_unused(set())
+    assert not book.has_code(index)

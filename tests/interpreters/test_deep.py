@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.memory import Memory
-from pyprof.interpreters.cpython.snapshot import MOST_SCATTERED
+from pyprof.interpreters.cpython.snapshot import MAX_SCATTERED
 from pyprof.model.markers import long_chain_mark
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
@@ -96,7 +96,7 @@ def test_of_frames_that_lie_apart_the_innermost_are_read_and_the_marker_says_so(
     found, summary = recorded(python, 3_000, tmp_path)
     for frames in found:
         assert frames[0] in {f"[truncated: more than {n},000 functions, too many to read one by one]" for n in (1, 3)}
-        assert functions(frames, "deep.py") in ([*["down"] * (MOST_SCATTERED - 1), "leaf"], [])
+        assert functions(frames, "deep.py") in ([*["down"] * (MAX_SCATTERED - 1), "leaf"], [])
     assert any(functions(frames, "deep.py") for frames in found)
     assert summary["errors"]["more python frames than are copied"] >= len(found)
     assert "chain of python frames not whole" not in summary["errors"]
@@ -112,16 +112,16 @@ def test_chunks_of_a_data_stack_are_summed_up_once() -> None:
         return b"".join(word.to_bytes(8, "little") for word in words.get(avma, ()))
 
     sizes = ChunkSizes(Memory(read))
-    assert sizes.bytes_from(0x2000) == 16384 + 8 * 13
-    assert sizes.bytes_from(0x1000) == 8 * 503 + 16384 + 8 * 13
+    assert sizes.count_bytes_from(0x2000) == 16384 + 8 * 13
+    assert sizes.count_bytes_from(0x1000) == 8 * 503 + 16384 + 8 * 13
     assert reads == [0x2000, 0x3000, 0x1000]
-    assert sizes.bytes_from(0x9000) == 0
+    assert sizes.count_bytes_from(0x9000) == 0
 
 
 def test_chunks_in_a_circle_end() -> None:
     words = {0x1000: (0x2000, 4096, 1), 0x2000: (0x1000, 4096, 1)}
     sizes = ChunkSizes(Memory(lambda avma, size: b"".join(w.to_bytes(8, "little") for w in words[avma])))
-    assert sizes.bytes_from(0x1000) == 64
+    assert sizes.count_bytes_from(0x1000) == 64
 
 
 @pytest.mark.parametrize(

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from pyprof.errors import FormatError
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython import debug_offsets
-from pyprof.interpreters.cpython.capture import ENTRY_OWNER, MOST_FRAMES, Copier, greenlet_search
+from pyprof.interpreters.cpython.capture import ENTRY_OWNER, MAX_FRAMES, Copier, make_greenlet_search
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
-from pyprof.interpreters.cpython.greenlets import SwitchedThread, waiting_size
+from pyprof.interpreters.cpython.greenlets import SwitchedThread, count_waiting_bytes
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.local_values import LocalReader
-from pyprof.interpreters.cpython.memory import Memory, Unreadable, gather_now
+from pyprof.interpreters.cpython.memory import Memory, Unreadable, make_gather
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.interpreters.cpython.snapshot import ReadHints
 from pyprof.interpreters.cpython.tables import LAYOUTS
-from pyprof.interpreters.merge import Evaluators, merge
+from pyprof.interpreters.merge import Evaluators, merge_chain
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
@@ -44,7 +44,7 @@ def test_word_that_is_no_address_is_unreadable_and_never_asked_for(avma: int) ->
         raise AssertionError(f"{asked:#x}")
 
     with pytest.raises(Unreadable):
-        Memory(read).u64(avma)
+        Memory(read).read_u64(avma)
 
 
 def nonsense(seed: int) -> Callable[[int, int], bytes]:
@@ -97,13 +97,13 @@ def test_greenlets_of_nonsense_end(minor: int, seed: int, marks: list[int]) -> N
         if minor == 11:
             planted[mark] = BASE + layout.thread.root_cframe
     stack = memoryview(struct.pack("<512Q", *planted)).cast("Q")
-    greenlets = greenlet_search(layout)
+    greenlets = make_greenlet_search(layout)
     assert greenlets is not None
     frames = [(stack, 0, BASE)] if minor > 11 else []
     waiter = SwitchedThread(BASE, frames, [], 0, stack, BASE)
     slots: dict[int, tuple[int, int]] = {}
     for _ in range(2):
-        if not greenlets.nothing(waiter):
+        if not greenlets.has_nothing(waiter):
             found = greenlets.search(waiter, slots, reader)
             assert len(found.frames) < 1 << 16
             assert found.markers <= {BASE + 8 * at for at in range(512)}
@@ -116,16 +116,16 @@ def test_chains_of_nonsense_end(minor: int, seed: int) -> None:
     memory = Memory(nonsense(seed))
     codes = CodeReader(memory, layout, CodeBook())
     thread_at = BASE + 64 * (seed % 512)
-    ident, interpreter = (memory.u64(thread_at + at) for at in (layout.thread.thread_id, layout.thread.interp))
+    ident, interpreter = (memory.read_u64(thread_at + at) for at in (layout.thread.thread_id, layout.thread.interp))
     thread = PyThread(thread_at, 1, ident, interpreter, 0, BASE, BASE + 8)
     copier = Copier(layout, codes.head_at, codes.head_size, 1 << 19)
     habits = ReadHints()
     for _ in range(2):
-        stack = memoryview(memory.bytes(BASE, 4096)).cast("Q")
-        copied = copier.copy(thread, habits, stack, BASE, gather_now(memory))
-        copier.finish(copied)
-        runs = RunReader(layout, codes).runs(copied)
-        assert sum(len(run.frames) for run in runs) <= MOST_FRAMES
+        stack = memoryview(memory.read_bytes(BASE, 4096)).cast("Q")
+        copied = copier.copy_frames(thread, habits, stack, BASE, make_gather(memory))
+        copier.finish_copy(copied)
+        runs = RunReader(layout, codes).read_runs(copied)
+        assert sum(len(run.frames) for run in runs) <= MAX_FRAMES
 
 
 @settings(deadline=None, max_examples=100)
@@ -133,7 +133,13 @@ def test_chains_of_nonsense_end(minor: int, seed: int) -> None:
 def test_objects_of_nonsense_are_unreadable_or_bounded(minor: int, seed: int, word: int) -> None:
     layout, memory, at = LAYOUTS[minor], Memory(nonsense(seed)), BASE + 8 * word
     objects = Objects(memory, layout.object, minor)
-    for read in (objects.text, objects.data, objects.items, objects.integer, LocalReader(memory, layout, True).text):
+    for read in (
+        objects.read_str,
+        objects.read_bytes_object,
+        objects.tuple_items,
+        objects.read_int,
+        LocalReader(memory, layout, True).format_object,
+    ):
         try:
             assert len(str(read(at))) < 1 << 20
         except Unreadable:
@@ -143,7 +149,7 @@ def test_objects_of_nonsense_are_unreadable_or_bounded(minor: int, seed: int, wo
             assert len(list(items(at))) <= 1 << 16
         except Unreadable:
             continue
-    assert isinstance(LocalReader(memory, layout, True).read(at, at), dict)
+    assert isinstance(LocalReader(memory, layout, True).read_locals(at, at), dict)
 
 
 def table(minor: int, values: Sequence[int], version: int = 0) -> bytes:
@@ -212,7 +218,7 @@ def test_no_run_is_lost_by_a_merge_and_their_order_stays(
     evaluators = Evaluators(lambda pc, exact: (pc & ~0xFF, (pc & ~0xFF) + 0x80))
     pcs = [0x100 + 0x40 * (sp % 7) for sp in sps]
     exacts = [at == 0 for at in range(len(sps))]
-    merged = merge(pcs, sps, exacts, end, chain, evaluators)
+    merged = merge_chain(pcs, sps, exacts, end, chain, evaluators)
     places = [at for at, _ in merged.inserts]
     assert places == sorted(set(places))
     assert all(0 <= at <= len(sps) for at in places)
@@ -227,7 +233,7 @@ class _Ring:
     COUNT = 2048
 
     def __init__(self, layout: Layout) -> None:
-        self.size, frame = waiting_size(layout), layout.frame
+        self.size, frame = count_waiting_bytes(layout), layout.frame
         self.words = memoryview(bytearray(self.COUNT * self.size + 4096)).cast("Q")
         self.looks = 0
         for number in range(self.COUNT):

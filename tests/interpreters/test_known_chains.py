@@ -22,7 +22,7 @@ LOST, RUN_ENDS = 7, 1
 
 
 def code(book: CodeBook, name: str) -> int:
-    return book.add(PythonCode(name, name, "f.py", 1, LineTableFormat.LOCATIONS, b""))
+    return book.add_code(PythonCode(name, name, "f.py", 1, LineTableFormat.LOCATIONS, b""))
 
 
 def rows(*frames: tuple[int, int], state: int = SampleState.INTERPRETED, mark: int = 0) -> RowsKey:
@@ -51,7 +51,9 @@ class Reader:
         self.decoded = 0
 
     def of(self, *keys: RowsKey) -> list[Chain]:
-        return self._known.of([*keys], lambda lanes: [self._decode(keys[lane]) for lane in lanes], self._at(keys))
+        return self._known.find_chains(
+            [*keys], lambda lanes: [self._decode(keys[lane]) for lane in lanes], self._at(keys)
+        )
 
     def _decode(self, key: RowsKey) -> Chain:
         self.decoded += 1
@@ -127,7 +129,7 @@ def test_function_whose_number_was_dropped_is_decoded_again() -> None:
     a, b = code(book, "a"), code(book, "b")
     reader = Reader(book)
     reader.of(rows((a, 1), (b, 1)))
-    book.keep({a})
-    book.keep({a})
+    book.drop_unused({a})
+    book.drop_unused({a})
     reader.of(rows((a, 2), (b, 1)))
     assert reader.decoded == 2

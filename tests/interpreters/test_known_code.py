@@ -11,7 +11,7 @@ import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.interpreters.code_book import UNKNOWN
-from pyprof.interpreters.cpython.memory import Memory, gather_now
+from pyprof.interpreters.cpython.memory import Memory, make_gather
 from pyprof.model.interpreter import Span
 from tests.interpreters.test_process import EMPTY, Reader, said, started
 
@@ -41,7 +41,7 @@ def asleep_in_python() -> Iterator[Reader]:
 
 def test_equal_chains_are_one_and_a_stop_does_not_read_known_code() -> None:
     with asleep_in_python() as reader:
-        gather = gather_now(Memory(memory_reader(reader.pid, lambda: True)))
+        gather = make_gather(Memory(memory_reader(reader.pid, lambda: True)))
         asked: list[int] = []
 
         def counting(spans: Sequence[Span]) -> memoryview:
@@ -76,7 +76,7 @@ def test_code_that_is_replaced_between_the_stop_and_a_look_at_it_has_no_name_the
         assert runtime is not None
         heads = frames._settled.heads
         address = next(iter(heads))
-        reader.process.copy(reader.pid, EMPTY, 0, gather_now(Memory(memory_reader(reader.pid, lambda: True))))
+        reader.process.copy(reader.pid, EMPTY, 0, make_gather(Memory(memory_reader(reader.pid, lambda: True))))
         with open(f"/proc/{reader.pid}/mem", "r+b", buffering=0) as memory:  # changes the first line number
             memory.seek(address + runtime.layout.code.firstlineno)
             memory.write(struct.pack("<i", 77))

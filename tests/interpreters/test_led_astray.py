@@ -18,7 +18,7 @@ from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
-from pyprof.interpreters.cpython.snapshot import MOST_FAILURES, MOST_IN_STOP, Copied, ReadHints
+from pyprof.interpreters.cpython.snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.model.interpreter import Span
 
@@ -68,8 +68,8 @@ class Scene:
         self.calls = 0
         self._gatherer.start_reads(os.getpid())
         thread = PyThread(self.thread_at, 1, 5, 6, 0, 0, self.thread_at)
-        copied = self._copier.copy(thread, self.habits, EMPTY, 0, self._gather)
-        self._copier.learn(copied)
+        copied = self._copier.copy_frames(thread, self.habits, EMPTY, 0, self._gather)
+        self._copier.learn_reads(copied)
         return copied
 
 
@@ -106,8 +106,8 @@ def test_stands_that_go_in_circles_end_with_a_problem(minor: int) -> None:
     scene.put(scene.thread_at + thread.cframe, scene.frames_at)
     scene.put(scene.frames_at + thread.cframe_previous, scene.frames_at)
     copied = scene.copy()
-    assert scene.calls <= MOST_IN_STOP + 8
-    scene._copier.finish(copied)
+    assert scene.calls <= MAX_IN_STOP + 8
+    scene._copier.finish_copy(copied)
     assert copied.problem
 
 
@@ -116,7 +116,7 @@ def test_code_that_cannot_be_read_is_tried_a_few_times_only(old: Scene) -> None:
     for _ in range(2):
         copied = old.copy()
         tried = old.calls - len(copied.frames)
-        assert tried <= MOST_FAILURES + 8
+        assert tried <= MAX_FAILURES + 8
         assert copied.problem
 
 
@@ -161,8 +161,8 @@ def test_thread_states_in_a_circle_are_listed_once_each() -> None:
         scene.put(interpreters[n] + layout.interpreter.threads_head, threads[0])
         scene.put(threads[n] + layout.thread.next, threads[1 - n])
     runtime = Runtime(None, layout, runtime_at)  # type: ignore[arg-type]
-    assert [found for found, _ in runtime.interpreters(scene.memory)] == list(interpreters)
-    assert [found.address for found in runtime.threads(scene.memory, lambda tid: False)] == list(threads)
+    assert [found for found, _ in runtime.read_interpreters(scene.memory)] == list(interpreters)
+    assert [found.address for found in runtime.read_threads(scene.memory, lambda tid: False)] == list(threads)
 
 
 def table(**changed: int) -> bytes:

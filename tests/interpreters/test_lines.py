@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.cpython.lines import first_of_line, line_of
+from pyprof.interpreters.cpython.lines import find_first_instruction, find_line
 from tests.interpreters.pythons import EACH, Python
 
 pytestmark = [pytest.mark.matrix, pytest.mark.system]
@@ -56,22 +56,22 @@ def test_every_instruction_of_library_modules_has_the_line_that_python_says(pyth
         for start, end, line in spans:
             for at in {start, end - 2}:
                 if start <= at < end:
-                    assert line_of(kind, data, first, at // unit) == (line or 0), (first, at)
+                    assert find_line(kind, data, first, at // unit) == (line or 0), (first, at)
         starts: dict[int, int] = {}
         for start, end, line in spans:
             found = starts.setdefault(line or 0, start // unit) if start < end else 0
             for at in {start, end - 2}:
                 if start <= at < end:
-                    assert first_of_line(kind, data, first, at // unit) == found, (first, at)
+                    assert find_first_instruction(kind, data, first, at // unit) == found, (first, at)
                     checked += 1
     assert checked > 2000
 
 
 @given(st.sampled_from(LineTableFormat), st.binary(max_size=200), st.integers(-5, 1 << 20), st.integers(-1, 1 << 33))
 def test_nonsense_gives_some_line_and_ends(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> None:
-    line = line_of(kind, table, first, instruction)
+    line = find_line(kind, table, first, instruction)
     assert isinstance(line, int)
     if instruction >= 0:
-        settled = first_of_line(kind, table, first, instruction)
+        settled = find_first_instruction(kind, table, first, instruction)
         assert 0 <= settled <= instruction
-        assert line_of(kind, table, first, settled) == line
+        assert find_line(kind, table, first, settled) == line

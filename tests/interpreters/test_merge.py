@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.interpreters.merge import Evaluators, Merged, merge
+from pyprof.interpreters.merge import Evaluators, Merged, merge_chain
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
@@ -58,7 +58,7 @@ def placed(
         0 if scattered else 1 << 20,
         scattered,
     )
-    return merge(pcs, sps, exacts, end, chain, Evaluators(function_range))
+    return merge_chain(pcs, sps, exacts, end, chain, Evaluators(function_range))
 
 
 def numbers(merged: Merged) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -89,13 +89,13 @@ def test_function_with_a_stray_marker_is_no_evaluator_on_later_stacks() -> None:
     def without_run(*markers: int) -> int:
         runs = tuple(Run(marker, (FunctionPlace(1),), False) for marker in markers)
         chain = Chain(runs, SampleState.INTERPRETED, "", (0x1000,), True)
-        return merge(pcs, sps, [False] * 4, StackEnd.ROOT, chain, evaluators).without_run
+        return merge_chain(pcs, sps, [False] * 4, StackEnd.ROOT, chain, evaluators).without_run
 
     assert [without_run(0x210) for _ in range(3)] == [0, 0, 0]
     at = np.array([0x3010, 0x1010, 0x5010], np.uint64)
-    assert evaluators.hold(at).tolist() == [False, True, False]
+    assert evaluators.mask_evaluator(at).tolist() == [False, True, False]
     assert without_run(0x210, 0x310) == 0  # a greenlet switched during the sample
-    assert evaluators.hold(at).tolist() == [False, True, True]
+    assert evaluators.mask_evaluator(at).tolist() == [False, True, True]
     assert [without_run(0x210) for _ in range(3)] == [1, 0, 0]
     assert [without_run(0x10) for _ in range(3)] == [1, 1, 1]  # the evaluator symbol is always one
 

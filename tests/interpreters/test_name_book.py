@@ -28,7 +28,7 @@ class Book:
         self.book.read_from(cast(PythonThreadNames, self))
         self._threads = cast(ThreadList, SimpleNamespace(known={7: KnownThread([(THREAD, ReadHints())])}))
 
-    def read(self) -> dict[int, str]:
+    def read_names(self) -> dict[int, str]:
         self.reads.append(self.now_s - 100)
         return {42: self.name}
 
@@ -36,7 +36,7 @@ class Book:
         """Check the names each tenth of a second, and return the times at which they were read."""
         self.reads.clear()
         while self.now_s < 100 + seconds:
-            self.book.look(self._threads)
+            self.book.read_if_due(self._threads)
             self.now_s = round(self.now_s + 0.1, 3)
         return [round(at, 1) for at in self.reads]
 
@@ -57,5 +57,5 @@ def test_after_a_change_they_are_read_each_second_again(monkeypatch: pytest.Monk
 def test_thread_that_comes_has_its_name_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Book(monkeypatch)
     found.look_until(20)
-    found.book.soon([7])
+    found.book.hasten_read([7])
     assert found.look_until(23) == [20.1, 22.1]

@@ -23,11 +23,11 @@ from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.code_book import CodeBook
-from pyprof.interpreters.cpython.memory import Memory, gather_now
+from pyprof.interpreters.cpython.memory import Memory, make_gather
 from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.cpython.rows import FrameRowReader, fold, head_of
+from pyprof.interpreters.cpython.rows import FrameRowReader, hash_words, head_words
 from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, open_runtime
 from pyprof.interpreters.symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
 from pyprof.model.interpreter import FrameRows, FunctionPlace
@@ -75,7 +75,7 @@ class Reader:
         return self.sample()
 
     def sample(self, tid: int = 0) -> list[str]:
-        self.process.copy(tid or self.pid, EMPTY, 0, gather_now(Memory(memory_reader(self.pid, lambda: True))))
+        self.process.copy(tid or self.pid, EMPTY, 0, make_gather(Memory(memory_reader(self.pid, lambda: True))))
         return self.taken()
 
     def taken(self) -> list[str]:
@@ -118,12 +118,14 @@ def test_names_of_threads_are_found_in_a_forked_child_without_a_look_at_each_mod
         runtime = reader.process.runtime
         assert runtime is not None
         keys: dict[str, int] = {}
-        assert list(PythonThreadNames(runtime, Memory(memory_reader(parent.pid, lambda: True)), keys).read().values())
+        assert list(
+            PythonThreadNames(runtime, Memory(memory_reader(parent.pid, lambda: True)), keys).read_names().values()
+        )
         assert keys.keys() == {"threading", "_active", "_name"}
         found = {}
         for name, known in {"known": keys, "nothing": {}, "false": dict.fromkeys(keys, 4096)}.items():
             reads = 0
-            names = PythonThreadNames(runtime, Memory(counted), dict(known)).read()
+            names = PythonThreadNames(runtime, Memory(counted), dict(known)).read_names()
             assert list(names.values()) == ["MainThread"]
             found[name] = reads
         assert 0 < 3 * found["known"] < found["nothing"] == found["false"]
@@ -153,7 +155,7 @@ def test_modules_are_searched_for_threading_only_once_new_ones_came(python: Pyth
         needed = []
         for _ in range(3):
             reads = 0
-            assert names.read() == {}
+            assert names.read_names() == {}
             needed.append(reads)
         assert needed[0] > 3 * needed[1] > 0
         assert needed[1] == needed[2]
@@ -161,7 +163,7 @@ def test_modules_are_searched_for_threading_only_once_new_ones_came(python: Pyth
         process.stdin.write("\n")
         process.stdin.flush()
         assert said(process) == "2\n"
-        assert list(names.read().values()) == ["MainThread"]
+        assert list(names.read_names().values()) == ["MainThread"]
 
 
 @pytest.mark.parametrize("randomized", [True, False])
@@ -198,7 +200,7 @@ def test_list_that_changes_while_it_is_read_is_read_again(torn: int) -> None:
         runtime = reader.process.runtime
         assert runtime is not None
         read, times = memory_reader(process.pid, lambda: True), itertools.count(1)
-        thread = next(runtime.threads(Memory(read), {process.pid}.__contains__))
+        thread = next(runtime.read_threads(Memory(read), {process.pid}.__contains__))
 
         def tearing(avma: int, size: int) -> bytes:
             data = read(avma, size)
@@ -218,8 +220,8 @@ FUNCTION_THAT_WAITS = "def f():\n    print(id(f.__code__), flush=True)\n    sys.
 def row_of(runtime: Runtime, read: ReadMemory, code: int) -> tuple[npt.NDArray[np.uint64], tuple[int, ...]]:
     """Return the row of one frame and the words of its code that were hashed, as the BPF program copies them."""
     layout = runtime.layout
-    words = head_of(layout, read(code + layout.object.type, 240))
-    return np.array([[0, code, 0, fold(words)]], np.uint64), words
+    words = head_words(layout, read(code + layout.object.type, 240))
+    return np.array([[0, code, 0, hash_words(words)]], np.uint64), words
 
 
 def decoded(rows: FrameRowReader, frames: npt.NDArray[np.uint64], copied_words: bytes = b"") -> FunctionPlace:
@@ -238,7 +240,7 @@ def test_what_is_known_of_a_process_that_has_ended_says_what_its_last_samples_me
         assert said(process) == "1\n"
         reader = Reader(process.pid)
         reader.names()
-        kernel, space = reader.process.in_kernel(), reader.tracker.current
+        kernel, space = reader.process.kernel_reader(), reader.tracker.current
         kernel.look(space, [process.pid])
         before = kernel.offsets()
     kernel.look(replace(space, mappings=(), generation=space.generation + 1), [])
@@ -279,8 +281,8 @@ def test_function_that_runs_again_after_its_name_was_dropped_is_read_again() -> 
         frames, _ = row_of(runtime, memory_reader(process.pid, lambda: True), code)
         for _ in range(2):
             assert reader.book.line(decoded(rows, frames)).function == "f"
-            reader.book.keep(set())
-            reader.book.keep(set())
+            reader.book.drop_unused(set())
+            reader.book.drop_unused(set())
 
 
 def test_code_that_was_not_in_memory_has_its_name_if_it_is_the_same_before_and_now() -> None:
@@ -349,9 +351,9 @@ def test_thread_that_is_not_listed_yet_is_found_by_what_the_stop_reads_alone() -
         def refuse(avma: int, size: int) -> bytes:
             raise AssertionError("read behind the collector's back")
 
-        memory.renew(refuse)
-        reader.process.copy(process.pid, EMPTY, 0, gather_now(Memory(memory_reader(process.pid, lambda: True))))
-        memory.renew(memory_reader(process.pid, lambda: True))
+        memory.change_space(refuse)
+        reader.process.copy(process.pid, EMPTY, 0, make_gather(Memory(memory_reader(process.pid, lambda: True))))
+        memory.change_space(memory_reader(process.pid, lambda: True))
         chain = reader.process.take()
         assert chain is not None
         assert [reader.book.line(pc).function for pc in chain.runs[0].frames] == ["spin", "<module>"]

@@ -59,7 +59,7 @@ class Reader:
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
         return []
 
-    def in_kernel(self) -> None:
+    def kernel_reader(self) -> None:
         return None
 
 
@@ -121,24 +121,24 @@ def test_interpreter_that_is_only_recognised_is_one_finding() -> None:
 
 def test_interpreter_whose_file_is_broken_does_not_hide_the_others() -> None:
     assert len(list(findings(Broken, Known))) == 1
-    assert [found.language for found in interpreters(Known).unread(process())] == ["Lisp"]
-    assert interpreters(Broken).unread(process()) == interpreters(Young).unread(process()) == []
+    assert [found.language for found in interpreters(Known).find_unread(process())] == ["Lisp"]
+    assert interpreters(Broken).find_unread(process()) == interpreters(Young).find_unread(process()) == []
 
 
 def test_generated_code_is_named_by_the_interpreter_that_knows_its_name() -> None:
     known = interpreters(*KINDS)
-    code = known.compiled("py::Thread.run:/usr/lib/threading.py")
+    code = known.find_compiled_code("py::Thread.run:/usr/lib/threading.py")
     assert code is not None
     assert (code.language, code.line(-1).function, code.line(-1).file) == (
         "Python",
         "Thread.run",
         "/usr/lib/threading.py",
     )
-    assert known.compiled("LazyCompile:~run /srv/a.js:1") is None
+    assert known.find_compiled_code("LazyCompile:~run /srv/a.js:1") is None
 
 
 def test_languages_are_told_apart_by_their_frames() -> None:
     book = CodeBook()
-    index = book.add(PythonCode("f", "f", "a.py", 1, LineTableFormat.LOCATIONS, b""))
+    index = book.add_code(PythonCode("f", "f", "a.py", 1, LineTableFormat.LOCATIONS, b""))
     assert book.code(index).language == "Python"
     assert book.code(index + 1).language == ""

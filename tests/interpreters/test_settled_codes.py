@@ -41,7 +41,7 @@ class Process:
         self.calls += 1
         return struct.pack("<QQQ", self.calls, address, self.heads[address])
 
-    def some(self, avma: int, size: int) -> bytes:
+    def read_available(self, avma: int, size: int) -> bytes:
         address = avma - AT - IDENTITY.start
         assert size == IDENTITY.stop - IDENTITY.start
         return b"" if self.gone or address not in self.heads else self.head(address)[IDENTITY]
@@ -50,22 +50,22 @@ class Process:
         self.reads += 1
         data = b""
         for at, size in spans:
-            if self.late or not (part := self.some(at, size)):
+            if self.late or not (part := self.read_available(at, size)):
                 break
             data += part
         return memoryview(data)
 
 
 def settled(process: Process) -> CodeCache:
-    codes = CodeCache(AT, SIZE, IDENTITY, Memory(process.some))
-    codes.add({address: process.head(address) for address in ADDRESSES})
+    codes = CodeCache(AT, SIZE, IDENTITY, Memory(process.read_available))
+    codes.add_heads({address: process.head(address) for address in ADDRESSES})
     return codes
 
 
 def test_all_that_are_what_they_were_are_confirmed_by_one_read() -> None:
     process = Process()
     codes = settled(process)
-    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == ADDRESSES
+    assert tuple(codes.confirm_heads(ADDRESSES, process.gather)) == ADDRESSES
     assert process.reads == 1
     assert codes.version == 0
 
@@ -73,20 +73,20 @@ def test_all_that_are_what_they_were_are_confirmed_by_one_read() -> None:
 def test_one_that_has_changed_is_not_confirmed_and_is_never_settled_again() -> None:
     process = Process()
     codes = settled(process)
-    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == ADDRESSES
+    assert tuple(codes.confirm_heads(ADDRESSES, process.gather)) == ADDRESSES
     process.heads[0x2000] = 2
-    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == (0x1000, 0x3000)
+    assert tuple(codes.confirm_heads(ADDRESSES, process.gather)) == (0x1000, 0x3000)
     assert codes.version == 1
-    codes.add({0x2000: process.head(0x2000)})
+    codes.add_heads({0x2000: process.head(0x2000)})
     assert 0x2000 not in codes.heads
-    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == (0x1000, 0x3000)
+    assert tuple(codes.confirm_heads(ADDRESSES, process.gather)) == (0x1000, 0x3000)
 
 
 def test_one_that_cannot_be_read_any_more_does_not_hide_the_others() -> None:
     process = Process()
     codes = settled(process)
     del process.heads[0x2000]
-    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == (0x1000, 0x3000)
+    assert tuple(codes.confirm_heads(ADDRESSES, process.gather)) == (0x1000, 0x3000)
 
 
 def test_one_that_has_changed_is_not_confirmed_where_no_more_is_read_at_once() -> None:
@@ -94,20 +94,20 @@ def test_one_that_has_changed_is_not_confirmed_where_no_more_is_read_at_once() -
     codes = settled(process)
     process.late = True
     process.heads[0x3000] = 2
-    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == (0x1000, 0x2000)
+    assert tuple(codes.confirm_heads(ADDRESSES, process.gather)) == (0x1000, 0x2000)
 
 
 def test_names_of_a_process_that_has_ended_since_are_those_that_were_known() -> None:
     process = Process()
     codes = settled(process)
     process.gone = True
-    assert tuple(codes.confirmed((*ADDRESSES, 0x4000), process.gather)) == ADDRESSES
+    assert tuple(codes.confirm_heads((*ADDRESSES, 0x4000), process.gather)) == ADDRESSES
     assert codes.version == 0
 
 
 def test_head_that_was_not_read_whole_settles_nothing() -> None:
-    codes = CodeCache(AT, SIZE, IDENTITY, Memory(Process().some))
-    codes.add({0x1000: b"", 0x2000: bytes(SIZE - 8)})
+    codes = CodeCache(AT, SIZE, IDENTITY, Memory(Process().read_available))
+    codes.add_heads({0x1000: b"", 0x2000: bytes(SIZE - 8)})
     assert not codes.heads
 
 
@@ -117,12 +117,12 @@ class Changes(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.process = Process()
-        self.codes = CodeCache(AT, SIZE, IDENTITY, Memory(self.process.some))
+        self.codes = CodeCache(AT, SIZE, IDENTITY, Memory(self.process.read_available))
         self.fresh = 3
 
     @rule(address=st.sampled_from(ADDRESSES))
     def seen_in_a_stop(self, address: int) -> None:
-        self.codes.add({address: self.process.head(address)})
+        self.codes.add_heads({address: self.process.head(address)})
 
     @rule(address=st.sampled_from(ADDRESSES), head=st.integers(1, 3))
     def replaced(self, address: int, head: int) -> None:
@@ -140,7 +140,7 @@ class Changes(RuleBasedStateMachine):
         for address in changes:
             self.fresh += 1
             self.process.heads[address] = self.fresh
-        for address in self.codes.confirmed(used, self.process.gather) if used else ():
+        for address in self.codes.confirm_heads(used, self.process.gather) if used else ():
             assert self.codes.heads[address][IDENTITY] == at_stop[address][IDENTITY]
 
     @invariant()
@@ -154,11 +154,11 @@ TestChanges = Changes.TestCase
 
 def test_no_more_are_kept_than_are_allowed() -> None:
     process = Process()
-    before, code_cache._MOST = code_cache._MOST, 2
+    before, code_cache._MAX_CODES = code_cache._MAX_CODES, 2
     try:
         codes = settled(process)
         assert len(codes.heads) == 1
         assert codes.version == 1
-        assert tuple(codes.confirmed(tuple(codes.heads), process.gather)) == tuple(codes.heads)
+        assert tuple(codes.confirm_heads(tuple(codes.heads), process.gather)) == tuple(codes.heads)
     finally:
-        code_cache._MOST = before
+        code_cache._MAX_CODES = before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.interpreters.cpython.runs import in_stack_order
+from pyprof.interpreters.cpython.runs import sort_runs
 from pyprof.model.interpreter import FunctionPlace, Run
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
@@ -97,5 +97,5 @@ def test_functions_below_a_recursion_that_is_cut_stand_inside_it(tmp_path: Path)
 def test_run_without_a_mark_stays_outside_of_the_one_before_it() -> None:
     inner = [Run(mark, (FunctionPlace(mark),)) for mark in (0x100, 0x200)]
     outer = [Run(mark, (FunctionPlace(mark + 1),)) for mark in (0x300, 0)]
-    assert in_stack_order(inner + outer) == in_stack_order(outer + inner) == inner + outer
-    assert in_stack_order(inner + outer[1:]) == inner + outer[1:]
+    assert sort_runs(inner + outer) == sort_runs(outer + inner) == inner + outer
+    assert sort_runs(inner + outer[1:]) == inner + outer[1:]

@@ -54,8 +54,8 @@ def times_open(path: Path) -> int:
 
 
 def name_at(code: RuntimeCode, space: AddressSpace, pc: int) -> str | None:
-    code.named()
-    found = code.late(space, pc)
+    code.end_lookup_round()
+    found = code.late_description(space, pc)
     return found.name.name if found and found.name else None
 
 
@@ -64,16 +64,16 @@ def test_files_of_an_ended_process_are_read_closed_and_forgotten() -> None:
     with program() as (space, path):
         assert code.process(space) is not None
         begun = time.monotonic_ns()
-        code.keep(set(), begun)
+        code.drop_unused(set(), begun)
         assert times_open(path) == 1
         with path.open("a") as more:
             more.write(f"{PC + 0x100:x} 10 last\n")
         assert space.image
         space.image.alive = False
-    code.keep(set(), begun)
+    code.drop_unused(set(), begun)
     assert times_open(path) == 0
     assert [name_at(code, space, pc) for pc in (PC, PC + 0x100)] == ["early", "last"]
-    code.keep(set(), time.monotonic_ns())
+    code.drop_unused(set(), time.monotonic_ns())
     assert name_at(code, space, PC) is None
 
 
@@ -83,7 +83,7 @@ def test_process_whose_pid_or_program_is_another_one_now_is_looked_at_anew() -> 
         first = code.process(space)
         assert space.image
         space.image.alive = False
-        code.keep(set(), 0)
+        code.drop_unused(set(), 0)
         path.write_text(f"{PC:x} 10 other\n")
         second = replace(space, id=2, image=ProgramImage())
         assert code.process(second) not in (first, None)

@@ -16,10 +16,10 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, I386, X86_64, Arch
 from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile.elf.memory_object import memory_object
+from pyprof.objfile.elf.memory_object import relocate_memory_object
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.gdb_jit import GdbCode, code_ranges
-from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR, MAX_ENTRIES, JitEntry, read_list, read_object
 from tests.jit.memory import Memory
@@ -108,7 +108,7 @@ def test_any_memory_is_read_without_another_exception(data: bytes) -> None:
     for entry in found.entries:
         if entry.size < 1000:
             with suppress(FormatError):
-                memory_object(read_object(memory.read, X86_64, entry), "x")
+                relocate_memory_object(read_object(memory.read, X86_64, entry), "x")
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +122,10 @@ def relocatable(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_relocatable_object_becomes_one_with_addresses(relocatable: bytes) -> None:
-    elf = memory_object(relocatable, "[jit] gdb")
+    elf = relocate_memory_object(relocatable, "[jit] gdb")
     ((start, end),) = code_ranges(elf)
     assert start == 0x7F0000001000
-    table = SymbolTable(symbol_sources(elf, lambda: None).rows)
+    table = SymbolTable(read_symbol_sources(elf, lambda: None).rows)
     assert [(table.name(row), int(table.start[row])) for row in range(len(table))] == [("made_odd", start)]
     frames = elf.section(".debug_frame")
     assert frames is not None
@@ -138,4 +138,4 @@ def test_object_with_broken_bytes_is_refused_or_read(relocatable: bytes, data: s
     for _ in range(data.draw(st.integers(1, 8))):
         broken[data.draw(st.integers(16, len(broken) - 1))] = data.draw(st.integers(0, 255))
     with suppress(FormatError):
-        code_ranges(memory_object(bytes(broken), "x"))
+        code_ranges(relocate_memory_object(bytes(broken), "x"))

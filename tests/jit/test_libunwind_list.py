@@ -44,9 +44,9 @@ def with_procedure(arch: Arch, offset: bool) -> Memory:
 @pytest.mark.parametrize("arch", [X86_64, I386, AARCH64], ids=lambda arch: arch.name)
 def test_both_layouts_are_read_in_both_word_sizes(arch: Arch, offset: bool) -> None:
     reader = DynReader(with_procedure(arch, offset).read, arch)
-    found = reader.heads(LIST)
+    found = reader.read_heads(LIST)
     assert (found.generation, found.heads, found.whole) == (5, (Head(INFO, CODE, CODE + 100, 0, 0),), True)
-    info = reader.info(found.heads[0], usual=not offset)
+    info = reader.read_info(found.heads[0], usual=not offset)
     assert (info.with_offset, info.sure, info.name) == (offset, True, "made at run time")
     assert info.regions[0].insn_count == 50
     assert info.regions[0].ops == (Op(Tag.ADD, 7, 3, -8),)
@@ -59,7 +59,7 @@ def test_layout_of_tables_is_told_by_what_they_point_to(kind: int, offset: bool)
     memory.put(INFO, head(X86_64, kind, offset=offset) + words(X86_64, 0, 0x5000, 4, 0x6000) + bytes(64))
     memory.put(0x5000, bytes(64))
     memory.put(0x6000, bytes(64))
-    info = DynReader(memory.read, X86_64).info(Head(INFO, CODE, CODE + 100, 0, kind), usual=not offset)
+    info = DynReader(memory.read, X86_64).read_info(Head(INFO, CODE, CODE + 100, 0, kind), usual=not offset)
     assert (info.with_offset, info.segbase, info.table_len, info.table_data) == (offset, 0x5000, 4, 0x6000)
 
 
@@ -67,7 +67,7 @@ def test_information_that_fits_both_layouts_is_read_like_its_neighbours() -> Non
     memory = Memory()
     memory.put(INFO, head(X86_64, RegionFormat.DYNAMIC) + bytes(64))
     for usual in (True, False):
-        info = DynReader(memory.read, X86_64).info(Head(INFO, CODE, CODE + 100, 0, 0), usual)
+        info = DynReader(memory.read, X86_64).read_info(Head(INFO, CODE, CODE + 100, 0, 0), usual)
         assert (info.with_offset, info.sure) == (usual, False)
 
 
@@ -76,12 +76,12 @@ def test_cycle_nowhere_and_other_versions_are_told() -> None:
     memory.put(LIST, struct.pack("<IIQ", 0, 1, INFO))
     memory.put(INFO, head(X86_64, 0, following=INFO))
     reader = DynReader(memory.read, X86_64)
-    assert (len(reader.heads(LIST).heads), reader.heads(LIST).whole) == (1, False)
+    assert (len(reader.read_heads(LIST).heads), reader.read_heads(LIST).whole) == (1, False)
     memory.put(INFO, head(X86_64, 0, following=0xDEAD000))
-    assert reader.heads(LIST).whole is False
+    assert reader.read_heads(LIST).whole is False
     memory.put(LIST, struct.pack("<IIQ", 3, 1, INFO))
     with pytest.raises(FormatError, match="unknown version 3"):
-        reader.heads(LIST)
+        reader.read_heads(LIST)
 
 
 def test_endless_list_ends() -> None:
@@ -91,7 +91,7 @@ def test_endless_list_ends() -> None:
     def read(avma: int, size: int) -> bytes:
         return memory.read(avma, size) or struct.pack("<QQQQQii", avma + 64, 0, CODE, CODE + 9, 0, 0, 0)[:size]
 
-    found = DynReader(read, X86_64).heads(LIST)
+    found = DynReader(read, X86_64).read_heads(LIST)
     assert len(found.heads) <= MAX_INFOS
     assert found.whole is False
 
@@ -110,7 +110,7 @@ def test_monstrous_procedures_are_refused(place: int, data: bytes) -> None:
     memory.pieces[place][: len(data)] = data
     reader = DynReader(memory.read, X86_64)
     with pytest.raises(FormatError):
-        reader.info(reader.heads(LIST).heads[0], usual=True)
+        reader.read_info(reader.read_heads(LIST).heads[0], usual=True)
 
 
 def test_monstrous_tables_are_refused() -> None:
@@ -119,7 +119,7 @@ def test_monstrous_tables_are_refused() -> None:
         memory.put(INFO, head(X86_64, 2) + words(X86_64, 0, 0x5000, length, 0x5000) + bytes(64))
         memory.put(0x5000, bytes(64))
         with pytest.raises(FormatError):
-            DynReader(memory.read, X86_64).info(Head(INFO, CODE, CODE + 100, 0, 2), usual=True)
+            DynReader(memory.read, X86_64).read_info(Head(INFO, CODE, CODE + 100, 0, 2), usual=True)
 
 
 @given(st.data())
@@ -131,8 +131,8 @@ def test_any_memory_is_read_without_another_exception(data: st.DataObject) -> No
             piece[data.draw(st.integers(0, len(piece) - 1))] = data.draw(st.integers(0, 255))
     reader = DynReader(memory.read, X86_64)
     try:
-        for found in reader.heads(LIST).heads:
-            info = reader.info(found, usual=True)
+        for found in reader.read_heads(LIST).heads:
+            info = reader.read_info(found, usual=True)
             if found.format != RegionFormat.DYNAMIC:
                 table = open_table(info, memory.read, X86_64, Diagnostics())
                 if table is not None:

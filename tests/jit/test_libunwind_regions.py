@@ -34,10 +34,10 @@ def rules(*regions: Region, size: int = 100, arch: Arch = X86_64, elsewhere: Rul
 
 
 def rule(procedure: Procedure, offset: int) -> Rule:
-    placed = procedure.at(offset)
+    placed = procedure.rule_at(offset)
     assert placed.low <= offset < placed.high
     for place in (placed.low, placed.high - 1):
-        assert procedure.at(place) == placed, "the rule holds where it is said to"
+        assert procedure.rule_at(place) == placed, "the rule holds where it is said to"
     return placed.rule
 
 
@@ -112,7 +112,7 @@ def test_copied_state_is_the_whole_labelled_one() -> None:
     assert rule(procedure, 15) == Rule(RSP, 8, RA)
     assert rule(procedure, 20) == rule(procedure, 9) == Rule(R12, 16, RA, ((RBX, at_cfa(-16)),))
     with pytest.raises(NotDescribed, match="no label"):
-        rules(Region(10, (copy,))).at(5)
+        rules(Region(10, (copy,))).rule_at(5)
 
 
 def test_empty_region_sets_the_state_of_what_follows() -> None:
@@ -145,7 +145,7 @@ def test_negative_region_covers_the_end() -> None:
     procedure = rules(Region(10, (add(0, -16),)), Region(-20, (add(4, 16),)))
     assert [rule(procedure, offset).cfa_off for offset in (0, 5, 50, 84, 85, 99)] == [8, 24, 24, 24, 8, 8]
     with pytest.raises(NotDescribed, match="not the last"):
-        rules(Region(-20, ()), Region(10, ())).at(90)
+        rules(Region(-20, ()), Region(10, ())).rule_at(90)
 
 
 def test_alias_is_the_other_codes_rule_as_far_into_it() -> None:
@@ -157,10 +157,10 @@ def test_alias_is_the_other_codes_rule_as_far_into_it() -> None:
 
     alias = Region(40, (Op(Tag.ALIAS, 0, -1, 0x1000), add(0, -999)))
     procedure = Procedure((alias, Region(10, ())), 100, X86_64, elsewhere)
-    assert procedure.at(25).rule == Rule(RSP, 64, RA)
+    assert procedure.rule_at(25).rule == Rule(RSP, 64, RA)
     assert asked == [0x1000 + 25]
     with pytest.raises(NotDescribed, match="alias of code without a rule"):
-        procedure.at(35)
+        procedure.rule_at(35)
     empty = rules(Region(0, (Op(Tag.ALIAS, 0, -1, 0x1000),)), Region(10, (add(0, -8),)), elsewhere=Rule(RSP, 64, RA))
     assert rule(empty, 5).cfa_off == 72
 

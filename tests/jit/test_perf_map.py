@@ -22,7 +22,7 @@ from pyprof.model.code_table import NamedRanges
 from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile import growing_file, held_bytes
-from pyprof.objfile.file_access import below
+from pyprof.objfile.file_access import open_below
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map import PerfMapCode
@@ -117,34 +117,34 @@ def test_lines_over_the_bound_are_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def watched(path: Path) -> GrowingFile:
-    return GrowingFile(partial(below, "", str(path), follow=False), frozenset({os.geteuid()}))
+    return GrowingFile(partial(open_below, "", str(path), follow=False), frozenset({os.geteuid()}))
 
 
 def test_file_that_grows_gives_what_is_new(tmp_path: Path) -> None:
     path = tmp_path / "map"
     file = watched(path)
-    assert file.more() == (b"", False)
+    assert file.read_appended() == (b"", False)
     path.write_bytes(b"one\n")
-    assert file.more() == (b"one\n", False)
+    assert file.read_appended() == (b"one\n", False)
     with path.open("ab") as more:
         more.write(b"two\n")
-    assert file.more() == (b"two\n", False)
-    assert file.more() == (b"", False)
+    assert file.read_appended() == (b"two\n", False)
+    assert file.read_appended() == (b"", False)
 
 
 def test_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "map"
     file = watched(path)
     path.write_bytes(b"one\ntwo\n")
-    file.more()
+    file.read_appended()
     path.write_bytes(b"1\n")
-    assert file.more() == (b"1\n", True)
+    assert file.read_appended() == (b"1\n", True)
     path.write_bytes(b"9\nlonger than before\n")
-    assert file.more() == (b"9\nlonger than before\n", True)
+    assert file.read_appended() == (b"9\nlonger than before\n", True)
     path.unlink()
-    assert file.more() == (b"", False)
+    assert file.read_appended() == (b"", False)
     path.write_bytes(b"other file\n")
-    assert file.more() == (b"other file\n", True)
+    assert file.read_appended() == (b"other file\n", True)
 
 
 def test_links_pipes_and_files_of_others_are_not_read(tmp_path: Path) -> None:
@@ -152,11 +152,14 @@ def test_links_pipes_and_files_of_others_are_not_read(tmp_path: Path) -> None:
     secret.write_bytes(b"100 10 secret\n")
     link = tmp_path / "link"
     link.symlink_to(secret)
-    assert watched(link).more() == (b"", False)
+    assert watched(link).read_appended() == (b"", False)
     os.mkfifo(tmp_path / "pipe")
-    assert watched(tmp_path / "pipe").more() == (b"", False)
-    assert watched(secret).more() == (b"100 10 secret\n", False)
-    assert GrowingFile(partial(below, "", str(secret)), frozenset({os.geteuid() + 1})).more() == (b"", False)
+    assert watched(tmp_path / "pipe").read_appended() == (b"", False)
+    assert watched(secret).read_appended() == (b"100 10 secret\n", False)
+    assert GrowingFile(partial(open_below, "", str(secret)), frozenset({os.geteuid() + 1})).read_appended() == (
+        b"",
+        False,
+    )
 
 
 def test_map_that_an_earlier_process_of_the_same_pid_has_left_is_not_read() -> None:
@@ -205,7 +208,7 @@ def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path)
 def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
     module: ModuleType, bound: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = held_bytes.held() if module is held_bytes else 0  # files of earlier tests
+    before = held_bytes.count_held_bytes() if module is held_bytes else 0  # files of earlier tests
     monkeypatch.setattr(module, bound, before + 4000)
     monkeypatch.setattr(growing_file, "PIECE", 1024)
     path = tmp_path / "map"
@@ -221,10 +224,10 @@ def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
 
 
 def test_room_of_a_map_that_is_dropped_is_free_again() -> None:
-    before = held_bytes.held()
+    before = held_bytes.count_held_bytes()
     room = held_bytes.HeldBytes("x")
-    room.add(1000)
-    room.add(500)
-    assert held_bytes.held() - before == 1500
+    room.count_bytes(1000)
+    room.count_bytes(500)
+    assert held_bytes.count_held_bytes() - before == 1500
     del room
-    assert held_bytes.held() == before
+    assert held_bytes.count_held_bytes() == before

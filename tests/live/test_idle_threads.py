@@ -12,7 +12,7 @@ import pytest
 from pyprof.collectors import registry
 from pyprof.collectors.targets.collector_request import CollectorTarget
 from pyprof.options import CollectOptions
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from tests.cli.support import pyprof, python
 from tests.support import build, missing, need
 
@@ -103,7 +103,7 @@ def test_pool_and_event_loop_are_hidden_and_requests_are_shown(collector: str, t
     assert {name for name in ("_run_once", "SimpleQueue", "in_request") if name in everything} >= {
         *("_run_once", "in_request"),
     }
-    assert load(tmp_path / "all.pyprof").total / 1e9 > float(found[1])
+    assert load_recording(tmp_path / "all.pyprof").total / 1e9 > float(found[1])
     assert sleeping(pyprof("report", str(tmp_path / "all.pyprof"), "-f", "collapsed").stdout) == stacks
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from pyprof import load
 from pyprof.errors import UsageError
-from pyprof.importers.pprof import MOST_LABELLED, read
+from pyprof.importers.pprof import MAX_LABELLED, read_pprof
 from pyprof.model.labels import MOST, labels_of
 from pyprof.model.merge import merge
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from tests.exporters.firefox_profile import read as read_firefox
-from tests.exporters.pprof_reader import read as read_pprof
+from tests.exporters.pprof_reader import read as load_pprof
 from tests.exporters.profiles import Builder, code, golden
 from tests.exporters.support import export
 from tests.recording.support import stored
@@ -80,7 +80,7 @@ def test_recording_and_pprof_keep_them(tmp_path: Path) -> None:
 
 
 def test_pprof_has_them_beside_those_of_the_thread() -> None:
-    samples = read_pprof(export("pprof", labelled(env="prod"))).samples
+    samples = load_pprof(export("pprof", labelled(env="prod"))).samples
     assert samples
     assert all(labels["env"] == "prod" and labels["pid"] for _, _, labels in samples)
 
@@ -96,12 +96,12 @@ def test_firefox_shows_common_labels_once_and_others_beside_the_thread() -> None
 
 def test_more_different_labels_than_are_kept_are_left_out_and_said() -> None:
     thread = golden().threads[0]
-    builder = Builder(threads=[replace(thread, labels=(("n", str(at)),)) for at in range(MOST_LABELLED + 2)])
+    builder = Builder(threads=[replace(thread, labels=(("n", str(at)),)) for at in range(MAX_LABELLED + 2)])
     node = builder.node([code("f")])
-    for at in range(MOST_LABELLED + 2):
+    for at in range(MAX_LABELLED + 2):
         builder.sample(node, at)
     profile = builder.build()
-    found = read(gzip.decompress(export("pprof", profile)), "many")
-    assert len({thread.labels for thread in found.threads}) == MOST_LABELLED + 1
+    found = read_pprof(gzip.decompress(export("pprof", profile)), "many")
+    assert len({thread.labels for thread in found.threads}) == MAX_LABELLED + 1
     assert found.total == profile.total
     assert "labels left out of some samples: n" in found.summary.notes[0]

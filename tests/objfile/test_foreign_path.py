@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.objfile.foreign_path import Rights, find, open_file, read_file, rights_below
+from pyprof.objfile.foreign_path import Rights, find_file, open_file, read_file, rights_below
 
 OTHER = Rights(uid=os.geteuid() + 4711, groups=frozenset({os.getegid() + 4711}))
 
@@ -58,9 +58,9 @@ def test_no_link_leads_out_of_the_root(root: Path, target: str) -> None:
 def test_last_link_is_not_followed_where_a_plain_file_is_meant(root: Path) -> None:
     (root / "link").symlink_to("folder/file")
     (root / "way").symlink_to("folder")
-    os.close(find(str(root), "way/file", follow=False))
+    os.close(find_file(str(root), "way/file", follow=False))
     with pytest.raises(OSError, match="symbolic links"):
-        find(str(root), "link", follow=False)
+        find_file(str(root), "link", follow=False)
 
 
 @pytest.mark.parametrize(

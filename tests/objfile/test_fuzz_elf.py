@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
-from pyprof.objfile.debug_files import debug_link
+from pyprof.objfile.debug_files import read_debug_link
 from pyprof.objfile.elf.file import ElfFile
 from tests.objfile.live import library, where
 
@@ -47,7 +47,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 def use_everything(data: bytes) -> None:
     elf = ElfFile.from_bytes(data, "fuzz")
     _ = elf.build_id
-    debug_link(elf)
+    read_debug_link(elf)
     for segment in elf.segments[:50]:
         assert len(elf.at_svma(segment.vaddr, 64)) <= 64
     for name in list(elf.sections)[:100]:

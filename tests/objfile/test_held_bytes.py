@@ -13,42 +13,42 @@ import pytest
 from pyprof.errors import FormatError
 from pyprof.objfile import held_bytes
 from pyprof.objfile.elf.compressed import ALWAYS_ALLOWED, MAX_RATIO, inflate_debugdata, inflate_section, inflate_zdebug
-from pyprof.objfile.held_bytes import SMALL, held, hold
+from pyprof.objfile.held_bytes import SMALL, count_held_bytes, hold_bytes
 
 SIZE = 4 * SMALL
 
 
 def test_bytes_count_until_nobody_refers_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
-    before = held()
+    before = count_held_bytes()
     monkeypatch.setattr(held_bytes, "MAX_HELD", before + 3 * SIZE)
-    kept = [hold("a", SIZE, lambda: bytes(SIZE)) for _ in range(3)]
+    kept = [hold_bytes("a", SIZE, lambda: bytes(SIZE)) for _ in range(3)]
     part = kept[0][5:7]
     with pytest.raises(FormatError, match="in memory"):
-        hold("b", SIZE, lambda: pytest.fail("nobody reads it"))
+        hold_bytes("b", SIZE, lambda: pytest.fail("nobody reads it"))
     kept[0] = memoryview(b"")
     with pytest.raises(FormatError, match="in memory"):
-        hold("b", SIZE, lambda: bytes(SIZE))
+        hold_bytes("b", SIZE, lambda: bytes(SIZE))
     part.release()
     del part
-    assert hold("b", SIZE, lambda: bytes(SIZE)).nbytes == SIZE
+    assert hold_bytes("b", SIZE, lambda: bytes(SIZE)).nbytes == SIZE
     kept.clear()
-    assert held() == before
+    assert count_held_bytes() == before
 
 
 def test_what_is_shorter_than_it_said_counts_as_it_is() -> None:
-    before = held()
-    kept = hold("a", 100 * SIZE, lambda: bytes(SIZE))
-    assert held() == before + SIZE
+    before = count_held_bytes()
+    kept = hold_bytes("a", 100 * SIZE, lambda: bytes(SIZE))
+    assert count_held_bytes() == before + SIZE
     del kept
-    assert held() == before
+    assert count_held_bytes() == before
 
 
 def test_failure_leaves_nothing_counted() -> None:
-    before = held()
+    before = count_held_bytes()
     with pytest.raises(ZeroDivisionError):
-        hold("a", SIZE, lambda: bytes(1 // 0))
-    assert held() == before
+        hold_bytes("a", SIZE, lambda: bytes(1 // 0))
+    assert count_held_bytes() == before
 
 
 def section(content: bytes) -> Callable[[], memoryview]:
@@ -69,7 +69,7 @@ def debugdata(content: bytes) -> Callable[[], memoryview]:
 
 @pytest.mark.parametrize("pack", [section, zdebug, debugdata])
 def test_bombs_are_refused(pack: Callable[[bytes], Callable[[], memoryview]]) -> None:
-    before = held()
+    before = count_held_bytes()
     content = bytes(range(256)) * 1024
     assert pack(content)() == content
     assert (
@@ -77,7 +77,7 @@ def test_bombs_are_refused(pack: Callable[[bytes], Callable[[], memoryview]]) ->
     )
     with pytest.raises(FormatError):
         pack(bytes(ALWAYS_ALLOWED + 1))()
-    assert held() == before
+    assert count_held_bytes() == before
 
 
 def test_debugdata_that_is_cut_off_is_refused() -> None:

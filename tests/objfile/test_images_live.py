@@ -12,7 +12,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import own_vdso, rebuilt_image
+from pyprof.objfile.elf.memory_image import read_own_vdso, rebuild_image
 from pyprof.objfile.images import DIFFERS, Image, ImageStore
 from pyprof.records import replace
 from tests.objfile.live import Live, library, running, symbol, where
@@ -60,7 +60,7 @@ def test_svma_of_running_code_is_that_of_its_symbol(layout: str, tmp_path: Path)
         for name, avma in live.at.items():
             assert found.svma(avma) == symbol(program, name)
             assert found.rel(avma) == found.svma(avma) - found.file.min_vaddr
-        rebuilt = rebuilt_image(live.space(), found.module, live.at["main"])
+        rebuilt = rebuild_image(live.space(), found.module, live.at["main"])
         assert rebuilt is not None
         assert rebuilt[1] == found.bias
 
@@ -263,7 +263,7 @@ def test_vdso_of_a_process_that_has_ended_is_that_of_all_processes(tmp_path: Pat
     "of", ["another machine", "another size", "an ABI of 32 bits"], ids=lambda of: str(of).replace(" ", "_")
 )
 def test_vdso_that_cannot_be_read_and_may_be_another_one_is_not_ours(of: str) -> None:
-    start, size = 0x7FFF_0000_0000, len(own_vdso())
+    start, size = 0x7FFF_0000_0000, len(read_own_vdso())
     if of == "an ABI of 32 bits":
         start = 0xF7F0_0000
     if of == "another size":
@@ -271,7 +271,7 @@ def test_vdso_that_cannot_be_read_and_may_be_another_one_is_not_ours(of: str) ->
     image = None if of == "another machine" else ProgramImage(alive=False)
     mapping = Mapping(start, start + size, "r-xp", 0, "00:00", 0, "[vdso]")
     space = AddressSpace(1, 1, 0, (mapping,), lambda avma, size: b"", "/proc/1/root", image=image)
-    assert len(own_vdso()) > 0x1000
+    assert len(read_own_vdso()) > 0x1000
     assert ImageStore(Diagnostics()).image(space, start + 100) is None
 
 

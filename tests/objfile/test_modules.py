@@ -11,7 +11,7 @@ import pytest
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, group_modules
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.file_access import Opener
-from pyprof.objfile.locate import Identity, candidates, identify
+from pyprof.objfile.locate import Identity, find_candidates, identify
 
 LIB = ("08:01", 7, "/lib/a.so")
 ANON = ("00:00", 0, "")
@@ -27,7 +27,7 @@ def test_of_thousands_of_mappings_of_a_file_a_few_are_opened_and_compared(monkey
     opened: list[int] = []
 
     class Counting(Opener):
-        def mapped(self, pid: int, start: int, end: int) -> int:
+        def open_mapped(self, pid: int, start: int, end: int) -> int:
             opened.append(start)
             return os.open(sys.executable, os.O_RDONLY)
 
@@ -40,7 +40,7 @@ def test_of_thousands_of_mappings_of_a_file_a_few_are_opened_and_compared(monkey
     monkeypatch.setattr("pyprof.objfile.file_access._current", Counting())
     space = AddressSpace(0, os.getpid(), 0, mappings, zeros, "/nowhere", image=ProgramImage())
     (module,) = space.modules
-    for candidate in candidates(space, module, {}, lambda: None):
+    for candidate in find_candidates(space, module, {}, lambda: None):
         identify(space, module, candidate.elf, 0)
     assert 0 < len(opened) <= 16
     assert 0 < len(read) <= 256

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.objfile.pe import PeImage, windows_module
+from pyprof.objfile.pe import PeImage, find_windows_module
 
 BASE, SIZE = 0x1_8000_0000, 0x5000
 GUID = bytes(range(16))
@@ -41,7 +41,7 @@ def space(content: bytes, *mappings: Mapping) -> AddressSpace:
 
 def test_code_that_was_copied_behind_the_headers_is_of_their_module() -> None:
     for avma in (BASE, BASE + 0x1234, BASE + SIZE - 1):
-        found = windows_module(space(headers()), avma)
+        found = find_windows_module(space(headers()), avma)
         assert found is not None
         module, stated = found
         assert (module.start, module.end, module.path) == (BASE, BASE + SIZE, "/wine/app.dll")
@@ -51,26 +51,26 @@ def test_code_that_was_copied_behind_the_headers_is_of_their_module() -> None:
 
 
 def test_code_behind_the_image_is_not_its() -> None:
-    assert windows_module(space(headers()), BASE + SIZE) is None
-    assert windows_module(space(headers()), BASE - 1) is None
+    assert find_windows_module(space(headers()), BASE + SIZE) is None
+    assert find_windows_module(space(headers()), BASE - 1) is None
 
 
 def test_file_nearest_below_decides() -> None:
     other = Mapping(BASE + 0x1000, BASE + 0x2000, "r-xp", 0, "8:1", 6, "/usr/lib/libother.so")
     first = Mapping(BASE, BASE + 0x1000, "r--p", 0, "8:1", 5, "/wine/app.dll")
-    assert windows_module(space(headers(), first, other), BASE + 0x1800) is None
+    assert find_windows_module(space(headers(), first, other), BASE + 0x1800) is None
 
 
 def test_module_of_32_bits_or_without_pdb_is_known_as_such() -> None:
-    found = windows_module(space(headers(0x14C, debug=False)), BASE + 0x1000)
+    found = find_windows_module(space(headers(0x14C, debug=False)), BASE + 0x1000)
     assert found is not None
     assert (found[1].elf_machine, found[1].elf_class, found[1].debug_id, found[1].name) == (3, 32, "", "app.dll")
 
 
 def test_what_is_no_such_module_is_none() -> None:
-    assert windows_module(space(b"\x7fELF" + bytes(4096)), BASE + 0x1000) is None
-    assert windows_module(space(headers(0x200)), BASE + 0x1000) is None
-    assert windows_module(space(b""), BASE + 0x1000) is None
+    assert find_windows_module(space(b"\x7fELF" + bytes(4096)), BASE + 0x1000) is None
+    assert find_windows_module(space(headers(0x200)), BASE + 0x1000) is None
+    assert find_windows_module(space(b""), BASE + 0x1000) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 0x4B0), st.binary(min_size=1, max_size=8)), max_size=6), st.integers(0, 0x4B0))
@@ -79,7 +79,7 @@ def test_hostile_headers_give_a_module_or_none(changes: list[tuple[int, bytes]],
     for at, data in changes:
         content[at : at + len(data)] = data
     for whole in (bytes(content), bytes(content[:length])):
-        found = windows_module(space(whole), BASE + 0x1000)
+        found = find_windows_module(space(whole), BASE + 0x1000)
         if found is not None:
             made = PeImage(*found, space(whole).read)
             assert all(0 <= s.addr < made.size and s.addr + s.size <= made.size for s in made.section_list)
@@ -96,7 +96,7 @@ def sections(*rows: tuple[bytes, int, int, int]) -> bytes:
 
 
 def image(content: bytes) -> PeImage:
-    found = windows_module(space(content), BASE)
+    found = find_windows_module(space(content), BASE)
     assert found is not None
     return PeImage(*found, space(content).read)
 

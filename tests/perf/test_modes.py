@@ -154,7 +154,7 @@ def test_kernel_frames_by_stops_are_refused_in_one_sentence() -> None:
     ],
 )
 def test_a_wait_has_a_title(arch: Arch, state: str, call: int, title: str) -> None:
-    assert KernelNames(Diagnostics()).title(Blocked(arch.name, state, call)) == title
+    assert KernelNames(Diagnostics()).frame_title(Blocked(arch.name, state, call)) == title
 
 
 def test_hidden_addresses_of_the_kernel_are_said_with_the_command(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ def test_hidden_addresses_of_the_kernel_are_said_with_the_command(tmp_path: Path
     hidden.write_text("0000000000000000 T _text\nrubbish\nzz T x\n")
     diagnostics = Diagnostics()
     names = KernelNames(diagnostics, str(hidden))
-    assert names.title(0xFFFFFFFF81000010) == "[kernel]+0xffffffff81000010"
+    assert names.frame_title(0xFFFFFFFF81000010) == "[kernel]+0xffffffff81000010"
     assert diagnostics.counts[HIDDEN] == 1
     shown = tmp_path / "shown"
     shown.write_text("ffffffff81000000 T _text\nffffffff81000020 t work\t[module]\nffffffff81000030 D data\n")
     names = KernelNames(Diagnostics(), str(shown))
-    assert names.title(0xFFFFFFFF81000010) == "_text"
-    assert names.title(0xFFFFFFFF81000038) == "work [module]"
+    assert names.frame_title(0xFFFFFFFF81000010) == "_text"
+    assert names.frame_title(0xFFFFFFFF81000038) == "work [module]"

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from pyprof.model.profile import Profile
-from pyprof.recording.columns import pack, unpack_texts
+from pyprof.recording.columns import pack_columns, unpack_texts
 from pyprof.recording.schema import APPLICATION_ID, VERSION
 from tests.exporters.support import export
 
@@ -39,7 +39,7 @@ def repacked(database: sqlite3.Connection, table: str, column: int, row: int, va
     assert changed is not None
     assert changed[row] != value
     changed[row] = value
-    database.execute(f"UPDATE {table} SET data = ? WHERE id = 1", [pack(columns, texts)])
+    database.execute(f"UPDATE {table} SET data = ? WHERE id = 1", [pack_columns(columns, texts)])
 
 
 def bare(path: Path, sql: str, version: int = VERSION) -> Path:

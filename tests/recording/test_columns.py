@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
-from pyprof.recording.columns import pack, unpack
+from pyprof.recording.columns import pack_columns, unpack_columns
 
 _columns = st.integers(1, 20).flatmap(
     lambda rows: st.lists(
@@ -22,13 +22,13 @@ _columns = st.integers(1, 20).flatmap(
 @given(_columns)
 def test_what_is_packed_comes_back(columns: list[list[int] | None]) -> None:
     rows = max((len(column) for column in columns if column is not None), default=3)
-    packed = pack([None if column is None else np.array(column, np.int64) for column in columns])
-    found = unpack(packed, rows, len(columns))
+    packed = pack_columns([None if column is None else np.array(column, np.int64) for column in columns])
+    found = unpack_columns(packed, rows, len(columns))
     assert [None if column is None else column.tolist() for column in found] == columns
 
 
 def test_equal_numbers_take_no_room() -> None:
-    assert len(pack([np.full(1000, 10**15)])) < 30
+    assert len(pack_columns([np.full(1000, 10**15)])) < 30
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_equal_numbers_take_no_room() -> None:
         zlib.compress(bytes(9)) + b"more",
         zlib.compress(bytes(10)),
         zlib.compress(bytes(1 << 24)),
-        pack([np.arange(9)])[:-3],
+        pack_columns([np.arange(9)])[:-3],
     ],
 )
 def test_broken_data_is_refused(data: bytes) -> None:
     with pytest.raises(FormatError):
-        unpack(data, 3, 1)
+        unpack_columns(data, 3, 1)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from pyprof.errors import PyprofError, RecordingError
-from pyprof.recording.columns import pack, unpack_texts
-from pyprof.recording.query import queried
-from pyprof.recording.reader import KEYS, MOST_VALUES, load
+from pyprof.recording.columns import pack_columns, unpack_texts
+from pyprof.recording.query import open_query
+from pyprof.recording.reader import KEYS, MAX_VALUES, load_recording
 from pyprof.recording.schema import PAGE, SCHEMA, VERSION
 from pyprof.records import replace
 from tests.exporters.profiles import golden
@@ -90,13 +90,13 @@ CODES = {"a kind that has no name"}
 @pytest.mark.parametrize("lie", LIES_IN_BLOCKS)
 def test_recording_with_a_block_that_lies_is_refused(lie: str, tmp_path: Path) -> None:
     path = stored(golden(), tmp_path)
-    load(path)
+    load_recording(path)
     with edited(path) as database:
         repacked(database, *LIES_IN_BLOCKS[lie])
     with pytest.raises(RecordingError, match="is broken"):
-        load(path)
+        load_recording(path)
     if lie not in CODES:
-        with pytest.raises(RecordingError, match="is broken"), queried(path):
+        with pytest.raises(RecordingError, match="is broken"), open_query(path):
             pass
 
 
@@ -112,10 +112,10 @@ def test_counts_of_functions_that_wrap_are_refused(tmp_path: Path) -> None:
         functions[4] += functions[:4].sum()
         functions[:4] = 1 << 62
         assert int(functions.sum()) == total
-        database.execute("UPDATE frame_blocks SET data = ?", [pack(columns)])
+        database.execute("UPDATE frame_blocks SET data = ?", [pack_columns(columns)])
     with pytest.raises(RecordingError, match="is broken"):
-        load(path)
-    with pytest.raises(RecordingError, match="is broken"), queried(path):
+        load_recording(path)
+    with pytest.raises(RecordingError, match="is broken"), open_query(path):
         pass
 
 
@@ -125,7 +125,7 @@ def test_values_that_are_too_large_for_a_sum_are_refused(tmp_path: Path) -> None
     values[:2, -1] = 1 << 61
     path = stored(replace(whole, values=values), tmp_path)
     with pytest.raises(RecordingError, match="too large together"):
-        load(path)
+        load_recording(path)
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -134,7 +134,7 @@ def test_recording_that_lies_is_refused(lie: str, tmp_path: Path) -> None:
     with edited(path) as database:
         database.execute(LIES[lie])
     with pytest.raises(RecordingError, match="is broken"):
-        load(path)
+        load_recording(path)
 
 
 SMUGGLED = {
@@ -154,30 +154,30 @@ def test_recording_with_sql_of_its_own_is_refused(what: str, tmp_path: Path) -> 
     with edited(path) as database:
         database.execute(SMUGGLED[what])
     with pytest.raises(RecordingError, match="schema"):
-        load(path)
+        load_recording(path)
 
 
 def test_view_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
     sql = SCHEMA.replace("CREATE TABLE notes (", "CREATE TABLE notes_ (")
     path = bare(tmp_path / "a.pyprof", sql + "CREATE VIEW notes AS SELECT 1 AS id, randomblob(1e9) AS text;")
     with pytest.raises(RecordingError, match="schema"):
-        load(path)
+        load_recording(path)
 
 
 def test_code_that_a_newer_version_added_harms_only_rows_that_use_it(tmp_path: Path) -> None:
     path = stored(golden(), tmp_path)
     with edited(path) as database:
         database.execute("INSERT INTO codes VALUES ('trust', 99, 'quantum'), ('flavour', 1, 'strange')")
-    assert load(path).frames == golden().frames
+    assert load_recording(path).frames == golden().frames
     with edited(path) as database:
         repacked(database, "frame_blocks", 4, 0, 99)
     with pytest.raises(RecordingError, match="newer pyprof"):
-        load(path)
+        load_recording(path)
 
 
 def test_newer_version_is_refused_with_its_number(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=f"version {VERSION + 1}"):
-        load(bare(tmp_path / "a.pyprof", SCHEMA, VERSION + 1))
+        load_recording(bare(tmp_path / "a.pyprof", SCHEMA, VERSION + 1))
 
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"<html>", b"SQLite format 3\0" + bytes(5000)])
@@ -185,13 +185,13 @@ def test_file_that_is_no_recording_is_refused(data: bytes, tmp_path: Path) -> No
     path = tmp_path / "a.pyprof"
     path.write_bytes(data)
     with pytest.raises(RecordingError, match="no recording"):
-        load(path)
+        load_recording(path)
 
 
 @pytest.mark.parametrize("place", ["", "missing.pyprof", "/dev/zero"])
 def test_what_is_no_file_is_refused(place: str, tmp_path: Path) -> None:
     with pytest.raises(RecordingError):
-        load(place if place.startswith("/") else tmp_path / place)
+        load_recording(place if place.startswith("/") else tmp_path / place)
 
 
 def test_mutated_recordings_give_a_profile_or_one_sentence(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_mutated_recordings_give_a_profile_or_one_sentence(tmp_path: Path) -> No
             data[rng.randrange(100, len(data))] = rng.randrange(256)
         path.write_bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
         try:
-            load(path)
+            load_recording(path)
         except PyprofError:
             refused += 1
     assert 20 < refused < 150
@@ -216,7 +216,7 @@ def test_small_file_needs_no_room_for_a_large_one(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_addresses() + (1 << 30), limits[1]))
     try:
-        load(path)
+        load_recording(path)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
@@ -228,14 +228,14 @@ def _addresses() -> int:
 
 def test_values_that_take_no_bytes_are_few(tmp_path: Path) -> None:
     path = stored(golden(), tmp_path)
-    one, more = np.ones(1, np.int64), MOST_VALUES - 1
+    one, more = np.ones(1, np.int64), MAX_VALUES - 1
     with edited(path) as database:
         rows = [(number, "x", "count") for number in range(3, 3 + more)]
         database.executemany("INSERT INTO value_types VALUES (?, ?, ?)", rows)
-        data = pack([*[one] * KEYS, *[one] * (2 + more)])
+        data = pack_columns([*[one] * KEYS, *[one] * (2 + more)])
         database.execute("UPDATE windows SET samples = 1, data = ?", [data])
     with pytest.raises(RecordingError, match="value_types"):
-        load(path)
+        load_recording(path)
 
 
 @pytest.mark.parametrize("table", ["windows", "stack_blocks"])
@@ -245,17 +245,19 @@ def test_rows_that_take_no_bytes_are_a_million_at_most(table: str, tmp_path: Pat
     one, count = np.ones(1, np.int64), 1_500_000
     with edited(path) as database:
         column, columns = ("samples", KEYS + 2) if table == "windows" else ("count", 2)
-        database.execute(f"UPDATE {table} SET {column} = ?, data = ? WHERE id = 1", [count, pack([one] * columns)])
+        database.execute(
+            f"UPDATE {table} SET {column} = ?, data = ? WHERE id = 1", [count, pack_columns([one] * columns)]
+        )
     with pytest.raises(RecordingError, match="has room for"):
-        load(path)
+        load_recording(path)
 
 
 def test_query_unpacks_no_window_of_more_samples_than_a_second_has(tmp_path: Path) -> None:
     path = stored(golden(), tmp_path)
     with edited(path) as database:
-        data = pack([np.ones(1, np.int64)] * (KEYS + 2))
+        data = pack_columns([np.ones(1, np.int64)] * (KEYS + 2))
         database.execute("UPDATE windows SET samples = (1 << 22) + 1, data = ?", [data])
-    with queried(path) as database, pytest.raises(sqlite3.OperationalError, match="user-defined function"):
+    with open_query(path) as database, pytest.raises(sqlite3.OperationalError, match="user-defined function"):
         database.execute("SELECT count(*) FROM samples").fetchall()
 
 
@@ -301,7 +303,7 @@ def test_pages_that_are_named_again_and_again_are_refused(table: str, tmp_path: 
 @pytest.mark.parametrize("statement", ["ATTACH DATABASE '{}' AS other", "VACUUM INTO '{}'"])
 def test_query_opens_and_writes_nothing_else(statement: str, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    with queried(stored(golden(), tmp_path)) as database, pytest.raises(sqlite3.DatabaseError, match="auth"):
+    with open_query(stored(golden(), tmp_path)) as database, pytest.raises(sqlite3.DatabaseError, match="auth"):
         database.execute(statement.format(other))
     assert not other.exists()
 
@@ -310,7 +312,7 @@ def test_query_of_broken_data_says_so(tmp_path: Path) -> None:
     path = stored(golden(), tmp_path)
     with edited(path) as database:
         database.execute("UPDATE windows SET data = x'00'")
-    with queried(path) as database, pytest.raises(Exception, match="user-defined function raised exception"):
+    with open_query(path) as database, pytest.raises(Exception, match="user-defined function raised exception"):
         database.execute("SELECT count(*) FROM samples").fetchall()
 
 

@@ -20,7 +20,7 @@ from pyprof.exporters.base import JournalBeginning, JournalPart, SampleColumns
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.recording import journal
 from pyprof.recording.journal import FileJournal
-from pyprof.recording.reader import INTERRUPTED, load
+from pyprof.recording.reader import INTERRUPTED, load_recording
 from pyprof.recording.writer import TableWriter
 from pyprof.records import replace
 from tests.exporters.profiles import code, golden
@@ -61,9 +61,9 @@ def _rows(profile: Profile, rows: slice) -> SampleColumns:
 
 
 def kept(path: Path, profile: Profile, count: int) -> FileJournal:
-    journal = FileJournal(str(path), JournalBeginning.of(profile))
+    journal = FileJournal(str(path), JournalBeginning.from_profile(profile))
     for part in parts(profile, count):
-        journal.add(part)
+        journal.add_part(part)
     return journal
 
 
@@ -71,7 +71,7 @@ def test_closed_journal_is_one_file_with_everything_and_is_called_interrupted(tm
     path = tmp_path / "a.pyprof"
     kept(path, golden(), 5).close()
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.pyprof"]
-    found = load(path)
+    found = load_recording(path)
     assert export("collapsed", found, THREADS) == export("collapsed", golden(), THREADS)
     assert found.summary.notes == (INTERRUPTED,)
     assert found.summary.samples == len(golden().stack)
@@ -90,12 +90,12 @@ def in_two(profile: Profile) -> list[JournalPart]:
 
 def test_frames_that_come_later_have_their_own_names(tmp_path: Path) -> None:
     path, profile = tmp_path / "a.pyprof", golden()
-    journal = FileJournal(str(path), JournalBeginning.of(profile))
+    journal = FileJournal(str(path), JournalBeginning.from_profile(profile))
     for part in in_two(profile):
-        journal.add(part)
+        journal.add_part(part)
     journal.close()
-    assert export("collapsed", load(path), THREADS) == export("collapsed", profile, THREADS)
-    assert [line for frame in load(path).frames for line in frame.lines] == [
+    assert export("collapsed", load_recording(path), THREADS) == export("collapsed", profile, THREADS)
+    assert [line for frame in load_recording(path).frames for line in frame.lines] == [
         line for frame in profile.frames for line in frame.lines
     ]
 
@@ -110,11 +110,11 @@ def test_functions_that_come_again_later_keep_their_names(tmp_path: Path) -> Non
 
     first, more = parts(profile, 1)
     frames = frame("last", 0x900, 4), frame("first", 0x100, 4), frame("last", 0x900, 8), frame("first", 0x100, 8)
-    journal = FileJournal(str(path), JournalBeginning.of(profile))
-    journal.add(replace(first, frames=frames[:2], parent=[0, 0], frame=[0, 1]))
-    journal.add(replace(more, frames=frames[2:], parent=[0, 0], frame=[2, 3], samples=_rows(profile, slice(0, 0))))
+    journal = FileJournal(str(path), JournalBeginning.from_profile(profile))
+    journal.add_part(replace(first, frames=frames[:2], parent=[0, 0], frame=[0, 1]))
+    journal.add_part(replace(more, frames=frames[2:], parent=[0, 0], frame=[2, 3], samples=_rows(profile, slice(0, 0))))
     journal.close()
-    assert [each.title for each in load(path).frames] == ["last", "first", "last", "first"]
+    assert [each.title for each in load_recording(path).frames] == ["last", "first", "last", "first"]
 
 
 def test_lines_that_are_known_later_stand_at_their_frames(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_lines_that_are_known_later_stand_at_their_frames(tmp_path: Path) -> Non
     first, second = in_two(profile)
     bare = [replace(part, frames=[_bare(frame) for frame in part.frames]) for part in (first, second)]
     nothing = replace(second, frames=(), parent=(), frame=(), samples=_rows(profile, slice(0, 0)))
-    journal = FileJournal(str(path), JournalBeginning.of(profile))
+    journal = FileJournal(str(path), JournalBeginning.from_profile(profile))
     for part in (*bare, nothing, replace(nothing, named={1: second.frames}), replace(nothing, named={0: first.frames})):
-        journal.add(part)
+        journal.add_part(part)
     journal.close()
-    assert load(path).frames == tuple(replace(frame, place=None) for frame in profile.frames)
+    assert load_recording(path).frames == tuple(replace(frame, place=None) for frame in profile.frames)
     assert any(_bare(frame) != frame for frame in profile.frames)
 
 
@@ -139,11 +139,11 @@ def _bare(frame: Frame) -> Frame:
 def test_what_was_counted_so_far_is_there_after_a_kill(tmp_path: Path) -> None:
     path, profile = tmp_path / "a.pyprof", golden()
     first, more = parts(profile, 1)
-    journal = FileJournal(str(path), JournalBeginning.of(profile))
-    journal.add(replace(first, summary=replace(profile.summary, skipped=1)))
-    journal.add(replace(more, summary=profile.summary))
+    journal = FileJournal(str(path), JournalBeginning.from_profile(profile))
+    journal.add_part(replace(first, summary=replace(profile.summary, skipped=1)))
+    journal.add_part(replace(more, summary=profile.summary))
     journal.close()
-    found = load(path).summary
+    found = load_recording(path).summary
     for name in ("errors", "skipped", "stops", "unchanged", "blocked", "profiler_cpu_s"):
         assert getattr(found, name) == getattr(profile.summary, name)
     assert found.notes == (*profile.summary.notes, INTERRUPTED)
@@ -156,9 +156,9 @@ def test_thread_that_gets_another_name_has_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pyprof"
     journal = kept(path, golden(), 1)
     nothing = replace(parts(golden(), 1)[1], samples=_rows(golden(), slice(0, 0)))
-    journal.add(replace(nothing, renamed={1: ThreadInfo(100, 101, "renamed", "server")}))
+    journal.add_part(replace(nothing, renamed={1: ThreadInfo(100, 101, "renamed", "server")}))
     journal.close()
-    assert [thread.name for thread in load(path).threads][:2] == ["main", "renamed"]
+    assert [thread.name for thread in load_recording(path).threads][:2] == ["main", "renamed"]
 
 
 def test_what_a_killed_recording_of_that_name_left_is_gone(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_what_a_killed_recording_of_that_name_left_is_gone(tmp_path: Path) -> No
     Path(f"{path}-wal").write_bytes(b"left")
     Path(f"{path}-shm").write_bytes(b"left")
     kept(path, golden(), 2).close()
-    assert len(load(path).stack) == len(golden().stack)
+    assert len(load_recording(path).stack) == len(golden().stack)
 
 
 def test_link_that_others_plant_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_link_that_others_plant_in_the_place_of_the_log_is_not_followed(tmp_path
 def test_journal_that_cannot_be_written_lets_the_recording_go_on(place: str, tmp_path: Path) -> None:
     kept(tmp_path / place, golden(), 2).close()
     with pytest.raises(RecordingError):
-        load(tmp_path / place)
+        load_recording(tmp_path / place)
 
 
 WRITER = """
@@ -222,13 +222,13 @@ def test_recording_opens_whenever_its_writer_is_killed(tmp_path: Path) -> None:
             time.sleep(rng.random() * 0.1)
             writer.kill()
             said = 1 + writer.stdout.read().count(b"\n")
-        assert len(load(path).stack) >= said - 1
+        assert len(load_recording(path).stack) >= said - 1
 
 
 def test_recording_opens_whatever_a_power_cut_left_of_the_last_transaction(tmp_path: Path) -> None:
     """Drop a random set of sectors that were not synced. Everything synced before is present."""
     path, rng, profile = tmp_path / "a.pyprof", random.Random(5), golden()
-    beginning = JournalBeginning.of(profile)
+    beginning = JournalBeginning.from_profile(profile)
     ends: list[int] = []
     with closing(journal._begun(str(path), beginning)) as database:
         tables = TableWriter(database)
@@ -256,7 +256,7 @@ def left(folder: Path, file: bytes, log: bytes) -> Profile:
     path = folder / "left.pyprof"
     path.write_bytes(file)
     Path(f"{path}-wal").write_bytes(log)
-    return load(path)
+    return load_recording(path)
 
 
 def test_killed_recorder_leaves_what_it_had_sampled(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_killed_recorder_leaves_what_it_had_sampled(tmp_path: Path) -> None:
             time.sleep(0.2)
         before = _samples(path)
         os.killpg(recorder.pid, signal.SIGKILL)
-    found = load(path)
+    found = load_recording(path)
     assert len(found.stack) >= before >= 30
     assert INTERRUPTED in found.summary.notes
     assert found.options["rate"] == "199.0"
@@ -287,9 +287,9 @@ def test_saved_recording_gives_the_output_that_was_written_beside_it(tmp_path: P
     done = pyprof("record", "-t", "-o", str(out), *saved, "--", sys.executable, "-c", busy)
     assert f"pyprof: wrote {path}" in done.stderr
     assert pyprof("report", str(path), "-t", "-f", "collapsed").stdout == out.read_text() != ""
-    assert load(path).labels == {"env": "prod"}
+    assert load_recording(path).labels == {"env": "prod"}
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.collapsed", "a.pyprof"]
 
 
 def _samples(path: Path) -> int:
-    return len(load(path).stack) if path.exists() else 0
+    return len(load_recording(path).stack) if path.exists() else 0

@@ -14,7 +14,7 @@ from pyprof.model.markers import cut_mark
 from pyprof.model.merge import merge
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.query import queried
+from pyprof.recording.query import open_query
 from pyprof.records import replace
 from tests.exporters.profiles import LIBC, PERIOD_NS, STRIPPED, Builder, code, golden, marker
 from tests.recording.support import stored
@@ -57,7 +57,7 @@ def recording(profile: Profile, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def rows(recording: Path, start: str) -> list[tuple[Any, ...]]:
     """Return the rows of the query whose description starts with this text."""
     (query,) = (query for what, query in QUERIES if what.startswith(start))
-    with queried(recording) as database:
+    with open_query(recording) as database:
         return database.execute(query).fetchall()
 
 
@@ -67,14 +67,14 @@ def test_every_query_of_the_page_was_found() -> None:
 
 @pytest.mark.parametrize(("what", "query"), QUERIES, ids=[what for what, _ in QUERIES])
 def test_query_of_the_page_gives_rows(what: str, query: str, recording: Path) -> None:
-    with queried(recording) as database:
+    with open_query(recording) as database:
         assert database.execute(query).fetchall(), what
 
 
 def test_functions_that_cost_most_are_those_of_the_profile(profile: Profile, recording: Path) -> None:
     """Compare functions, including inlined ones. Names that a table cannot show are left out."""
     costs = [cost for cost in profile.top(40, by="total") if cost.name.isprintable()]
-    with queried(recording) as database:
+    with open_query(recording) as database:
         own, total = (QUERIES[nth][1].replace("LIMIT 10", "") for nth in range(2))
         owns, totals = dict(database.execute(own)), dict(database.execute(total))
     assert owns["std::min(int, int)"] == PERIOD_NS / 1e6

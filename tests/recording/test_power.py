@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.recording.reader import INTERRUPTED, load
+from pyprof.recording.reader import INTERRUPTED, load_recording
 from tests.exporters.profiles import golden
 from tests.recording.disk import Disk, calls, whole
 
@@ -63,7 +63,7 @@ def test_power_cut_at_any_moment_leaves_all_that_was_kept(tmp_path: Path) -> Non
             kept, written = kept + (call.texts == (b"kept",)), call.texts == (b"written",)
         for _ in range(CUTS if kept else 0):
             disk.left(rng, left)
-            found, looks = load(path), looks + 1
+            found, looks = load_recording(path), looks + 1
             parts = kept - 2  # no part precedes the first acknowledgement, and the first part has no samples
             assert len(found.stack) >= len(profile.stack) * min(parts, 4) // 4, call
             assert not written or INTERRUPTED not in found.summary.notes

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import pyprof
-from pyprof.exporters.registry import names
+from pyprof.exporters.registry import format_names
 from pyprof.model.markers import NOT_SAMPLED, Mark, MarkKind, cut_mark
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.query import queried
-from pyprof.recording.reader import load
+from pyprof.recording.query import open_query
+from pyprof.recording.reader import load_recording
 from pyprof.recording.schema import VERSION
 from pyprof.records import field_names, replace
 from tests.exporters.profiles import Builder, code, golden, marker, profiles
@@ -38,12 +38,12 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
     n = len(profile.stack)
     gaps = tuple((profile.start_ns + begin, profile.start_ns + begin + 7) for begin in (10, 1000))
     profile = replace(profile, state=np.arange(n, dtype=np.int32), cpu=np.arange(n, dtype=np.int32) - 1, gaps=gaps)
-    assert_same(load(stored(profile, tmp_path)), profile)
+    assert_same(load_recording(stored(profile, tmp_path)), profile)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", format_names())
 def test_every_output_comes_back(name: str, tmp_path: Path) -> None:
-    assert export(name, load(stored(golden(), tmp_path)), THREADS) == export(name, golden(), THREADS)
+    assert export(name, load_recording(stored(golden(), tmp_path)), THREADS) == export(name, golden(), THREADS)
 
 
 def test_what_markers_say_comes_back(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_markers_say_comes_back(tmp_path: Path) -> None:
     builder = Builder()
     for mark in marks:
         builder.sample(builder.node([replace(marker(mark.title), mark=mark), code("f")]))
-    found = load(stored(builder.build(), tmp_path))
+    found = load_recording(stored(builder.build(), tmp_path))
     assert [frame.mark for frame in found.frames if frame.kind == FrameKind.MARKER] == marks
 
 
@@ -59,7 +59,7 @@ def test_what_markers_say_comes_back(tmp_path: Path) -> None:
 @given(profiles())
 def test_any_profile_comes_back(profile: Profile) -> None:
     with TemporaryDirectory() as folder:
-        assert_same(load(stored(profile, Path(folder))), profile)
+        assert_same(load_recording(stored(profile, Path(folder))), profile)
 
 
 def test_samples_of_several_seconds_are_windows_and_come_back_in_time_order(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_samples_of_several_seconds_are_windows_and_come_back_in_time_order(tmp_
     gaps = np.arange(len(profile.stack), dtype=np.int64)[::-1] * 400_000_000
     spread = replace(profile, time_ns=profile.start_ns - 500_000_000 + gaps)
     path = stored(spread, tmp_path)
-    found = load(path)
+    found = load_recording(path)
     np.testing.assert_array_equal(found.time_ns, spread.time_ns[::-1])
     np.testing.assert_array_equal(found.stack, spread.stack[::-1])
 
@@ -81,13 +81,13 @@ def test_library_loads_a_recording(tmp_path: Path) -> None:
 def test_whole_number_where_others_have_a_fraction_comes_back(tmp_path: Path) -> None:
     """Store an integer rate, as from pyprof.record(pid, rate=199)."""
     summary = replace(golden().summary, rate_wanted=199)
-    assert load(stored(replace(golden(), summary=summary), tmp_path)).summary == summary
+    assert load_recording(stored(replace(golden(), summary=summary), tmp_path)).summary == summary
 
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
 def test_file_of_each_version_is_read(version: int) -> None:
     """Read files that the first release of each version wrote."""
-    found = load(FIXTURES / f"version-{version}.pyprof")
+    found = load_recording(FIXTURES / f"version-{version}.pyprof")
     assert export("collapsed", found, THREADS) == export("collapsed", golden(), THREADS)
     assert {frame.trust for frame in found.frames} >= {Trust.CONTEXT, Trust.EH_FRAME, Trust.FP}
 
@@ -95,10 +95,10 @@ def test_file_of_each_version_is_read(version: int) -> None:
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
 def test_query_has_the_same_rows_whichever_version_the_file_has(version: int) -> None:
     question = "SELECT f.name, count(*) FROM stack_frames s JOIN frame_names f USING (frame) GROUP BY 1 ORDER BY 1"
-    with queried(FIXTURES / f"version-{version}.pyprof") as database:
+    with open_query(FIXTURES / f"version-{version}.pyprof") as database:
         found = database.execute(question).fetchall()
     assert len(found) > 5
-    with queried(FIXTURES / f"version-{VERSION}.pyprof") as database:
+    with open_query(FIXTURES / f"version-{VERSION}.pyprof") as database:
         assert found == database.execute(question).fetchall()
 
 
@@ -111,10 +111,10 @@ def test_recording_whose_log_was_left_beside_it_is_read_with_it(tmp_path: Path) 
         left.write_bytes(path.read_bytes())
         Path(f"{left}-wal").write_bytes(Path(f"{path}-wal").read_bytes())
     before = sorted(tmp_path.iterdir())
-    assert load(left).title == "in the log"
+    assert load_recording(left).title == "in the log"
     assert sorted(tmp_path.iterdir()) == before
     Path(f"{left}-wal").unlink()
-    assert load(left).title == golden().title
+    assert load_recording(left).title == golden().title
 
 
 KEPT = {

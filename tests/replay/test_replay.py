@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.errors import FormatError
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from tests.recording.support import stored
 from tests.replay.expected import EXPECTED, as_text
 from tests.replay.playing import LOGS, profiles, unpacked, written
@@ -30,7 +30,7 @@ def test_saved_recording_gives_the_same_outputs(name: str, tmp_path: Path) -> No
     with unpacked(log) as files:
         for view, profile in profiles(log, files):
             played |= written(view, profile)
-            kept |= written(view, load(stored(profile, tmp_path)))
+            kept |= written(view, load_recording(stored(profile, tmp_path)))
     assert kept == played
     found = as_text(played)
     expected = (EXPECTED / f"{name}.txt").read_text()

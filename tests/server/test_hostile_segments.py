@@ -10,7 +10,7 @@ import pytest
 from pyprof.agent.segments import SegmentName
 from pyprof.errors import FormatError
 from pyprof.exporters.base import ExportOptions
-from pyprof.importers.builder import About, Builder, named
+from pyprof.importers.builder import About, Builder, function_frame
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
@@ -30,10 +30,10 @@ FILE = ModuleInfo("/bin/checkout", "beef", 0, 1 << 30, 0, True, True)
 
 def profile(stacks: list[list[Frame]], labels: Labels = (), kinds: tuple[ValueType, ...] = KINDS) -> Profile:
     builder = Builder()
-    builder.module(FILE)
+    builder.add_module(FILE)
     thread = ThreadInfo(1, 1, "t", "p", labels=labels)
     for frames in stacks:
-        builder.sample(builder.stack([builder.frame(each) for each in frames]), (1,) * len(kinds), thread)
+        builder.add_sample(builder.add_stack([builder.add_frame(each) for each in frames]), (1,) * len(kinds), thread)
     return builder.build(About("checkout", kinds, ""))
 
 
@@ -53,7 +53,7 @@ def test_window_whose_values_or_time_would_be_too_much_with_others_is_refused() 
 
 
 def calls(*names: str) -> list[Frame]:
-    return [named(name) for name in names]
+    return [function_frame(name) for name in names]
 
 
 def test_stacks_of_more_calls_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ def test_files_that_each_stack_names_count_as_letters(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rows, "_MOST_LETTERS", 20_000)
     builder = Builder()
     for at in range(10):
-        module = builder.module(ModuleInfo(f"/{at}{'x' * 1000}", "", at << 20, (at + 1) << 20, 0, False, False))
+        module = builder.add_module(ModuleInfo(f"/{at}{'x' * 1000}", "", at << 20, (at + 1) << 20, 0, False, False))
         frame = Frame(FrameKind.NATIVE, at << 20, at << 20, 0, module, (), Trust.CONTEXT, "f")
-        builder.sample(builder.stack([builder.frame(frame)]), (1, 1))
+        builder.add_sample(builder.add_stack([builder.add_frame(frame)]), (1, 1))
     with pytest.raises(FormatError, match="20,000 letters"):
         read(builder.build(About("checkout", KINDS, "")))
 
@@ -102,10 +102,10 @@ def test_long_labels_and_label_sets_beyond_the_limit_are_left_out() -> None:
     assert list(read(profile([calls("main")], (("a", "b" * 1000),))).labels.values()) == [(("a", "b" * 1000),)]
     assert list(read(profile([calls("main")], (("a", "b" * 1001),))).labels.values()) == [()]
     builder = Builder()
-    stack = builder.stack([builder.frame(named("main"))])
+    stack = builder.add_stack([builder.add_frame(function_frame("main"))])
     for at in range(50):
         labels = tuple((f"{key:02}", f"{at}{'v' * 900}") for key in range(60))
-        builder.sample(stack, (1, 1), ThreadInfo(1, 1, "t", "p", labels=labels))
+        builder.add_sample(stack, (1, 1), ThreadInfo(1, 1, "t", "p", labels=labels))
     with pytest.raises(FormatError, match="letters together"):
         read(builder.build(About("checkout", KINDS, "")))
 

@@ -22,7 +22,7 @@ import uvicorn
 from pyprof.agent.spool import SpoolSegment
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
-from pyprof.importers.builder import About, Builder, named
+from pyprof.importers.builder import About, Builder, function_frame
 from pyprof.model.profile import ThreadInfo, ValueType
 from pyprof.server import header_timeout, ingest_process
 from pyprof.server.access import Refused
@@ -60,9 +60,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def labelled(service: str, count: int, at: int = 0) -> SpoolSegment:
     """Return a window with this many values of a label."""
     builder = Builder()
-    stack = builder.stack([builder.frame(named("main"))])
+    stack = builder.add_stack([builder.add_frame(function_frame("main"))])
     for value in range(count):
-        builder.sample(stack, (1, 5), ThreadInfo(1, 1, "t", "p", labels=(("request", f"{at}-{value}"),)))
+        builder.add_sample(stack, (1, 5), ThreadInfo(1, 1, "t", "p", labels=(("request", f"{at}-{value}"),)))
     end_ns = time.time_ns() // 10**9 * 10**9 - at * 10**9
     return segment(builder.build(About("x", KINDS, "")), service, end_ns)
 
@@ -152,15 +152,18 @@ LONG = " with a long name" * 30
 def large(service: str, count: int = 20_000) -> SpoolSegment:
     """Return a window with this many stacks, several times more than the server process parses itself."""
     builder = Builder()
-    main = builder.frame(named("main"))
+    main = builder.add_frame(function_frame("main"))
     for at in range(count):
-        builder.sample(builder.stack([main, builder.frame(named(f"a function that is number {at}" + LONG))]), (1, 5))
+        builder.add_sample(
+            builder.add_stack([main, builder.add_frame(function_frame(f"a function that is number {at}" + LONG))]),
+            (1, 5),
+        )
     return segment(builder.build(About("x", KINDS, "")), service, time.time_ns() // 10**9 * 10**9)
 
 
 def test_large_body_is_read_elsewhere_and_counts_like_others(server: Served) -> None:
     sent = large("huge")
-    assert pprof.stated_size(sent.data) > 8 << 20
+    assert pprof.read_stated_size(sent.data) > 8 << 20
     assert [server.push(sent).status for _ in range(2)] == [200, 409]
     server.until_indexed(1, service="huge")
     (found,) = server.question("services", service="huge").json()["services"]
@@ -190,7 +193,7 @@ def test_large_bodies_are_read_by_another_process_that_comes_after_others(bodies
     assert bodies.call(True, os.getpid) == reader
     assert bodies.call(True, os.nice, 0) == min(ours + 19, 19)
     with pytest.raises(FormatError, match="gzip"):
-        bodies.call(True, pprof.inflated, b"\x1f\x8bxyz")
+        bodies.call(True, pprof.inflate, b"\x1f\x8bxyz")
     assert bodies.call(True, os.getpid) == reader
 
 

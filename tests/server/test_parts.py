@@ -30,7 +30,7 @@ from tests.server.serving import name_of, windows
 
 
 def test_frame_as_a_text_says_all_that_a_segment_says() -> None:
-    profile = pprof.read(windows("x", 1)[0].data, "x")
+    profile = pprof.read_pprof(windows("x", 1)[0].data, "x")
     texts = [text_of(frame, profile.modules) for frame in profile.frames]
     assert len(set(texts)) == len(texts) > 10
     for frame, text in zip(profile.frames, texts, strict=True):
@@ -55,7 +55,7 @@ def test_two_stacks_have_one_hash_only_if_they_are_equal(one: list[str], other: 
 
 
 def test_name_with_dividing_characters_stays_one_name() -> None:
-    frame = pprof.read(windows("x", 1)[0].data, "x").frames[0]
+    frame = pprof.read_pprof(windows("x", 1)[0].data, "x").frames[0]
     odd = replace(frame, title="a\x1fb\x1ec\x1dd\0e", module=-1)
     assert frame_of(text_of(odd, ()), -1).title == "a?b?c?d?e"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.exporters.protobuf import data
+from pyprof.exporters.protobuf import encode_data
 from pyprof.records import replace
 from pyprof.server.receiving import ForeignPush
 from tests.exporters.profiles import golden
@@ -38,8 +38,8 @@ def series(service: str, pprof: bytes, within: bool = False) -> bytes:
 
 
 def message(service: str) -> bytes:
-    pair = data(1, b"service_name") + data(2, service.encode())
-    return data(2, data(1, data(1, pair)) + data(2, data(1, PPROF)))
+    pair = encode_data(1, b"service_name") + encode_data(2, service.encode())
+    return encode_data(2, encode_data(1, encode_data(1, pair)) + encode_data(2, encode_data(1, PPROF)))
 
 
 PUSHES = {

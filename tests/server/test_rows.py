@@ -12,8 +12,8 @@ import pytest
 
 from pyprof.agent.segments import SegmentName
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.protobuf import data, number
-from pyprof.importers.builder import About, Builder, WorkLimit, WorkLimitExceeded, named
+from pyprof.exporters.protobuf import encode_data, encode_number
+from pyprof.importers.builder import About, Builder, WorkLimit, WorkLimitExceeded, function_frame
 from pyprof.importers.pprof import _Reader
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
@@ -82,15 +82,15 @@ def of_files(*paths: str, turn: int) -> Profile:
     """
     builder = Builder()
     for path in paths:
-        builder.module(ModuleInfo(path, path[1:].encode().hex(), 0x1000, 0x9000, 0, True, True))
+        builder.add_module(ModuleInfo(path, path[1:].encode().hex(), 0x1000, 0x9000, 0, True, True))
     lines = {path: Line(f"of {path}", f"of {path}", 0, None, 0) for path in paths}
     frames = [
-        builder.frame(
+        builder.add_frame(
             Frame(FrameKind.NATIVE, pc, pc, pc - 0x1000, number, (lines[path],), Trust.EH_FRAME, f"of {path}")
         )
         for pc, number, path in sorted((0x2000 + len(path), number, path) for number, path in enumerate(paths))
     ]
-    builder.sample(builder.stack(frames[turn:] + frames[:turn]), (1, 10))
+    builder.add_sample(builder.add_stack(frames[turn:] + frames[:turn]), (1, 10))
     return builder.build(About("x", (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), "", NOW, 1000))
 
 
@@ -124,11 +124,21 @@ def test_frames_that_are_known_are_those_of_their_file_whatever_number_it_has() 
 def test_frame_that_needs_much_memory_is_not_remembered(lines: int) -> None:
     """Read frames with large evidence or many lines, of which a tenant may send a new one each time."""
     evidence = bytes(0 if lines else 1 << 17)
-    location = number(1, 1) + number(2, 1) + data(4, number(1, 1)) * lines + data(1000, data(9, evidence))
-    texts = [data(6, text) for text in (b"", b"cpu", b"nanoseconds", b"f", b"/bin/f")]
-    tables = [data(3, number(1, 1) + number(3, 1 << 40) + number(5, 4)), data(5, number(1, 1) + number(2, 3))]
-    sample = data(2, data(1, b"\1") + data(2, b"\5"))
-    found = b"".join([data(1, number(1, 1) + number(2, 2)), sample, *tables, data(4, location), *texts])
+    location = (
+        encode_number(1, 1)
+        + encode_number(2, 1)
+        + encode_data(4, encode_number(1, 1)) * lines
+        + encode_data(1000, encode_data(9, evidence))
+    )
+    texts = [encode_data(6, text) for text in (b"", b"cpu", b"nanoseconds", b"f", b"/bin/f")]
+    tables = [
+        encode_data(3, encode_number(1, 1) + encode_number(3, 1 << 40) + encode_number(5, 4)),
+        encode_data(5, encode_number(1, 1) + encode_number(2, 3)),
+    ]
+    sample = encode_data(2, encode_data(1, b"\1") + encode_data(2, b"\5"))
+    found = b"".join(
+        [encode_data(1, encode_number(1, 1) + encode_number(2, 2)), sample, *tables, encode_data(4, location), *texts]
+    )
     book = StoredStackCache()
     for _ in range(2):
         made = rows_of("default", SegmentName.new("checkout", NOW), found, book, lends=True)
@@ -139,9 +149,9 @@ def test_frame_that_needs_much_memory_is_not_remembered(lines: int) -> None:
 
 def test_deep_stack_of_many_threads_is_one() -> None:
     builder = Builder()
-    deep = builder.stack([builder.frame(named(f"f{each}" + "x" * 1000)) for each in range(400)])
+    deep = builder.add_stack([builder.add_frame(function_frame(f"f{each}" + "x" * 1000)) for each in range(400)])
     for tid in range(1000):
-        builder.sample(deep, (1, 10), ThreadInfo(1, tid, "t", "p"))
+        builder.add_sample(deep, (1, 10), ThreadInfo(1, tid, "t", "p"))
     kinds = (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
     profile = builder.build(About("x", kinds, "", NOW, 1000))
     assert rows(profile, StoredStackCache(), options=ExportOptions()).counts.tolist() == [1000]
@@ -352,8 +362,8 @@ def test_windows_during_an_insert_wait_for_the_next_one_and_all_are_stored(
 
 def test_stack_that_is_very_deep_has_its_outermost_frames() -> None:
     builder = Builder()
-    frames = [builder.frame(named(f"f{depth}")) for depth in range(2005)]
-    builder.sample(builder.stack(frames), (1, 5))
+    frames = [builder.add_frame(function_frame(f"f{depth}")) for depth in range(2005)]
+    builder.add_sample(builder.add_stack(frames), (1, 5))
     about = About("x", (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), "", 1, 1)
     found = rows(builder.build(about), StoredStackCache())
     (texts,) = (found.book.frames(number) for number in found.stacks.tolist())

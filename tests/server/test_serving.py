@@ -90,7 +90,7 @@ def test_segment_sent_twice_counts_once(server: Served) -> None:
 
 
 def test_profile_is_the_windows_together_with_how_each_frame_was_found(server: Served, tmp_path: Path) -> None:
-    expected = pprof.read(windows("checkout", 1)[0].data, "checkout")
+    expected = pprof.read_pprof(windows("checkout", 1)[0].data, "checkout")
     for format in ("pprof", "recording"):
         answer = server.question("profile", service="checkout", format=format)
         path = tmp_path / ("x.pb.gz" if format == "pprof" else "x.pyprof")

@@ -29,7 +29,7 @@ def unnamed() -> Profile:
     """Return a profile whose plugin has no names, has a build ID, and is mapped from its third page on."""
     found = marked()
     plugin = replace(found.modules[2], build_id=BUILD, offset=0x2000)
-    return pprof.read(segment(replace(found, modules=(*found.modules[:2], plugin)), "x", 10**18).data, "x")
+    return pprof.read_pprof(segment(replace(found, modules=(*found.modules[:2], plugin)), "x", 10**18).data, "x")
 
 
 def named(files: SymbolFiles, tenant: str = "one") -> dict[str, Frame]:

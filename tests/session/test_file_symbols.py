@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.cpython.locate import WANTED, candidates
-from pyprof.interpreters.symbols import FoundSymbols, KnownSymbols, Symbol, anchor, read_symbols
+from pyprof.interpreters.cpython.locate import WANTED, list_candidates
+from pyprof.interpreters.symbols import FoundSymbols, KnownSymbols, Symbol, find_anchor, read_symbols
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import ImageStore
 from pyprof.records import replace
@@ -42,7 +42,7 @@ def here() -> AddressSpace:
 def test_answer_is_what_reading_the_files_here_gives(ends: tuple[Channel, Channel], here: AddressSpace) -> None:
     ours, theirs = ends
     answer_questions(theirs, lambda: None)
-    modules = [module for module in candidates(here) if module.mappings]
+    modules = [module for module in list_candidates(here) if module.mappings]
     found = AskedSymbols(ours, lambda space: None, Diagnostics())(here, modules, WANTED)
     assert found == read_symbols(ImageStore(Diagnostics()), here, modules, WANTED)
     assert found[-1]
@@ -50,7 +50,7 @@ def test_answer_is_what_reading_the_files_here_gives(ends: tuple[Channel, Channe
 
 
 def test_file_is_asked_about_once_and_is_found_again_elsewhere(here: AddressSpace) -> None:
-    module = next(module for module in here.modules if module.has_file and anchor(module))
+    module = next(module for module in here.modules if module.has_file and find_anchor(module))
     found = FoundSymbols((Symbol(b"_PyRuntime", module.start + 16, 7),), (module.start + 32, 8))
     asked: list[AddressSpace] = []
 
@@ -63,13 +63,13 @@ def test_file_is_asked_about_once_and_is_found_again_elsewhere(here: AddressSpac
         module, mappings=tuple(replace(each, start=each.start + by, end=each.end + by) for each in module.mappings)
     )
     moved = FoundSymbols((Symbol(b"_PyRuntime", module.start + 16 + by, 7),), (module.start + 32 + by, 8))
-    assert known.first(here, [module], WANTED) == (module, found)
-    assert known.first(here, [elsewhere], WANTED) == (elsewhere, moved)
+    assert known.find_first(here, [module], WANTED) == (module, found)
+    assert known.find_first(here, [elsewhere], WANTED) == (elsewhere, moved)
     assert asked == [here]
 
 
 def test_file_that_is_mapped_everywhere_is_asked_about_at_a_few_places(here: AddressSpace) -> None:
-    module = next(module for module in here.modules if module.has_file and anchor(module))
+    module = next(module for module in here.modules if module.has_file and find_anchor(module))
     copies = [
         replace(
             module, mappings=tuple(replace(each, start=each.start + at, end=each.end + at) for each in module.mappings)
@@ -82,7 +82,7 @@ def test_file_that_is_mapped_everywhere_is_asked_about_at_a_few_places(here: Add
         asked.extend(modules)
         return [None] * len(modules)
 
-    assert KnownSymbols(read).first(here, [*copies, here.modules[-1]], WANTED) is None
+    assert KnownSymbols(read).find_first(here, [*copies, here.modules[-1]], WANTED) is None
     assert 1 < len(asked) < 10
     assert asked[-1] == here.modules[-1]
 

@@ -112,7 +112,7 @@ class Churn:
         self._now = {info.key for info in infos}
         self._infos |= {info.key: info for info in infos}
         self._diagnostics.problem(f"{self._library}.{number}", Problem("is only here to be forgotten"))
-        code = self._book.add(
+        code = self._book.add_code(
             PythonCode(f"f{number}", f"C.f{number}", f"{number}.py", 1, LineTableFormat.LOCATIONS, b"")
         )
         chain = Chain((Run(0, (FunctionPlace(code, 0),)),), SampleState.INTERPRETED, "", (), marked=False)
@@ -155,10 +155,10 @@ class Measured:
 
     path: Path
 
-    def journal(self, beginning: JournalBeginning, number: int) -> None:
+    def open_journal(self, beginning: JournalBeginning, number: int) -> None:
         """Return no journal."""
 
-    def take(self, profile: Profile, number: int) -> None:
+    def receive_profile(self, profile: Profile, number: int) -> None:
         assert len(profile.threads) == THREADS
         titles = {frame.title for frame in profile.frames}
         assert any("answer" in title for title in titles)

@@ -25,10 +25,10 @@ class Taking:
 
     taken: list[tuple[int, Profile]] = field(default_factory=list)
 
-    def journal(self, *_: object) -> None:
+    def open_journal(self, *_: object) -> None:
         return None
 
-    def take(self, profile: Profile, number: int) -> None:
+    def receive_profile(self, profile: Profile, number: int) -> None:
         self.taken.append((number, profile))
 
 
@@ -50,11 +50,11 @@ def test_windows_are_a_tenth_of_the_time_within_bounds() -> None:
 def test_files_that_are_too_old_go_but_never_the_newest(tmp_path: Path) -> None:
     kept = Kept(str(tmp_path), 100)
     for nth in range(4):
-        kept.take(window(nth), nth)
+        kept.receive_profile(window(nth), nth)
     assert names(tmp_path) == [0, 1, 2, 3]
     for nth, age_s in enumerate((400, 101, 90, 400)):
         os.utime(tmp_path / f"{nth:08}.pyprof", times=(0, time.time() - age_s))
-    kept.take(window(3), 3)
+    kept.receive_profile(window(3), 3)
     assert names(tmp_path) == [2, 3]
 
 
@@ -62,9 +62,9 @@ def test_oldest_files_go_where_the_folder_is_too_large(tmp_path: Path) -> None:
     size = len(export("recording", golden()))
     kept = Kept(str(tmp_path), 1e6, size * 3)
     for nth in range(5):
-        kept.take(golden(), nth)
+        kept.receive_profile(golden(), nth)
     assert names(tmp_path) == [2, 3, 4]
-    Kept(str(tmp_path), 1e6, 1).take(golden(), 5)
+    Kept(str(tmp_path), 1e6, 1).receive_profile(golden(), 5)
     assert names(tmp_path) == [5]
 
 
@@ -72,15 +72,15 @@ def test_what_is_written_out_is_the_last_part_and_stays_kept(tmp_path: Path) -> 
     last_s = golden().duration_ns / 1e9 * 1.5
     kept, to = Kept(str(tmp_path), last_s), Taking()
     for nth in range(2):
-        kept.take(window(nth), nth)
-    WrittenOut(kept, to, 7).take(window(2), 2)
+        kept.receive_profile(window(nth), nth)
+    WrittenOut(kept, to, 7).receive_profile(window(2), 2)
     ((number, found),) = to.taken
     assert number == 7
     assert found.duration_ns == round(last_s * 1e9)
     assert found.start_ns + found.duration_ns == window(2).start_ns + golden().duration_ns
     assert len(found.stack) == len(golden().stack)
     assert names(tmp_path) == [0, 1, 2]
-    LastOne(kept, to, 8).take(window(3), 3)
+    LastOne(kept, to, 8).receive_profile(window(3), 3)
     assert [number for number, _ in to.taken] == [7, 8]
     assert not tmp_path.exists()
 
@@ -90,7 +90,7 @@ def test_file_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
     (tmp_path / "00000000.pyprof").write_bytes(b"broken")
     with pytest.raises(RecordingError, match="no recording"):
         kept.together()
-    kept.take(golden(), 1)
+    kept.receive_profile(golden(), 1)
     found = kept.together()
     assert export("collapsed", found, THREADS) == export("collapsed", golden(), THREADS)
     assert UNREADABLE in found.summary.notes

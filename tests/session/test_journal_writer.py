@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 class Parts(list[JournalPart]):
     """A journal that stores its parts in a list."""
 
-    def add(self, part: JournalPart) -> None:
+    def add_part(self, part: JournalPart) -> None:
         self.append(part)
 
     def close(self) -> None: ...

@@ -15,7 +15,7 @@ import pytest
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.merge import Evaluators, merge
+from pyprof.interpreters.merge import Evaluators, merge_chain
 from pyprof.model.arch_x86 import X86_64
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace
@@ -145,9 +145,9 @@ class Fixed(Evaluators):
         super().__init__(lambda pc, exact: ((at := (pc if exact else pc - 1) & ~0xFF), at + 0x100))
         self.told: Counter[int] = Counter()
         for function in known:
-            super().learn(function, True)
+            super().learn_function(function, True)
 
-    def learn(self, pc: int, exact: bool, weight: int = 1) -> None:
+    def learn_function(self, pc: int, exact: bool, weight: int = 1) -> None:
         self.told[(pc if exact else pc - 1) & ~0xFF] += weight
 
     def learn_symbols(self, pcs: tuple[int, ...]) -> None:
@@ -184,7 +184,7 @@ class Made:
         for lane, chain in batch.chains.items():
             part = slice(int(walk.start[lane]), int(walk.start[lane + 1]))
             pc, sp, exact = walk.pc[part].tolist(), walk.sp[part].tolist(), walk.exact[part].tolist()
-            found = merge(pc, sp, exact, StackEnd(walk.end[lane]), chain, self.known)
+            found = merge_chain(pc, sp, exact, StackEnd(walk.end[lane]), chain, self.known)
             merged[lane] = tuple((at, tuple(map(self.settled, each))) for at, each in found.inserts), found.mark
             states[lane] = chain.state | found.reasons
         self.merges += len(batch.chains)

@@ -137,10 +137,10 @@ class Numbers:
 
     folder: Path
 
-    def journal(self, beginning: JournalBeginning, number: int) -> None:
+    def open_journal(self, beginning: JournalBeginning, number: int) -> None:
         """Return no journal."""
 
-    def take(self, profile: Profile, number: int) -> None:
+    def receive_profile(self, profile: Profile, number: int) -> None:
         (self.folder / f"{number} {seen(profile)}").touch()
         if number == 1:
             raise OutputError("enough")

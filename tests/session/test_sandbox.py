@@ -86,7 +86,7 @@ def outcomes(victim: int, confined: bool) -> dict[str, int]:
                     found[name] = 0
                 except OSError as error:
                     found[name] = error.errno or -1
-            said = procfs.parse_status(box.keeper.about(os.getpid(), "status"))
+            said = procfs.parse_status(box.keeper.read_status(os.getpid(), "status"))
             found["uid"], found["filter"] = int(said["Uid"].split()[1]), int(said["Seccomp"])
             found["rights"] = int(said["CapEff"], 16)
             os.write(given, json.dumps(found).encode())
@@ -155,8 +155,8 @@ def test_keeper_forgets_processes_that_have_ended_once_there_are_many(
     ended = [f"/proc/{pid}/root" for pid in range(1 << 23, (1 << 23) + 100)]  # above the kernel's maximum pid
     for root in ("/", *ended):
         opener.notify(KnownProcess(victim if root == "/" else int(root.split("/")[2]), root))
-        os.close(opener.memory(victim, "maps"))
-    known = [root for root in ended if opener.root(root)[1] is not None]
+        os.close(opener.open_memory(victim, "maps"))
+    known = [root for root in ended if opener.describe_root(root)[1] is not None]
     assert known == ended[-len(known) :]
     assert 0 < len(known) < 12
 
@@ -174,15 +174,15 @@ def test_broker_opens_a_cores_files_in_user_folders_and_public_object_files(
     tmp_path.chmod(0o700)
     opener.notify(KnownFiles((str(tmp_path / "core"),)))
     opener.notify(KnownFolder(str(root)))
-    for way in (opener.named, opener.regular):
+    for way in (opener.open_named, opener.open_regular):
         for path in (SECRET, f"{root}/../out", f"{root}/lib/out", f"{tmp_path}/out"):
             with pytest.raises(OSError, match=r"denied|No such"):
                 way(path)
     for fd in (
-        opener.named(f"{root}/lib/own"),
-        opener.below(str(root), "/lib/own", None, True),
-        opener.named(os.path.realpath("/usr/bin/python3")),
-        opener.regular(str(tmp_path / "core")),
+        opener.open_named(f"{root}/lib/own"),
+        opener.open_below(str(root), "/lib/own", None, True),
+        opener.open_named(os.path.realpath("/usr/bin/python3")),
+        opener.open_regular(str(tmp_path / "core")),
     ):
         assert os.read(fd, 4)
         os.close(fd)
@@ -198,29 +198,29 @@ def test_keeper_opens_by_the_rights_of_the_target_and_object_files_of_everybody(
     opener.notify(KnownFiles((str(tmp_path / "own"),)))
     program = os.path.realpath("/usr/bin/python3")
     for way in (
-        lambda: opener.below(root, SECRET, None, True),
-        lambda: opener.below(root, SECRET, Opener().root("/proc/1/root")[1], True),
-        lambda: opener.below("", SECRET, None, True),
-        lambda: opener.below("", "/etc/passwd", None, True),
-        lambda: opener.below("/proc/1/root", "/etc/passwd", None, True),
-        lambda: opener.below("/", SECRET, Opener().root("/proc/1/root")[1], True),
-        lambda: opener.named(SECRET),
-        lambda: opener.program(os.getpid()),  # a process that may be traced but is not recorded
-        lambda: opener.mapped(os.getpid(), 0x1000, 0x2000),
-        lambda: opener.memory(os.getpid(), "mem"),
-        lambda: opener.memory(victim, "environ"),
-        lambda: opener.about(victim, "environ"),
-        lambda: opener.about(1, "status"),
+        lambda: opener.open_below(root, SECRET, None, True),
+        lambda: opener.open_below(root, SECRET, Opener().describe_root("/proc/1/root")[1], True),
+        lambda: opener.open_below("", SECRET, None, True),
+        lambda: opener.open_below("", "/etc/passwd", None, True),
+        lambda: opener.open_below("/proc/1/root", "/etc/passwd", None, True),
+        lambda: opener.open_below("/", SECRET, Opener().describe_root("/proc/1/root")[1], True),
+        lambda: opener.open_named(SECRET),
+        lambda: opener.open_program(os.getpid()),  # a process that may be traced but is not recorded
+        lambda: opener.open_mapped(os.getpid(), 0x1000, 0x2000),
+        lambda: opener.open_memory(os.getpid(), "mem"),
+        lambda: opener.open_memory(victim, "environ"),
+        lambda: opener.read_status(victim, "environ"),
+        lambda: opener.read_status(1, "status"),
     ):
         with pytest.raises(PermissionError):
             way()
     for fd in (
-        opener.below(root, "/etc/passwd", None, True),
-        opener.below("", program, None, True),
-        opener.below("/", "/etc/passwd", Opener().root(root)[1], True),
-        opener.named(str(tmp_path / "own")),
-        opener.program(victim),
-        opener.memory(victim, "maps"),
+        opener.open_below(root, "/etc/passwd", None, True),
+        opener.open_below("", program, None, True),
+        opener.open_below("/", "/etc/passwd", Opener().describe_root(root)[1], True),
+        opener.open_named(str(tmp_path / "own")),
+        opener.open_program(victim),
+        opener.open_memory(victim, "maps"),
     ):
         assert os.read(fd, 4)
         os.close(fd)
@@ -239,14 +239,14 @@ def test_broker_opens_object_files_of_an_ended_target_but_no_core_files(tmp_path
     (tmp_path / "text").write_text("no object file, which is long enough for a header")
     opener = GuardedOpener(os.getpid())
     with pytest.raises(PermissionError):
-        opener.below("", str(program), None, True)
+        opener.open_below("", str(program), None, True)
     with subprocess.Popen(["/bin/sleep", "100"]) as target:
         opener.notify(KnownProcess(target.pid, f"/proc/{target.pid}/root"))
         target.kill()
-    os.close(opener.below("", str(program), None, True))
+    os.close(opener.open_below("", str(program), None, True))
     for name in ("core", "text"):
         with pytest.raises(PermissionError):
-            opener.below("", str(tmp_path / name), None, True)
+            opener.open_below("", str(tmp_path / name), None, True)
 
 
 def test_file_broker_opens_all_object_files_and_no_core_files_for_a_core(tmp_path: Path) -> None:
@@ -255,11 +255,11 @@ def test_file_broker_opens_all_object_files_and_no_core_files_for_a_core(tmp_pat
     (tmp_path / "text").write_text("no object file, which is long enough for a header")
     opener = GuardedOpener(os.getpid())
     opener.notify(AnyObjectFile())
-    os.close(opener.named(str(tmp_path / "program")))
+    os.close(opener.open_named(str(tmp_path / "program")))
     if ROOT:
         for path in (SECRET, str(tmp_path / "text")):
             with pytest.raises(PermissionError):
-                opener.named(path)
+                opener.open_named(path)
 
 
 def test_default_confines_on_each_machine_whose_calls_can_be_filtered() -> None:
@@ -278,11 +278,11 @@ def test_keeper_opens_what_a_debuginfod_client_fetched(
     monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path))
     (tmp_path / "ab12").mkdir()
     (tmp_path / "ab12/debuginfo").write_bytes(b"lines")
-    fd = opener.fetched("ab12")
+    fd = opener.open_downloaded("ab12")
     assert os.read(fd, 8) == b"lines"
     os.close(fd)
     with pytest.raises(FileNotFoundError):
-        opener.fetched("cd34")
+        opener.open_downloaded("cd34")
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -133,10 +133,10 @@ class _Written:
 
     path: Path
 
-    def journal(self, beginning: JournalBeginning, number: int) -> None:
+    def open_journal(self, beginning: JournalBeginning, number: int) -> None:
         return None
 
-    def take(self, profile: Profile, number: int) -> None:
+    def receive_profile(self, profile: Profile, number: int) -> None:
         with self.path.open("a") as out:
             out.write(f"{number}: {profile.summary.samples > 0}\n")
 

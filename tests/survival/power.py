@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pyprof.errors import RecordingError
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from tests.support import need
 from tests.survival.recordings import Left, lacks, program
 
@@ -112,7 +112,7 @@ def _left(folder: Path, disk: Path, said: list[tuple[float, int, int]]) -> Left:
         (folder / name).unlink(missing_ok=True)
         _run("debugfs", "-R", f"dump /{name} {folder / name}", str(disk))
     try:
-        profile = load(folder / "a.pyprof")
+        profile = load_recording(folder / "a.pyprof")
     except (RecordingError, OSError) as error:
         return Left(0.0, 0, f"not read: {error}")
     grown = sorted({log for _, _, log in said})

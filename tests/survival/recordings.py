@@ -14,7 +14,7 @@ from pathlib import Path
 from pyprof.errors import RecordingError
 from pyprof.model.interpreter import SampleState
 from pyprof.model.profile import Profile
-from pyprof.recording.reader import INTERRUPTED, load
+from pyprof.recording.reader import INTERRUPTED, load_recording
 from tests.collectors.targets import LONGEST_S
 
 SOURCE = """\
@@ -102,7 +102,7 @@ def kill_recordings(folder: Path, kills: int, rng: random.Random) -> list[Left]:
         time.sleep(wait_s)
         at = killed(recorder)
         try:
-            profile = load(path)
+            profile = load_recording(path)
         except RecordingError as error:
             found.append(Left(0.0, 0, f"not read: {error.message}"))
             continue

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from tests.collectors.targets import LONGEST_S
 from tests.support import need
 from tests.survival.recordings import MOST_WAIT_S, begun, killed, lacks, program
@@ -26,11 +26,11 @@ def test_killed_recordings_have_lines_inlined_functions_and_counters(tmp_path: P
         path = tmp_path / f"{turn}.pyprof"
         recorder = begun(path, target)
         deadline = time.monotonic() + LONGEST_S
-        while (missing := lacks(before := load(path))) and time.monotonic() < deadline:
+        while (missing := lacks(before := load_recording(path))) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(rng.uniform(0, MOST_WAIT_S / 4))
         killed(recorder)
-        after = load(path)
+        after = load_recording(path)
         assert not missing
         assert not lacks(after)
         assert len(after.stack) >= len(before.stack) > 0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.symbolize.demangle import MAX_RESULT, demangle, is_harmless, isolated
+from pyprof.symbolize.demangle import MAX_RESULT, demangle, demangle_isolated, is_harmless
 from tests.support import build, need
 
 pytestmark = pytest.mark.system
@@ -136,9 +136,9 @@ def test_hostile_name_stays_raw_and_its_neighbours_do_not(bomb: str) -> None:
 
 def test_names_around_one_that_kills_the_demangler_are_shown() -> None:
     fatal = "_Z1f" + "1AI" * 200_000 + "i" + "E" * 200_000
-    assert isolated(["_ZN1a1bEv", fatal, "_ZN1c1dEv"]) in (
+    assert demangle_isolated(["_ZN1a1bEv", fatal, "_ZN1c1dEv"]) in (
         ["a::b()", fatal, "c::d()"],
-        ["a::b()", isolated([fatal])[0], "c::d()"],
+        ["a::b()", demangle_isolated([fatal])[0], "c::d()"],
     )
 
 

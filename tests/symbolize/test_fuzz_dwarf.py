@@ -15,7 +15,7 @@ from pyprof.errors import FormatError
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import SourceLines
-from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 from tests.objfile.live import where
 from tests.support import build
@@ -80,7 +80,7 @@ def test_broken_symbol_tables_still_give_a_table(
     originals: list[bytes], which: int, section: str, changes: list[tuple[int, int]]
 ) -> None:
     elf = broken(originals[which], section, changes)
-    sources = symbol_sources(elf, lambda: None)
+    sources = read_symbol_sources(elf, lambda: None)
     table = SymbolTable(sources.rows)
     svmas = np.random.default_rng(1).integers(0, 1 << 16, 200).astype(np.uint64)
     for svma, row in zip(svmas.tolist(), table.find(svmas).tolist(), strict=True):
@@ -131,6 +131,6 @@ def test_plt_at_the_end_of_the_address_space_breaks_nothing(tmp_path: Path) -> N
     elf = ElfFile.from_bytes(bytes(data), "original")
     (shoff,) = struct.unpack_from("<Q", data, 40)
     struct.pack_into("<Q", data, shoff + 64 * elf.sections[".plt"].index + 16, (1 << 64) - 24)
-    sources = symbol_sources(ElfFile.from_bytes(bytes(data), "fuzz"), lambda: None)
+    sources = read_symbol_sources(ElfFile.from_bytes(bytes(data), "fuzz"), lambda: None)
     assert "plt" in sources.names
     assert len(SymbolTable(sources.rows))

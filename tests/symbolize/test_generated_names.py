@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.generated_names import MAX_LENGTH, plain_name
+from pyprof.symbolize.generated_names import MAX_LENGTH, decode_generated_name
 
 pytestmark = pytest.mark.system
 
@@ -47,15 +47,15 @@ def test_code_of_one_function_by_each_tier_has_one_name(code: str) -> None:
 
 @pytest.mark.parametrize("name", ["Builtin:ArrayMap", "RegExp:^a*", "Function::call", "Module::load()", "Stub:X", "*x"])
 def test_other_names_stay_as_they_are(name: str) -> None:
-    assert plain_name(name) == name
+    assert decode_generated_name(name) == name
 
 
 @given(st.text("__pyx_fw0123456789AbJS:*^~ ", max_size=40), st.sampled_from(["__pyx_pw_", "__pyx_pf_3", "JS:", ""]))
 def test_any_name_has_a_name_that_is_no_longer(text: str, prefix: str) -> None:
-    assert len(plain_name(prefix + text)) <= max(len(prefix + text), len("<generator>"))
-    assert bool(plain_name(prefix + text)) == bool(prefix + text)
+    assert len(decode_generated_name(prefix + text)) <= max(len(prefix + text), len("<generator>"))
+    assert bool(decode_generated_name(prefix + text)) == bool(prefix + text)
 
 
 def test_long_name_is_left_alone() -> None:
     name = "__pyx_pw_" + "1a_" * MAX_LENGTH
-    assert plain_name(name) == name
+    assert decode_generated_name(name) == name

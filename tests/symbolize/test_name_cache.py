@@ -19,7 +19,7 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.symbolize import name_cache
 from pyprof.symbolize.dwarf.cursor import Deadline
-from pyprof.symbolize.footprint import footprint
+from pyprof.symbolize.footprint import estimate_footprint
 from pyprof.symbolize.frame_cache import SettledFrameCache
 from pyprof.symbolize.name_cache import FileNames, NameCache
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
@@ -61,20 +61,20 @@ def test_frames_that_are_settled_are_the_same_in_another_profile_with_other_modu
         def resolved(keys: list[FrameKey], settled: SettledFrameCache | None) -> Resolved:
             return Symbolizer(store, cache, spaces, settled=settled).resolve(keys)
 
-        assert not settled.among(keys)
+        assert not settled.settled_among(keys)
         resolved(keys, settled)
-        assert not settled.among(keys), "what was just read may be looked up once more"
+        assert not settled.settled_among(keys), "what was just read may be looked up once more"
         for wanted in (keys, [*others, *keys], keys[::2], [*others, *keys[::-1]]):
             before = cache.counts
             assert resolved(wanted, settled) == resolved(wanted, None)
             known = cache.counts - before
             assert known.known + known.read == 2 * len(wanted), "each address that was asked for is counted"
-        assert settled.among(keys).keys() == set(keys)
-        assert not settled.among(others), "names may come for them"
-        settled.turn()
-        assert settled.among(keys[:1]).keys() == {keys[0]}
-        settled.turn()
-        assert settled.among(keys).keys() == {keys[0]}, "what was not asked for in a whole window is forgotten"
+        assert settled.settled_among(keys).keys() == set(keys)
+        assert not settled.settled_among(others), "names may come for them"
+        settled.begin_window()
+        assert settled.settled_among(keys[:1]).keys() == {keys[0]}
+        settled.begin_window()
+        assert settled.settled_among(keys).keys() == {keys[0]}, "what was not asked for in a whole window is forgotten"
 
 
 def test_stripped_copy_does_not_hide_the_names_of_the_whole_file(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_estimated_size_is_what_reading_takes(tmp_path: Path) -> None:
         finally:
             tracemalloc.stop()
     assert taken > 200_000
-    assert 0.7 * taken < footprint(names) < 1.6 * taken
+    assert 0.7 * taken < estimate_footprint(names) < 1.6 * taken
 
 
 def test_files_are_closed_as_soon_as_nobody_needs_them(tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ def test_lines_that_nobody_asks_for_go_and_their_answers_stay(tmp_path: Path) ->
         names = _names(live, cache)
         image = ImageStore(Diagnostics()).image(live.space(), live.at["main"])
         assert image is not None
-        file, whole = cache.file(image), cache.nbytes
+        file, whole = cache.file_names(image), cache.nbytes
         lines = weakref.ref(file.lines)
-        cache.rest()
+        cache.drop_idle_lines()
         assert lines() is file.lines  # a lookup has come since the last rest()
-        cache.rest()
+        cache.drop_idle_lines()
         gc.collect()
         assert lines() is None
         cache.trim()
@@ -196,10 +196,10 @@ def test_lines_that_nobody_asks_for_go_and_their_answers_stay(tmp_path: Path) ->
         assert _names(live, cache) == names
         since = cache.counts - before
         assert (since.known, since.read, since.files) == (len(names), 0, 0)
-        cache.rest()
+        cache.drop_idle_lines()
         assert file.lines is not None
         file.found[1] = file.found[next(iter(file.found))]
-        cache.rest()
+        cache.drop_idle_lines()
         assert "lines" in vars(file)
 
 
@@ -210,11 +210,11 @@ def test_containers_of_many_elements_are_measured_by_a_sample() -> None:
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert 0.8 * taken < footprint(rows) < 1.3 * taken
+    assert 0.8 * taken < estimate_footprint(rows) < 1.3 * taken
 
 
 def test_images_and_counters_belong_to_others() -> None:
-    assert footprint([Diagnostics(), Image, footprint]) < 200
+    assert estimate_footprint([Diagnostics(), Image, estimate_footprint]) < 200
 
 
 def test_what_does_not_grow_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_what_does_not_grow_is_not_measured_again(monkeypatch: pytest.MonkeyPatc
         measured.append(value)
         return 1000 * len(measured)
 
-    monkeypatch.setattr(name_cache, "footprint", counted)
+    monkeypatch.setattr(name_cache, "estimate_footprint", counted)
     cache = NameCache(Diagnostics())
     for number in range(400):
         packages = cache.packages("/srv")

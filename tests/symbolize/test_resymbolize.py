@@ -19,11 +19,11 @@ import pytest
 from pyprof.importers.registry import load as load_any
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
 from pyprof.model.walk import Trust
-from pyprof.objfile.debuginfod import cached, fetch, server_urls
+from pyprof.objfile.debuginfod import cached_path, download_debug_files, server_urls
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.recording.reader import load
+from pyprof.recording.reader import load_recording
 from pyprof.records import replace
-from pyprof.symbolize.resymbolize import Places, lacking, named
+from pyprof.symbolize.resymbolize import Places, add_names, find_unnamed_modules
 from tests.cli.support import one_sentence, pyprof
 from tests.exporters.profiles import Builder
 from tests.exporters.support import export
@@ -103,13 +103,13 @@ def served(folder: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterat
 def test_files_of_the_same_build_give_names_and_lines(files: Path, recording: Profile) -> None:
     debug = str(files / "debug")
     for places in (Places((debug,)), Places((debug,), (str(files / "root"),)), Places((str(files / "whole"),))):
-        found = named(recording, places)
+        found = add_names(recording, places)
         assert functions(found)[-1] == "main"
         assert found.frames[0].title == "main"
         assert found.frames[0].lines[-1].file == str(SOURCE)
         assert found.modules[0].has_functions
         assert found.modules[0].has_lines
-        assert lacking(found) == []
+        assert find_unnamed_modules(found) == []
     assert recording.frames[0].lines == ()
 
 
@@ -117,7 +117,7 @@ def test_files_of_the_same_build_give_names_and_lines(files: Path, recording: Pr
 def test_file_in_a_folder_is_found_by_its_name(name: str, files: Path, recording: Profile, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).symlink_to(files / "debug/.build-id" / BUILD_ID[:2] / f"{BUILD_ID[2:]}.debug")
-    assert functions(named(recording, Places((str(tmp_path),))))[-1] == "main"
+    assert functions(add_names(recording, Places((str(tmp_path),))))[-1] == "main"
 
 
 @pytest.mark.parametrize("linker", ["bfd", "lld"])
@@ -136,24 +136,24 @@ def test_pprof_file_which_knows_mappings_only_gets_the_names_of_the_files_segmen
     recorded = builder.build(modules=(module,))
     (tmp_path / "a.pb.gz").write_bytes(export("pprof", recorded))
     for profile in (recorded, load_any(str(tmp_path / "a.pb.gz"))):
-        found = named(profile, Places((str(program),)))
+        found = add_names(profile, Places((str(program),)))
         assert functions(found)[-1] == "main"
         assert found.frames[0].rel == rel - (profile is not recorded)
 
 
 def test_file_of_another_build_gives_nothing(files: Path, recording: Profile) -> None:
     for places in (Places((str(files / "other"),)), Places((str(files / "other/prog"),), (str(files / "other"),))):
-        assert named(recording, places) == recording
-    assert [info.path for info in lacking(recording)] == ["/opt/prog"]
+        assert add_names(recording, places) == recording
+    assert [info.path for info in find_unnamed_modules(recording)] == ["/opt/prog"]
     unknown = replace(recording, modules=(replace(recording.modules[0], build_id=""),))
-    assert named(unknown, Places((str(files / "whole"),))) == unknown
+    assert add_names(unknown, Places((str(files / "whole"),))) == unknown
 
 
 def test_names_that_lie_beyond_the_file_or_are_no_places_of_it_stay_away(files: Path, recording: Profile) -> None:
     (frame,) = recording.frames
     for rel, back in ((1 << 45, 1), (1 << 63, 1), (frame.rel, 1 << 40), (frame.rel, -8)):
         lying = replace(frame, rel=rel, lookup=frame.pc - back)
-        found = named(replace(recording, frames=(lying,)), Places((str(files / "whole"),)))
+        found = add_names(replace(recording, frames=(lying,)), Places((str(files / "whole"),)))
         assert functions(found) == []
 
 
@@ -163,12 +163,12 @@ def test_report_names_a_recording_and_keeps_it_elsewhere(files: Path, recording:
     arguments = ("report", str(path), "--sysroot", str(files / "root"), "--symbols", str(files / "debug"))
     done = pyprof(*arguments, "-o", str(out))
     assert done.returncode == 0, done.stderr
-    assert functions(load(out))[-1] == "main"
-    (frame,) = load(out).frames
+    assert functions(load_recording(out))[-1] == "main"
+    (frame,) = load_recording(out).frames
     assert all(line.later for line in frame.lines)
     as_recorded = replace(frame, lines=tuple(replace(line, later=False) for line in frame.lines))
-    at_once = replace(load(out), frames=(as_recorded,))
-    assert named(at_once, Places((str(files / "whole"),))).frames == (as_recorded,)
+    at_once = replace(load_recording(out), frames=(as_recorded,))
+    assert add_names(at_once, Places((str(files / "whole"),))).frames == (as_recorded,)
     assert path.read_bytes() == before
     assert "main" in pyprof(*arguments).stdout
     assert "no such file" in one_sentence(pyprof("report", str(path), "--symbols", str(tmp_path / "nothing")))
@@ -184,16 +184,16 @@ def test_server_gives_what_it_has_once_and_what_is_another_file_is_not_kept(
         (web / "buildid" / build_id).mkdir(parents=True)
         (web / "buildid" / build_id / "debuginfo").write_bytes((files / file).read_bytes())
     with served(web, monkeypatch, cache) as asked:
-        assert fetch([gone, BUILD_ID, "../../x"], server_urls(), 30) == []
+        assert download_debug_files([gone, BUILD_ID, "../../x"], server_urls(), 30) == []
         assert len(asked) == 3
-        assert functions(named(recording, Places()))[-1] == "main"
+        assert functions(add_names(recording, Places()))[-1] == "main"
         asked.clear()
-        assert fetch([BUILD_ID], server_urls(), 30) == []
+        assert download_debug_files([BUILD_ID], server_urls(), 30) == []
         assert asked == []
-        (problem,) = fetch([lying, gone], server_urls(), 30)
+        (problem,) = download_debug_files([lying, gone], server_urls(), 30)
         assert "another build-id" in problem
-    assert not Path(cached(lying, "debuginfo")).exists()
-    assert [entry.name for entry in Path(cached(BUILD_ID, "")).iterdir()] == ["debuginfo"]
+    assert not Path(cached_path(lying, "debuginfo")).exists()
+    assert [entry.name for entry in Path(cached_path(BUILD_ID, "")).iterdir()] == ["debuginfo"]
 
 
 def test_debian_server_gives_names_to_report(files: Path, recording: Profile, tmp_path: Path) -> None:
@@ -231,7 +231,9 @@ def test_build_ids_that_are_none_cost_no_server(files: Path, tmp_path: Path, mon
     (web / "buildid" / BUILD_ID).mkdir(parents=True)
     (web / "buildid" / BUILD_ID / "debuginfo").write_bytes((files / "whole").read_bytes())
     with served(web, monkeypatch, cache) as asked:
-        assert fetch(["a" * 3000, "\xe9\xe9\xe9\xe9", "AB" * 20, "..", BUILD_ID], server_urls(), 30) == []
+        assert (
+            download_debug_files(["a" * 3000, "\xe9\xe9\xe9\xe9", "AB" * 20, "..", BUILD_ID], server_urls(), 30) == []
+        )
     assert len(asked) == 1
     assert [entry.name for entry in cache.iterdir()] == [BUILD_ID]
 
@@ -247,10 +249,10 @@ def test_files_that_the_kernel_makes_up_are_not_read_for_a_recording(
     monkeypatch.setattr("pyprof.symbolize.resymbolize.open_object_file", read.append)
     for path in ("/proc/self/environ", "/sys/kernel/notes", "/dev/zero"):
         lying = replace(recording, modules=(replace(recording.modules[0], path=path),))
-        assert functions(named(lying, Places((), ("/",)))) == []
+        assert functions(add_names(lying, Places((), ("/",)))) == []
     assert read == []
 
 
 def test_fetching_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path))
-    assert fetch([BUILD_ID], ["http://127.0.0.1:9"], 0) == ["not all files came within 0 s"]
+    assert download_debug_files([BUILD_ID], ["http://127.0.0.1:9"], 0) == ["not all files came within 0 s"]

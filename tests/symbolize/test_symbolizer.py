@@ -142,13 +142,13 @@ def test_without_time_for_names_functions_have_their_starts(tmp_path: Path) -> N
 
 def test_files_that_name_much_for_their_size_are_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    file = NameCache.file
+    file = NameCache.file_names
 
     def noted(names: NameCache, image: Image) -> FileNames:
         read.append(image.module.name)
         return file(names, image)
 
-    monkeypatch.setattr(NameCache, "file", noted)
+    monkeypatch.setattr(NameCache, "file_names", noted)
     with running([where(tmp_path)]) as live:
         libc = next(module for module in live.space().modules if module.name.startswith("libc"))
         resolve(live, (libc.start + 0x30000, True), (live.at["where_inner"], True))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.symbolize.elf_symtab import SymbolSources, symbol_sources
+from pyprof.symbolize.elf_symtab import SymbolSources, read_symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 from tests.objfile.live import library, where
 from tests.support import build, need
@@ -28,7 +28,7 @@ def run(*command: str | Path) -> str:
 
 
 def sources(path: Path, debug: Path | None = None) -> SymbolSources:
-    return symbol_sources(ElfFile.open(str(path)), lambda: ElfFile.open(str(debug)) if debug else None)
+    return read_symbol_sources(ElfFile.open(str(path)), lambda: ElfFile.open(str(debug)) if debug else None)
 
 
 def names_at(path: Path, svmas: list[int], debug: Path | None = None) -> list[str | None]:
@@ -175,7 +175,7 @@ def test_symbol_versions_are_kept_in_the_raw_name(tmp_path: Path) -> None:
 def test_symbols_of_a_large_file_are_read_at_once() -> None:
     """Check that the columns contain every function and that one lookup serves all addresses."""
     python = ElfFile.open("/proc/self/exe")
-    table = SymbolTable(symbol_sources(python, lambda: None).rows)
+    table = SymbolTable(read_symbol_sources(python, lambda: None).rows)
     if len(table) < 2:
         pytest.skip("this Python exports nothing from its executable")
     middle = table.start + (table.end - table.start) // np.uint64(2)

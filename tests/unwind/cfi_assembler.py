@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64, Arch
-from pyprof.unwind.describe import describe
+from pyprof.unwind.describe import describe_rule
 from pyprof.unwind.formats.cfi.eh_frame import EhFrame
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.cfi.pointers import Bases
@@ -283,7 +283,7 @@ class Frames:
 
 def algebra(function: FunctionRows, arch: Arch = X86_64) -> list[str]:
     rows = zip(function.starts, function.rules, strict=True)
-    return [f"+{at - function.start:#x} {describe(rule, arch)}" for at, rule in rows]
+    return [f"+{at - function.start:#x} {describe_rule(rule, arch)}" for at, rule in rows]
 
 
 def rows_of(*code: bytes, arch: Arch = X86_64, size: int = 0x1000, **cie: object) -> list[str]:

@@ -15,9 +15,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.describe import describe, register_name
-from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
-from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
+from pyprof.unwind.describe import describe_rule, register_name
+from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
+from pyprof.unwind.formats.cfi.eh_frame import open_eh_frame
 from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from tests.support import need
@@ -49,10 +49,10 @@ def merge(start: int, end: int, rows: list[tuple[int, str]]) -> Function:
 
 def table_of(elf: ElfFile, section: str, arch: Arch) -> CfiTable:
     if section == ".eh_frame":
-        frames = eh_frame_source(elf, arch, Diagnostics())
+        frames = open_eh_frame(elf, arch, Diagnostics())
         assert frames is not None
         return frames._table
-    debug = debug_frame_source(elf, arch, Diagnostics())
+    debug = open_debug_frame(elf, arch, Diagnostics())
     assert debug is not None
     return debug._load()
 
@@ -75,7 +75,7 @@ def our_rows(path: str, section: str, row: str = "full") -> dict[int, Function]:
         words = []
         for at, rule in zip(rows.starts, rows.rules, strict=True):
             if rule not in text:
-                text[rule] = (describe if row == "full" else readelf_form)(rule, arch)
+                text[rule] = (describe_rule if row == "full" else readelf_form)(rule, arch)
             words.append((at, text[rule].removesuffix("; signal").removesuffix("; pac")))
         found[offset] = merge(fde.start, fde.end, words)
     return found

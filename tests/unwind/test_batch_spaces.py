@@ -72,6 +72,6 @@ def test_return_address_zero_is_looked_up_alike_one_by_one_and_in_columns() -> N
     columns = lookup_pcs(np.array([0], np.uint64), np.array([False]))
     assert lookup_pc(0, False) == int(columns[0]) == 2**64 - 1
     rows = RowCache()
-    rows.add((2**64 - 1, 2**64, -2), 2**64 - 1)
-    starts, ends, ids = rows.columns()
+    rows.add_row((2**64 - 1, 2**64, -2), 2**64 - 1)
+    starts, ends, ids = rows.merge_columns()
     assert (starts.tolist(), ends.tolist(), ids.tolist()) == ([2**64 - 1], [2**64 - 1], [-2])

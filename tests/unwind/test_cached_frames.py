@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pyprof.model.arch import AARCH64, S390X, X86_64, Arch
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd
-from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES
+from pyprof.unwind.heuristics.stack_cache import MIN_FRAMES
 from pyprof.unwind.scalar import ScalarWalker
 from tests.unwind.made_stacks import MadeLane, Program, batch_of, make_lane, unwinder_of
 from tests.unwind.test_batch import assert_same, damage
 
-DEEP = LEAST_FRAMES + 50
+DEEP = MIN_FRAMES + 50
 
 
 def of_one_thread(arch: Arch, *lanes: MadeLane) -> SampleBatch:
@@ -36,13 +36,13 @@ def begun_at(lane: MadeLane, registers: list[int | None], arch: Arch) -> MadeLan
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted: Counter[str] = Counter()
-    step = ScalarWalker.step
+    step = ScalarWalker.find_caller
 
     def counting(self: ScalarWalker, *arguments: object) -> object:
         counted["step"] += 1
         return step(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ScalarWalker, "step", counting)
+    monkeypatch.setattr(ScalarWalker, "find_caller", counting)
     return counted
 
 

@@ -15,7 +15,7 @@ from elftools.elf.sections import SymbolTableSection
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
+from pyprof.unwind.formats.cfi.eh_frame import open_eh_frame
 from tests.support import PROGRAMS, build
 from tests.unwind.cfi_assembler import algebra
 from tests.unwind.cfi_oracles import differences, llvm_rows, our_rows, readelf_rows
@@ -152,7 +152,7 @@ def symbols(elf: ElfFile) -> dict[str, int]:
 
 def test_every_directive_of_the_assembler(tmp_path: Path) -> None:
     elf = ElfFile.open(str(build(PROGRAMS / "cfi_directives.S", tmp_path / "program", "-nostdlib", "-static")))
-    source = eh_frame_source(elf, X86_64, Diagnostics())
+    source = open_eh_frame(elf, X86_64, Diagnostics())
     assert source is not None
     rows = {}
     for name, start in symbols(elf).items():

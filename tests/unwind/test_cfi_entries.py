@@ -10,7 +10,7 @@ import pytest
 from pyprof.errors import FormatError
 from pyprof.model.arch import I386, S390X
 from pyprof.unwind.formats.cfi.entries import CfiEntries
-from pyprof.unwind.formats.cfi.pointers import Bases, read_encoded, signed64, sleb128, uleb128
+from pyprof.unwind.formats.cfi.pointers import Bases, read_encoded, read_sleb128, read_uleb128, to_signed64
 from tests.unwind.cfi_assembler import Frames, advance, def_cfa, def_cfa_offset, offset, sleb, uleb
 
 KIND = pytest.mark.parametrize("eh", [True, False], ids=["eh_frame", "debug_frame"])
@@ -226,15 +226,15 @@ def test_return_column_of_two_bytes() -> None:
 
 @pytest.mark.parametrize("value", [0, 1, 63, 64, 127, 128, 1 << 31, (1 << 63) - 1, (1 << 64) - 1])
 def test_leb128_there_and_back(value: int) -> None:
-    assert uleb128(uleb(value), 0) == (value, len(uleb(value)))
+    assert read_uleb128(uleb(value), 0) == (value, len(uleb(value)))
     for signed in (value, -value):
-        assert sleb128(sleb(signed), 0)[0] == signed64(signed)
+        assert read_sleb128(sleb(signed), 0)[0] == to_signed64(signed)
 
 
 def test_leb128_may_be_padded_and_must_end() -> None:
-    assert uleb128(b"\x85\x80\x80\x00", 0) == (5, 4)
-    assert sleb128(b"\xfb\xff\xff\x7f", 0) == (-5, 4)
-    for read in (uleb128, sleb128):
+    assert read_uleb128(b"\x85\x80\x80\x00", 0) == (5, 4)
+    assert read_sleb128(b"\xfb\xff\xff\x7f", 0) == (-5, 4)
+    for read in (read_uleb128, read_sleb128):
         with pytest.raises(IndexError):
             read(b"\x80\x80", 0)
         with pytest.raises(ValueError, match="more than 64 bits"):

@@ -13,7 +13,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.describe import describe
+from pyprof.unwind.describe import describe_rule
 from pyprof.unwind.formats.cfi.eh_frame import EhFrame
 from pyprof.unwind.formats.cfi.eh_frame_hdr import NAME, read_search_table
 from pyprof.unwind.formats.cfi.entries import CfiSection
@@ -70,7 +70,7 @@ def check(function: FunctionRows, arch: Arch) -> None:
             assert 0 <= column < len(arch.registers)
             assert -(1 << 63) <= reg.n < 1 << 63
             assert (reg.reg >= 0) == (reg.kind in (RegKind.REG_PLUS, RegKind.AT_REG))
-        assert describe(rule, arch).startswith("cfa = ")
+        assert describe_rule(rule, arch).startswith("cfa = ")
 
 
 def ask_everything(section: CfiSection, arch: Arch, header: tuple[memoryview, int] | None) -> None:

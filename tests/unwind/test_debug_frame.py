@@ -11,8 +11,8 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.debug_frame import DebugFrame, debug_frame_source
-from pyprof.unwind.formats.cfi.eh_frame import NO_TABLE, eh_frame_source
+from pyprof.unwind.formats.cfi.debug_frame import DebugFrame, open_debug_frame
+from pyprof.unwind.formats.cfi.eh_frame import NO_TABLE, open_eh_frame
 from tests.unwind.cfi_assembler import Frames, advance, algebra, def_cfa_offset
 from tests.unwind.cfi_elf import Content, compressed, elf_bytes
 
@@ -28,7 +28,7 @@ def frames_of(*functions: tuple[int, int]) -> Frames:
 
 def source_of(content: Content, *, code: tuple[int, int] | None = (0x1000, 0x10000)) -> DebugFrame:
     elf = ElfFile.from_bytes(elf_bytes({".debug_frame": content}, code), "program")
-    source = debug_frame_source(elf, X86_64, Diagnostics())
+    source = open_debug_frame(elf, X86_64, Diagnostics())
     assert source is not None
     return source
 
@@ -64,7 +64,7 @@ def test_function_at_address_0_is_dropped_where_no_segment_tells() -> None:
 
 def test_nothing_is_read_before_the_first_question() -> None:
     elf = ElfFile.from_bytes(elf_bytes({".debug_frame": Content(b"\xff" * 40, flags=0x800)}), "program")
-    source = debug_frame_source(elf, X86_64, Diagnostics())
+    source = open_debug_frame(elf, X86_64, Diagnostics())
     assert source is not None
     for _ in range(2):
         with pytest.raises(FormatError):
@@ -73,8 +73,8 @@ def test_nothing_is_read_before_the_first_question() -> None:
 
 def test_file_without_the_section_has_no_source() -> None:
     elf = ElfFile.from_bytes(elf_bytes({".text": Content(b"\xc3")}), "program")
-    assert debug_frame_source(elf, X86_64, Diagnostics()) is None
-    assert eh_frame_source(elf, X86_64, Diagnostics()) is None
+    assert open_debug_frame(elf, X86_64, Diagnostics()) is None
+    assert open_eh_frame(elf, X86_64, Diagnostics()) is None
 
 
 # ---- .eh_frame in ELF files
@@ -95,7 +95,7 @@ def eh_elf(headers: bool, with_hdr: bool = True, svma: int = 0x20000) -> ElfFile
 @pytest.mark.parametrize("headers", [True, False])
 def test_eh_frame_is_found_with_and_without_section_headers(headers: bool) -> None:
     diagnostics = Diagnostics()
-    source = eh_frame_source(eh_elf(headers), X86_64, diagnostics)
+    source = open_eh_frame(eh_elf(headers), X86_64, diagnostics)
     assert source is not None
     assert [f and f.start for f in map(source.function_at, (0x1010, 0x1020, 0x2010))] == [0x1000, None, 0x2000]
     assert [f.start for f in source.functions()] == [0x1000, 0x2000]
@@ -104,7 +104,7 @@ def test_eh_frame_is_found_with_and_without_section_headers(headers: bool) -> No
 
 def test_eh_frame_without_a_header_section_is_indexed() -> None:
     diagnostics = Diagnostics()
-    source = eh_frame_source(eh_elf(True, with_hdr=False), X86_64, diagnostics)
+    source = open_eh_frame(eh_elf(True, with_hdr=False), X86_64, diagnostics)
     assert source is not None
     assert [f and f.start for f in map(source.function_at, (0x1010, 0x1020, 0x2010))] == [0x1000, None, 0x2000]
     assert diagnostics.counts == {NO_TABLE: 1}

@@ -207,12 +207,12 @@ def test_repetitions_found_at_once_are_those_found_frame_by_frame(
         words[int(where * len(words))] ^= np.uint64(bit)
     index = _Index({**dict.fromkeys((int(word) for word in np.unique(words)), 0), **ids})
     start = (words, BASE, 0x1000 * (stack[0] + 1), sp, fp, 1 << 20)
-    fast = PlainRules(X86_64, index, table).run(*start)  # type: ignore[arg-type]
-    most, plain._MOST_PERIOD = plain._MOST_PERIOD, 0
+    fast = PlainRules(X86_64, index, table).follow_rules(*start)  # type: ignore[arg-type]
+    most, plain._MAX_PERIOD = plain._MAX_PERIOD, 0
     try:
-        slow = PlainRules(X86_64, index, table).run(*start)  # type: ignore[arg-type]
+        slow = PlainRules(X86_64, index, table).follow_rules(*start)  # type: ignore[arg-type]
     finally:
-        plain._MOST_PERIOD = most
+        plain._MAX_PERIOD = most
     assert columns(fast) == columns(slow)
     assert flips or (len(fast) == len(stack) - 1 and fast.root)
 
@@ -232,7 +232,7 @@ def test_long_recursion_costs_no_step_a_frame() -> None:
     rules = PlainRules(X86_64, index, table)  # type: ignore[arg-type]
     steps: list[int] = []
     rules._rules = _Counted(steps)
-    run = rules.run(words, BASE, 0x1000, sp, fp, 1 << 20)
+    run = rules.follow_rules(words, BASE, 0x1000, sp, fp, 1 << 20)
     assert len(run) == 199_999
     assert 0 < len(steps) < 5000
 
@@ -253,7 +253,7 @@ def test_frame_pointer_that_skips_a_frame_ends_the_repetition() -> None:
     words, sp, fp = laid_out([rule], [0] * 2000)
     slot = 24 * 1000 - 2
     words[slot] += np.uint64(192)
-    run = PlainRules(X86_64, index, table).run(words, BASE, 0x1000, sp, fp, 1 << 20)  # type: ignore[arg-type]
+    run = PlainRules(X86_64, index, table).follow_rules(words, BASE, 0x1000, sp, fp, 1 << 20)  # type: ignore[arg-type]
     assert run.root
     assert len(run) == 1998
     assert (np.diff(run.sp.astype(np.int64)) == 384).sum() == 1

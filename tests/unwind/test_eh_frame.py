@@ -13,7 +13,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import I386, X86_64
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.eh_frame import BROKEN_TABLE, NO_TABLE, EhFrame, eh_frame_source
+from pyprof.unwind.formats.cfi.eh_frame import BROKEN_TABLE, NO_TABLE, EhFrame, open_eh_frame
 from pyprof.unwind.formats.cfi.entries import CfiEntries
 from tests.unwind.cfi_assembler import Frames, advance, algebra, def_cfa_offset
 
@@ -271,7 +271,7 @@ def test_deep_overlap_is_looked_into_up_to_a_limit(nested: int, found: int | Non
 
 def test_file_without_the_section_has_no_source() -> None:
     elf = ElfFile.from_bytes(_ELF_HEADER, "empty")
-    assert eh_frame_source(elf, X86_64, Diagnostics()) is None
+    assert open_eh_frame(elf, X86_64, Diagnostics()) is None
 
 
 _ELF_HEADER = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
@@ -286,7 +286,7 @@ def libc() -> ElfFile:
 
 def test_own_libc_is_found_through_its_table(libc: ElfFile) -> None:
     diagnostics = Diagnostics()
-    source = eh_frame_source(libc, X86_64, diagnostics)
+    source = open_eh_frame(libc, X86_64, diagnostics)
     assert source is not None
     functions = list(source.functions())
     assert len(functions) > 1000
@@ -299,7 +299,7 @@ def test_own_libc_is_found_through_its_table(libc: ElfFile) -> None:
 def test_index_and_table_agree_on_every_function_of_libc(libc: ElfFile) -> None:
     data = libc.section(".eh_frame")
     assert data is not None
-    through_table = eh_frame_source(libc, X86_64, Diagnostics())
+    through_table = open_eh_frame(libc, X86_64, Diagnostics())
     assert through_table is not None
     section = through_table._table.entries.section
     through_index = EhFrame(section, None, X86_64, Diagnostics())

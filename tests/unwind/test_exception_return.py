@@ -8,7 +8,7 @@ import pytest
 from pyprof.model.arch import ARM
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.unwind.exception_return import interrupted
+from pyprof.unwind.exception_return import find_interrupted
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import Caller, NoCaller, Registers
 
@@ -56,7 +56,7 @@ def returning(how: int) -> Registers:
     [(0xFFFF_FFF9, 0, 32), (0xFFFF_FFF9, 1, 36), (0xFFFF_FFF1, 0, 32), (0xFFFF_FFE9, 0, 104), (0xFFFF_FFE1, 1, 108)],
 )
 def test_interrupted_registers_are_found_in_each_frame(how: int, aligned: int, size: int) -> None:
-    found = interrupted(returning(how), memory([*FRAME[:7], FRAME[7] | aligned << 9]), ARM)
+    found = find_interrupted(returning(how), memory([*FRAME[:7], FRAME[7] | aligned << 9]), ARM)
     assert isinstance(found, Caller)
     assert found.registers.values == [0, 1, 2, 3, *range(4, 12), 12, SP + size, 0x201, 0x300]
     assert found.registers.exact
@@ -64,14 +64,14 @@ def test_interrupted_registers_are_found_in_each_frame(how: int, aligned: int, s
 
 
 def test_all_ones_are_where_the_program_began() -> None:
-    assert interrupted(returning(0xFFFF_FFFF), memory([]), ARM) == NoCaller(StackEnd.ROOT, no_frame=True)
+    assert find_interrupted(returning(0xFFFF_FFFF), memory([]), ARM) == NoCaller(StackEnd.ROOT, no_frame=True)
 
 
 def test_task_that_was_interrupted_is_not_guessed() -> None:
-    assert interrupted(returning(0xFFFF_FFFD), memory(FRAME), ARM) == NoCaller(StackEnd.NO_RULE)
+    assert find_interrupted(returning(0xFFFF_FFFD), memory(FRAME), ARM) == NoCaller(StackEnd.NO_RULE)
 
 
 @pytest.mark.parametrize("words", range(8))
 def test_frame_that_the_copy_does_not_hold_names_the_missing_word(words: int) -> None:
-    found = interrupted(returning(0xFFFF_FFF9), memory(FRAME[:words]), ARM)
+    found = find_interrupted(returning(0xFFFF_FFF9), memory(FRAME[:words]), ARM)
     assert found == NoCaller(StackEnd.UNREADABLE, missing=SP + 4 * words)

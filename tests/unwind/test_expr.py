@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from pyprof.model.arch import ARM, S390X, X86_64, Arch
 from pyprof.unwind.expr import (
-    MOST_SAVED,
+    MAX_SAVED,
     PER_SECOND,
     PER_STACK,
     Budget,
     ExpressionFailed,
     ExprProblem,
     Machine,
-    evaluate,
+    evaluate_expression,
 )
 
 MASK = (1 << 64) - 1
@@ -32,7 +32,7 @@ def machine(arch: Arch = X86_64, memory: dict[int, int] | None = None, **registe
 
 
 def run(*code: int, arch: Arch = X86_64, first: tuple[int, ...] = (), **registers: int) -> int | ExpressionFailed:
-    return evaluate(bytes(code), machine(arch, None, **registers), first)
+    return evaluate_expression(bytes(code), machine(arch, None, **registers), first)
 
 
 @pytest.mark.parametrize(
@@ -132,19 +132,19 @@ def test_registers_are_read_by_dwarf_number_and_an_unknown_one_is_named() -> Non
 
 def test_memory_is_read_and_an_unreadable_address_is_named() -> None:
     there = machine(memory={0x1010: 0x55AA}, rsp=0x1000)
-    assert evaluate(bytes((0x77, 0x10, 0x06)), there) == 0x55AA
-    assert evaluate(bytes((0x77, 0x10, 0x94, 2)), there) == 0x55AA
-    assert evaluate(bytes((0x77, 0x18, 0x06)), there) == ExpressionFailed(ExprProblem.UNREADABLE, 0x1018)
-    assert evaluate(bytes((0x77, 0x10, 0x94, 9)), there) == ExpressionFailed(ExprProblem.INVALID, 4)
+    assert evaluate_expression(bytes((0x77, 0x10, 0x06)), there) == 0x55AA
+    assert evaluate_expression(bytes((0x77, 0x10, 0x94, 2)), there) == 0x55AA
+    assert evaluate_expression(bytes((0x77, 0x18, 0x06)), there) == ExpressionFailed(ExprProblem.UNREADABLE, 0x1018)
+    assert evaluate_expression(bytes((0x77, 0x10, 0x94, 9)), there) == ExpressionFailed(ExprProblem.INVALID, 4)
 
 
 def test_addr_is_moved_by_the_bias_and_call_frame_cfa_needs_one() -> None:
     moved = machine()
     moved.bias = 0x7F0000000000
-    assert evaluate(bytes((0x03, 0x10, *[0] * 7)), moved) == 0x7F0000000010
-    assert evaluate(b"\x9c", moved) == ExpressionFailed(ExprProblem.INVALID, 0)
+    assert evaluate_expression(bytes((0x03, 0x10, *[0] * 7)), moved) == 0x7F0000000010
+    assert evaluate_expression(b"\x9c", moved) == ExpressionFailed(ExprProblem.INVALID, 0)
     moved.cfa = 0x1234
-    assert evaluate(b"\x9c", moved) == 0x1234
+    assert evaluate_expression(b"\x9c", moved) == 0x1234
 
 
 def test_address_size_and_byte_order_are_the_architectures() -> None:
@@ -177,7 +177,7 @@ def test_address_size_and_byte_order_are_the_architectures() -> None:
     ],
 )
 def test_broken_expression_is_invalid(code: bytes) -> None:
-    result = evaluate(code, machine(rsp=0))
+    result = evaluate_expression(code, machine(rsp=0))
     assert isinstance(result, ExpressionFailed)
     assert result.problem is ExprProblem.INVALID
 
@@ -185,7 +185,7 @@ def test_broken_expression_is_invalid(code: bytes) -> None:
 @given(st.binary(max_size=40), st.lists(st.integers(0, MASK), max_size=4))
 def test_any_bytes_end_with_an_address_or_a_reason(code: bytes, first: list[int]) -> None:
     filled = Machine(X86_64, list(range(17)), lambda avma, size: avma & ((1 << 8 * size) - 1))
-    result = evaluate(code, filled, tuple(first))
+    result = evaluate_expression(code, filled, tuple(first))
     assert isinstance(result, ExpressionFailed) or 0 <= result <= MASK
 
 
@@ -196,17 +196,17 @@ def test_operations_are_bounded_by_stack_and_by_time() -> None:
     budget = Budget()
     frame = Machine(X86_64, [0] * 17, lambda avma, size: None, budget=budget)
     dear = bytes([0x30, *[NOP] * 6_900])
-    results = [evaluate(dear, frame) for _ in range(100)]
+    results = [evaluate_expression(dear, frame) for _ in range(100)]
     assert results[0] == 0
     assert results[-1] == ExpressionFailed(ExprProblem.OVER_BUDGET, 0)
     assert results.count(0) == PER_STACK // len(dear)
-    for _ in range(MOST_SAVED // PER_STACK + 1):
+    for _ in range(MAX_SAVED // PER_STACK + 1):
         budget.begin_stack()
-        evaluate(bytes([0x30, *[NOP] * 9_000]), frame)
+        evaluate_expression(bytes([0x30, *[NOP] * 9_000]), frame)
         budget.spend(budget.left)
     budget.begin_stack()
-    assert evaluate(dear, frame) == ExpressionFailed(ExprProblem.OVER_BUDGET, 0)
+    assert evaluate_expression(dear, frame) == ExpressionFailed(ExprProblem.OVER_BUDGET, 0)
     budget.pass_time(-(10**9))
-    assert evaluate(dear, frame) == ExpressionFailed(ExprProblem.OVER_BUDGET, 0)
+    assert evaluate_expression(dear, frame) == ExpressionFailed(ExprProblem.OVER_BUDGET, 0)
     budget.pass_time(10**9 * len(dear) // PER_SECOND + 1)
-    assert evaluate(dear, frame) == 0
+    assert evaluate_expression(dear, frame) == 0

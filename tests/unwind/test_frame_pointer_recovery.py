@@ -256,7 +256,7 @@ def test_copy_that_is_too_short_to_tell_says_so() -> None:
 @pytest.mark.parametrize("kind", ["refuted", "allowed", "proved", "deep"])
 def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world, framed = framed_world()
-    step, link, done = ScalarWalker.step, CallSites.link, Counter[str]()
+    step, link, done = ScalarWalker.find_caller, CallSites.call_evidence, Counter[str]()
 
     def counted_step(*arguments: object) -> object:
         done["frames"] += 1
@@ -266,8 +266,8 @@ def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeyp
         done["links"] += 1
         return link(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ScalarWalker, "step", counted_step)
-    monkeypatch.setattr(CallSites, "link", counted_link)
+    monkeypatch.setattr(ScalarWalker, "find_caller", counted_step)
+    monkeypatch.setattr(CallSites, "call_evidence", counted_link)
     ras = []
     for n in range(0x100):
         at = FRAMED + 0x60 + n * 3 if kind == "allowed" else FRAMED + 0x60 + n * 6
@@ -286,4 +286,4 @@ def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeyp
     assert done["links"] > 0
     assert done["frames"] <= times * (recover.MAX_FRAMES + 2 * recover.MAX_PLACES)
     assert done["links"] <= done["frames"] + times * (recover.MAX_PLACES + 2)
-    assert calls.MOST_SCANNED <= recover.MAX_PLACES
+    assert calls.MAX_SCANNED <= recover.MAX_PLACES

@@ -17,7 +17,7 @@ from pyprof.objfile.gopclntab import GoTable
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.lines import SourceLines
 from pyprof.symbolize.go_names import go_names
-from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
+from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
 from pyprof.unwind.formats.gopclntab import go_source
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.cli.support import pyprof
@@ -71,7 +71,7 @@ def test_rows_equal_those_of_debug_frame(folder: Path, build: str) -> None:
     elf = ElfFile.open(str(built(folder, build, *BUILDS[build])))
     assert elf.arch is not None
     diagnostics = Diagnostics()
-    ours, theirs = (source(elf, elf.arch, diagnostics) for source in (go_source, debug_frame_source))
+    ours, theirs = (source(elf, elf.arch, diagnostics) for source in (go_source, open_debug_frame))
     assert ours is not None
     assert theirs is not None
     table, compared, different = table_of(elf), 0, []

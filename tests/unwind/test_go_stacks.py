@@ -11,7 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.walk import StackEnd
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.debug_frame import DebugFrame, debug_frame_source
+from pyprof.unwind.formats.cfi.debug_frame import DebugFrame, open_debug_frame
 from pyprof.unwind.scalar import NoCaller
 from tests.unwind.cfi_assembler import Frames, algebra, def_cfa_offset
 from tests.unwind.cfi_elf import Content, elf_bytes
@@ -39,7 +39,7 @@ def go_program(code: bytes, linked_by_go: bool = True) -> DebugFrame:
     sections = {".text": Content(code, SVMA, 2), ".debug_frame": Content(bytes(frames.data))}
     if linked_by_go:
         sections[".gopclntab"] = Content(b"\xf1\xff\xff\xff")
-    source = debug_frame_source(ElfFile.from_bytes(elf_bytes(sections, None), "program"), X86_64, Diagnostics())
+    source = open_debug_frame(ElfFile.from_bytes(elf_bytes(sections, None), "program"), X86_64, Diagnostics())
     assert source is not None
     return source
 

@@ -37,7 +37,7 @@ def test_ids_are_those_that_a_search_gives(monkeypatch: pytest.MonkeyPatch, bits
     for _ in range(50):
         pcs = random.choice(some, 80)
         asked += len(pcs)
-        assert met.ids(pcs, search).tolist() == ((pcs % np.uint64(1000)).astype(np.int64) + 1).tolist()
+        assert met.find_ids(pcs, search).tolist() == ((pcs % np.uint64(1000)).astype(np.int64) + 1).tolist()
     assert searched < asked / 10 or bits < 13
 
 
@@ -65,11 +65,11 @@ def test_rules_that_change_while_a_process_runs_are_those_of_the_time(exact: boo
     registered, diagnostics = Registered(), Diagnostics()
     index = RuleIndex(X86_64, ImageStore(diagnostics), UnwindOptions(), diagnostics, runtime=registered)
     mapping = Mapping(BASE, BASE + 0x1000, "rwxp", 0, "00:00", 0, "")
-    rules = index.space(AddressSpace(1, 1, 0, (mapping,), lambda avma, size: b"", ""))
+    rules = index.open_space(AddressSpace(1, 1, 0, (mapping,), lambda avma, size: b"", ""))
     pcs = np.arange(BASE, BASE + 4 * MANY_PCS, dtype=np.uint64)
     for size in (16, 32, 48):
         registered.size = size
-        rules.moment(size)
+        rules.set_time(size)
         for _ in range(2):
             offsets = index.rules.cfa_off[rules.rule_ids(pcs, exact)]
             assert set(offsets.tolist()) == {size}

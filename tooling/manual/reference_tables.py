@@ -17,7 +17,7 @@ from pyprof.model.reason import Reason
 from pyprof.model.reason_requests import ASKS, REQUESTS
 from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PROBLEMS
 from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS
-from pyprof.recording.schema import tables
+from pyprof.recording.schema import parse_tables
 from pyprof.server.access import STATUS
 
 PLACE = re.compile(r"^<!-- table: (\w+) -->$", re.MULTILINE)
@@ -44,7 +44,7 @@ def code(reasons: Iterable[Reason]) -> Iterator[tuple[str, Reason]]:
 
 def recording_tables() -> Iterator[str]:
     """Yield a heading, a sentence and the columns of each table of a recording file."""
-    for table in tables().values():
+    for table in parse_tables().values():
         yield from (f"### {table.name}", "", table.meaning, "")
         cells = ((f"`{each.name}`", each.type.removesuffix(" NOT NULL"), each.meaning) for each in table.columns)
         yield from rows(("column", "type", "meaning"), cells)

@@ -73,7 +73,7 @@ def read_descriptor(read: ReadMemory, arch: Arch, avma: int) -> bytes:
     """
     structs = TargetStructs(read, arch, SECTION, MAX_BYTES)
     layout = descriptor_layout(structs)
-    data = structs.exactly(avma, layout.size)
+    data = structs.read_exactly(avma, layout.size)
     version = layout.unpack(data)[0]
     if version != 1:
         raise FormatError(SECTION, avma, f"unknown version {version}")
@@ -129,4 +129,4 @@ def read_object(read: ReadMemory, arch: Arch, entry: JitEntry) -> bytes:
     """
     if not 0 < entry.size <= MAX_OBJECT:
         raise FormatError(SECTION, entry.entry, f"an object file of {entry.size} bytes")
-    return TargetStructs(read, arch, SECTION, MAX_OBJECT).exactly(entry.address, entry.size)
+    return TargetStructs(read, arch, SECTION, MAX_OBJECT).read_exactly(entry.address, entry.size)

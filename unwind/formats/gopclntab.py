@@ -23,7 +23,7 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.gopclntab import NAME, GoFunction, GoTable
 from pyprof.unwind.base import Extents
-from pyprof.unwind.formats.cfi.go_stacks import MOST_CODE, NO_RULE, with_stacks
+from pyprof.unwind.formats.cfi.go_stacks import MAX_CODE, NO_RULE, correct_rows
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 ARCHES = ("x86_64", "aarch64")
@@ -104,7 +104,7 @@ class GoFrames:
             starts.append(at)
             rules.append(self._rule(0, saved=False))
         rows = FunctionRows(start, end, tuple(starts), tuple(rules))
-        return with_stacks(rows, self._code(start, end)) if self._is_x86 and end - start <= MOST_CODE else rows
+        return correct_rows(rows, self._code(start, end)) if self._is_x86 and end - start <= MAX_CODE else rows
 
     def _rule(self, size: int, saved: bool) -> Rule:
         arch = self._arch

@@ -20,22 +20,22 @@ class CachedFrames:
     sp: npt.NDArray[np.uint64]
 
     @classmethod
-    def of(cls, frames: Sequence[tuple[int, bool, int, int]]) -> CachedFrames:
+    def from_frames(cls, frames: Sequence[tuple[int, bool, int, int]]) -> CachedFrames:
         """Create the columns from (pc, exact, Trust, sp) of each frame."""
         pc, exact, trust, sp = zip(*frames, strict=True) if frames else ((), (), (), ())
         return cls(
             np.array(pc, np.uint64), np.array(exact, np.bool_), np.array(trust, np.uint8), np.array(sp, np.uint64)
         )
 
-    def after(self, at: int) -> CachedFrames:
+    def frames_after(self, at: int) -> CachedFrames:
         """Return the frames outside the frame with index `at`."""
         return CachedFrames(self.pc[at + 1 :], self.exact[at + 1 :], self.trust[at + 1 :], self.sp[at + 1 :])
 
-    def until(self, at: int) -> CachedFrames:
+    def frames_until(self, at: int) -> CachedFrames:
         """Return the frames inside the frame with index `at`."""
         return CachedFrames(self.pc[:at], self.exact[:at], self.trust[:at], self.sp[:at])
 
-    def before(self, outer: CachedFrames) -> CachedFrames:
+    def followed_by(self, outer: CachedFrames) -> CachedFrames:
         """Return these frames followed by outer ones."""
         return CachedFrames(
             np.concatenate((self.pc, outer.pc)),

@@ -14,19 +14,19 @@ from pyprof.model.modules import AddressSpace
 from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.index import SpaceIndex
 
-MOST_FUNCTION = 64 << 10
+MAX_FUNCTION = 64 << 10
 """Maximum number of bytes of a function that are examined."""
 
-MOST_SEARCHED = 16 << 10
+MAX_SEARCHED = 16 << 10
 """Maximum number of bytes of a function that are searched for jumps."""
 
-MOST_HOPS = 4
+MAX_HOPS = 4
 """Maximum number of jumps that are followed from one PLT entry or function to the next."""
 
-MOST_FOLLOWED = 8
+MAX_FOLLOWED = 8
 """Maximum number of functions that are followed from one call through tail jumps."""
 
-MOST_SCANNED = 64
+MAX_SCANNED = 64
 """Maximum number of functions that are searched for jumps on behalf of one sample."""
 
 _NEAR = 4096
@@ -44,7 +44,7 @@ class CallEvidence(IntEnum):
 
 
 class CallSites:
-    """The calls in the code of one address space. begin() starts a new budget of work."""
+    """The calls in the code of one address space. begin_search() starts a new budget of work."""
 
     def __init__(self, arch: Arch, space: AddressSpace, code: SpaceCode, index: SpaceIndex) -> None:
         self._arch = arch
@@ -57,14 +57,14 @@ class CallSites:
         self._outward: dict[int, Sequence[int | None]] = {}
         self._jumped: dict[tuple[int, int], CallEvidence] = {}
 
-    def begin(self) -> None:
+    def begin_search(self) -> None:
         """Start a new budget of searched functions, and clear caches that are full."""
-        self._left = MOST_SCANNED
+        self._left = MAX_SCANNED
         for known in (self._targets, self._entries, self._outward, self._jumped):
             if len(known) > _ROOM:
                 known.clear()
 
-    def link(self, ra: int, pc: int, exact: bool) -> CallEvidence:
+    def call_evidence(self, ra: int, pc: int, exact: bool) -> CallEvidence:
         """Return what the call before a return address says about the function that covers a pc.
 
         Args:
@@ -72,27 +72,27 @@ class CallSites:
             pc: Lookup pc of the callee's frame.
             exact: The pc is not a return address.
         """
-        if self._code.return_address(ra) is not Verdict.YES:
+        if self._code.classify_return_address(ra) is not Verdict.YES:
             return CallEvidence.REFUTED
         target = self._target(ra)
         if target is None:
             return CallEvidence.ALLOWED
-        entry = self.entry(pc, exact)
+        entry = self.find_entry(pc, exact)
         if entry is None:
             return CallEvidence.ALLOWED
         if entry[0] <= target <= entry[1]:
             return CallEvidence.PROVED
         return self._through_jumps(target, pc, exact)
 
-    def proves(self, ra: int, pc: int, exact: bool) -> bool:
+    def proves_call(self, ra: int, pc: int, exact: bool) -> bool:
         """Return True if the call before `ra` calls the function that covers the lookup pc.
 
         Starts a new budget of work.
         """
-        self.begin()
-        return self.link(ra, pc, exact) is CallEvidence.PROVED
+        self.begin_search()
+        return self.call_evidence(ra, pc, exact) is CallEvidence.PROVED
 
-    def entry(self, pc: int, exact: bool) -> Span | None:
+    def find_entry(self, pc: int, exact: bool) -> Span | None:
         """Return the lowest and the highest address at which the function that covers a lookup pc may begin.
 
         Both are equal if an unwind table gives the address. Otherwise they come from the code before the pc.
@@ -109,7 +109,7 @@ class CallSites:
         if frames is None or mapping is None:
             return None
         size = _NEAR
-        while size <= MOST_FUNCTION:
+        while size <= MAX_FUNCTION:
             first = max(pc - size, mapping.start)
             found = list(frames.entries(self._code.read(first, pc - first)))
             if found:
@@ -134,7 +134,7 @@ class CallSites:
     def _beyond(self, target: int) -> int | None:
         """Return the address that control reaches through PLT entries and other jumps, or None if it is unknown."""
         frames = self._arch.calls.frame_code
-        for _ in range(MOST_HOPS):
+        for _ in range(MAX_HOPS):
             code = self._code.read(target, 24)
             if not code:
                 return None
@@ -159,26 +159,26 @@ class CallSites:
         if len(data) < size:
             return None
         found = int.from_bytes(data, "little" if self._arch.byteorder == "little" else "big")
-        return found if self._code.executable(found) else None
+        return found if self._code.is_executable(found) else None
 
-    def body(self, pc: int, exact: bool) -> Span | None:
+    def find_body(self, pc: int, exact: bool) -> Span | None:
         """Return (start, end) of the function that covers a lookup pc. Without a table the end is just after the pc."""
         known = self._index.function_range(pc, exact)
         if known is not None:
             return known
-        entry = self.entry(pc, exact)
+        entry = self.find_entry(pc, exact)
         return None if entry is None else (entry[1], pc + 1)
 
     def _through_jumps(self, target: int, pc: int, exact: bool) -> CallEvidence:
         """Return whether the called function reaches the function that covers pc by jumps."""
-        body = self.body(pc, exact)
+        body = self.find_body(pc, exact)
         if body is None:
             return CallEvidence.ALLOWED
         key = target, body[0]
         if key not in self._jumped:
             if self._left <= 0:
                 return CallEvidence.ALLOWED
-            self._jumped[key] = self._search(target, (self.entry(pc, exact) or body)[0], body[1])
+            self._jumped[key] = self._search(target, (self.find_entry(pc, exact) or body)[0], body[1])
         return self._jumped[key]
 
     def _search(self, target: int, low: int, high: int) -> CallEvidence:
@@ -195,7 +195,7 @@ class CallSites:
             start = waiting.pop()
             if start in seen:
                 continue
-            if len(seen) >= MOST_FOLLOWED or self._left <= 0:
+            if len(seen) >= MAX_FOLLOWED or self._left <= 0:
                 return CallEvidence.ALLOWED
             seen.add(start)
             for goes in self._jumps_of(start):
@@ -214,14 +214,14 @@ class CallSites:
             self._left -= 1
             frames, code = self._arch.calls.frame_code, self._function_code(start)
             assert frames is not None
-            whole = 0 < len(code) < MOST_SEARCHED
+            whole = 0 < len(code) < MAX_SEARCHED
             goes = {at for at in frames.jumps(code, start) if at is None or not start <= at < start + len(code)}
             self._outward[start] = tuple(goes if whole else goes | {None})
         return self._outward[start]
 
     def _jumped_function(self, goes: int) -> int | None:
         """Return the function that a jump leads to, or None if no function begins there."""
-        if not self._code.executable(goes):
+        if not self._code.is_executable(goes):
             return None
         if self._arch.calls.jumps(self._code.read(goes, 16)):
             return self._beyond(goes)
@@ -230,7 +230,7 @@ class CallSites:
     def _function_code(self, start: int) -> bytes:
         known = self._index.function_range(start, True)
         if known is not None and known[0] == start:
-            return self._code.read(start, min(known[1] - start, MOST_SEARCHED))
+            return self._code.read(start, min(known[1] - start, MAX_SEARCHED))
         frames = self._arch.calls.frame_code
         code = self._code.read(start, _NEAR)
         if frames is None:

@@ -1,8 +1,8 @@
 """A complete walk of a thread (the known chain), and the checks before a later walk reuses its frames.
 
-join_of() finds where the path of a later walk meets the known chain, needed() which registers a chain reads. A sample
-may only reuse frames if certain words of the chain were read with it: see unpredicted(), unseen() and
-highest_difference().
+find_join() finds where the path of a later walk meets the known chain, mask_needed_frames() which registers a chain
+reads. A sample may only reuse frames if certain words of the chain were read with it: see find_unpredicted(),
+find_highest_unread() and find_highest_difference().
 
 Most frames of a deep recursion repeat the frames inside them: same return addresses, same sizes. Repeated frames
 outside the sample's copy count as unchanged if parts of them are seen. Where the chain does not repeat, above all at
@@ -31,8 +31,8 @@ Mask = npt.NDArray[np.bool_]
 
 _AGREE = 8
 """Number of frames of the known chain that must lie in the sample's own copy and be equal."""
-_MOST_PERIOD = 8
-_LEAST_RUN = 64
+_MAX_PERIOD = 8
+_MIN_RUN = 64
 """Minimum number of consecutive repeated frames. Shorter runs may be equal by chance."""
 
 
@@ -93,19 +93,19 @@ class FramePath:
         self._parts: list[_Columns] = []
         self._count = 0
         self.last, self.top = -1, 0
-        self.join: Join | None = None
+        self.join_cached: Join | None = None
         self.add_walk(walk, fp)
 
     def __len__(self) -> int:
         return self._count
 
     def add_walk(self, walk: LaneWalk, fp: int) -> None:
-        frames = CachedFrames.of(walk.frames)
+        frames = CachedFrames.from_frames(walk.frames)
         fps = [registers.values[fp] for registers in walk.registers or ()]
         known = np.array([UNKNOWN if value is None else value for value in fps], np.uint64)
         self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
 
-    def add(self, run: FrameRun, table: RuleTable) -> None:
+    def add_run(self, run: FrameRun, table: RuleTable) -> None:
         """Append the frames that fast rules found."""
         self._add(run.pc, run.sp, run.fp, np.zeros(len(run), np.bool_), table.trust[run.rule], run.rule)
         self.last, self.top = run.last, run.top
@@ -115,7 +115,7 @@ class FramePath:
             self._parts.append(columns)
             self._count += len(columns[0])
 
-    def since(self, first: int) -> _Columns:
+    def columns_since(self, first: int) -> _Columns:
         """Return the columns of the frames from one index on."""
         count, parts = self._count - first, list[_Columns]()
         for part in reversed(self._parts):
@@ -130,16 +130,16 @@ class FramePath:
 
     def state(self, back: int = 1) -> tuple[int, int, int, bool]:
         """Return pc, sp, fp and exact of the frame that is `back` frames before the end; 1 is the last frame."""
-        pc, sp, fp, exact, _, _ = self.since(self._count - back)
+        pc, sp, fp, exact, _, _ = self.columns_since(self._count - back)
         return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
 
-    def cut(self, frames: int) -> CachedFrames:
+    def first_frames(self, frames: int) -> CachedFrames:
         """Return the first `frames` frames of the path as columns."""
-        pc, sp, _, exact, trust, _ = self.since(0)
+        pc, sp, _, exact, trust, _ = self.columns_since(0)
         return CachedFrames(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
 
 
-def needed(uses: Mask, saves: Mask, after: bool) -> Mask:
+def mask_needed_frames(uses: Mask, saves: Mask, after: bool) -> Mask:
     """Return a mask of the frames from which the walk reads a register before it restores that register.
 
     Args:
@@ -155,7 +155,7 @@ def needed(uses: Mask, saves: Mask, after: bool) -> Mask:
     return found
 
 
-def join_of(known: DeepStackReuse, low: int, high: int, path: FramePath, first: int) -> Join | None:
+def find_join(known: DeepStackReuse, low: int, high: int, path: FramePath, first: int) -> Join | None:
     """Return where the frames of a path meet the known chain, or None.
 
     Args:
@@ -168,7 +168,7 @@ def join_of(known: DeepStackReuse, low: int, high: int, path: FramePath, first: 
     frames = known.frames
     if first >= len(path):
         return None
-    pc, sp, fp, exact, _, _ = path.since(first)
+    pc, sp, fp, exact, _, _ = path.columns_since(first)
     at = np.minimum(np.searchsorted(frames.sp, sp), len(frames) - 1)
     same = (frames.sp[at] == sp) & (frames.pc[at] == pc) & (sp >= low) & (at > 0) & ~frames.exact[at]
     same &= ~exact & ((known.fp[at] == fp) | ~known.needs_fp[at])
@@ -177,28 +177,28 @@ def join_of(known: DeepStackReuse, low: int, high: int, path: FramePath, first: 
     return Join(known, first + found, int(at[found])) if same[found] else None
 
 
-def part_of(frames: SharedFrames, first: int, last: int) -> CachedFrames:
+def slice_frames(frames: SharedFrames, first: int, last: int) -> CachedFrames:
     """Return the frames of a known chain between two indexes."""
     some = slice(first, last)
     return CachedFrames(frames.pc[some], frames.exact[some], frames.trust[some], frames.sp[some])
 
 
-def repeated(pc: U64, sp: U64) -> Mask:
+def mask_repeated(pc: U64, sp: U64) -> Mask:
     """Return a mask of the frames of a chain, innermost first, that repeat the frames inside them."""
     size = np.diff(sp, append=sp[-1:])
     found = np.zeros(len(pc), np.bool_)
-    for period in range(1, min(_MOST_PERIOD, len(pc) // 2) + 1):
+    for period in range(1, min(_MAX_PERIOD, len(pc) // 2) + 1):
         same = (pc[period:] == pc[:-period]) & (size[period:] == size[:-period])
         ends = np.append(np.flatnonzero(~same), len(same))
         begins = np.append(0, ends[:-1] + 1)
-        for begin, end in zip(*(at[ends - begins >= _LEAST_RUN].tolist() for at in (begins, ends)), strict=True):
+        for begin, end in zip(*(at[ends - begins >= _MIN_RUN].tolist() for at in (begins, ends)), strict=True):
             found[begin + period : end + period] = True
-        if np.count_nonzero(found) + _LEAST_RUN > len(found):
+        if np.count_nonzero(found) + _MIN_RUN > len(found):
             break
     return found
 
 
-def unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
+def find_unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
     """Return the words that do not follow from a repetition of inner frames.
 
     Args:
@@ -206,14 +206,14 @@ def unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
         sp: Stack pointer of each frame.
         slots: Addresses of the words that the walk reads, ascending.
     """
-    alone = ~repeated(pc, sp)
+    alone = ~mask_repeated(pc, sp)
     caller_alone = np.append(alone[1:], True)
     of = np.maximum(np.searchsorted(sp, slots, "right") - 1, 0)
     found: U64 = slots[alone[of] | caller_alone[of]]
     return found
 
 
-def unseen(words: U64, high: int, spots: Sequence[Piece]) -> int:
+def find_highest_unread(words: U64, high: int, spots: Sequence[Piece]) -> int:
     """Return the highest of some words, from an address on, that none of the pieces of memory contains, or 0.
 
     Args:
@@ -230,7 +230,7 @@ def unseen(words: U64, high: int, spots: Sequence[Piece]) -> int:
     return int(left[-1]) if len(left) else 0
 
 
-def highest_difference(slots: U64, values: U64, avma: int, words: npt.NDArray[np.unsignedinteger]) -> int:
+def find_highest_difference(slots: U64, values: U64, avma: int, words: npt.NDArray[np.unsignedinteger]) -> int:
     """Return the highest address whose value differs in memory, or -1.
 
     Args:

@@ -27,12 +27,12 @@ from pyprof.unwind.heuristics.deep_stack_reuse import (
     DeepStackReuse,
     FramePath,
     Join,
-    highest_difference,
-    join_of,
-    needed,
-    part_of,
-    unpredicted,
-    unseen,
+    find_highest_difference,
+    find_highest_unread,
+    find_join,
+    find_unpredicted,
+    mask_needed_frames,
+    slice_frames,
 )
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
@@ -47,8 +47,8 @@ _INNER = 32
 """Number of frames that the reference unwinder walks before fast rules are tried, and again where those do not
 apply.
 """
-_MOST_SCALAR = 1 << 14
-_MOST_THREADS = 64
+_MAX_SCALAR = 1 << 14
+_MAX_THREADS = 64
 _FIRST_RUN = 256
 _RENEW = 4096
 """Number of frames that only the copy has, from which on a walk of a complete copy replaces the known chain."""
@@ -90,7 +90,7 @@ class DeepStacks:
         """
         if version != self._version:
             self._version = version
-            self._rules.forget()
+            self._rules.drop_rules()
             self._known.clear()
             self._tried.clear()
 
@@ -127,23 +127,23 @@ class DeepStacks:
         walk.missing = max(walk.missing, hidden if walk.end is StackEnd.UNREADABLE else 0)
         if path is None:
             return walk
-        own = len(path) if path.join is None else path.join.own
+        own = len(path) if path.join_cached is None else path.join_cached.own
         if walk.end is StackEnd.ROOT and (number or (outer is None and own > _RENEW)):
             known = self._remember(tid, path, walk, memory, _words(batch, lane), number)
             if outer is not None:
-                hidden = unseen(known.unpredicted, high, spots)
+                hidden = find_highest_unread(known.unpredicted, high, spots)
                 if hidden or not self._as_at_stop(known, spots):
                     return self._cut(*sample, registers, walker, hidden)
             own = min(own, _INNER)
-            path.join = Join(known, own, own)
-        walk.tail = path.cut(own)
-        if path.join is not None:
-            frames, at = path.join.known.frames, path.join.at
+            path.join_cached = Join(known, own, own)
+        walk.tail = path.first_frames(own)
+        if path.join_cached is not None:
+            frames, at = path.join_cached.known.frames, path.join_cached.at
             if own + len(frames) - at <= walker.max_depth:
                 walk.shared = frames, at
             else:
                 walk.end = StackEnd.DEPTH
-                walk.tail = walk.tail.before(part_of(frames, at, at + max(walker.max_depth - own, 0)))
+                walk.tail = walk.tail.followed_by(slice_frames(frames, at, at + max(walker.max_depth - own, 0)))
         return walk
 
     def _bridged(
@@ -155,7 +155,7 @@ class DeepStacks:
         """
         walk, path = self._follow(registers, _Noting(batch, lane, (begin,)), walker, _words(batch, lane), None, None)
         if path is not None:
-            walk.tail = path.cut(len(path))
+            walk.tail = path.first_frames(len(path))
         return walk
 
     def _agrees(self, known: DeepStackReuse, batch: SampleBatch, lane: int) -> tuple[int | None, int]:
@@ -166,14 +166,14 @@ class DeepStacks:
             address of a word that must be read to decide, or 0.
         """
         memory = LaneMemory(batch, lane)
-        differs = highest_difference(known.slots, known.values, memory.low, _words(batch, lane))
+        differs = find_highest_difference(known.slots, known.values, memory.low, _words(batch, lane))
         if memory.high < known.top:
             beyond = batch.stack.beyond.get(lane)
             if beyond is None or beyond.outer is None or beyond.outer.number != known.number:
                 return None, 0
             if not self._as_at_stop(known, beyond.spots):
                 return None, 0
-            hidden = unseen(known.unpredicted, memory.high, beyond.spots)
+            hidden = find_highest_unread(known.unpredicted, memory.high, beyond.spots)
             if hidden:
                 return None, hidden
         return max(memory.low, differs + self._arch.word), 0
@@ -182,7 +182,7 @@ class DeepStacks:
         """Return True if the known chain agrees with the parts of the stack that were read with a sample."""
         word = self._arch.word
         return bool(spots) and all(
-            highest_difference(
+            find_highest_difference(
                 known.slots,
                 known.values,
                 spot.avma,
@@ -205,7 +205,7 @@ class DeepStacks:
         walk, path = self._follow(registers, _Noting(batch, lane), walker, _words(batch, lane), None, None)
         walk.missing = max(walk.missing, hidden if walk.end is StackEnd.UNREADABLE else 0)
         if path is not None:
-            walk.tail = path.cut(len(path))
+            walk.tail = path.first_frames(len(path))
         return walk
 
     def _follow(
@@ -240,19 +240,19 @@ class DeepStacks:
         asked, by_scalar, checked = _FIRST_RUN, 0, 1
         while True:
             if known is not None and low is not None:
-                path.join = join_of(known, low, memory.high, path, checked)
+                path.join_cached = find_join(known, low, memory.high, path, checked)
                 checked = len(path)
-            if path.join is not None:
+            if path.join_cached is not None:
                 result.end, result.top = StackEnd.ROOT, known.top if known else 0
                 return result, path
-            if len(path) >= walker.max_depth or by_scalar > _MOST_SCALAR:
+            if len(path) >= walker.max_depth or by_scalar > _MAX_SCALAR:
                 result.end = StackEnd.DEPTH if len(path) >= walker.max_depth else StackEnd.NO_RULE
                 return result, path
             pc, sp, last_fp, _ = path.state()
             result.top = max(result.top, sp if sp <= memory.high else 0)
             asked = min(2 * asked, walker.max_depth - len(path))
-            run = self._rules.run(words, memory.low, pc, sp, last_fp, asked)
-            path.add(run, self._table)
+            run = self._rules.follow_rules(words, memory.low, pc, sp, last_fp, asked)
+            path.add_run(run, self._table)
             if run.root:
                 result.end = StackEnd.ROOT
                 result.top = max(result.top, path.top if path.top <= memory.high else 0)
@@ -264,7 +264,7 @@ class DeepStacks:
             values: list[int | None] = [None] * len(arch.registers)
             values[arch.pc], values[arch.sp], values[fp] = pc, sp, None if last_fp == UNKNOWN else last_fp
             part = LaneWalk([], registers=[])
-            walker.go_on(part, Registers(values, False, called=called_pc - (not called_exact)), memory, _INNER)
+            walker.append_callers(part, Registers(values, False, called=called_pc - (not called_exact)), memory, _INNER)
             by_scalar += len(part.frames)
             if part.registers is not None:
                 path.add_walk(part, fp)
@@ -294,15 +294,15 @@ class DeepStacks:
             words: That memory as words.
             number: Number of the OuterStack that provided the memory, 0 if it was a copy of one moment.
         """
-        join, table, word = path.join, self._table, self._arch.word
+        join, table, word = path.join_cached, self._table, self._arch.word
         own = len(path) if join is None else join.own
-        _, sps, fps, _, _, rules = path.since(0)
+        _, sps, fps, _, _, rules = path.columns_since(0)
         rule = rules[1 : own + 1] if join is not None else np.append(rules[1:], path.last)
         plain, flags = rule >= 0, table.flags[rule]
         uses = np.where(plain, (flags & CFA_FP) != 0, rule != OUTERMOST_RULE)
         saves = plain & ((flags & FP_SAVED) != 0)
         needs_after = bool(join.known.needs_fp[join.at]) if join is not None else False
-        needs = needed(uses, saves, needs_after)
+        needs = mask_needed_frames(uses, saves, needs_after)
         above = np.append(sps[1:own], sps[own] if join is not None else np.uint64(path.top))
         cfa = above - np.uint64(self._arch.sp_off & 0xFFFFFFFFFFFFFFFF)
         restored = saves & np.append(needs[1:], needs_after)
@@ -317,7 +317,7 @@ class DeepStacks:
         slots = np.sort(slots[(slots >= low) & (slots <= high)], kind="stable")
         slots = slots[np.append(True, slots[1:] != slots[:-1])]
         values = words[((slots - low) // np.uint64(word)).view(np.int64)].astype(np.uint64, copy=False)
-        inner, fp = path.cut(own), fps[:own]
+        inner, fp = path.first_frames(own), fps[:own]
         top, before = walk.top, None
         if join is not None:
             known, at = join.known, join.at
@@ -327,12 +327,14 @@ class DeepStacks:
             slots = np.concatenate([slots[kept], known.slots[beyond]])
             values = np.concatenate([values[kept], known.values[beyond]])
             fp, needs = np.append(fp, known.fp[at:]), np.append(needs, known.needs_fp[at:])
-            inner = inner.before(part_of(frames, at, len(frames)))
+            inner = inner.followed_by(slice_frames(frames, at, len(frames)))
         trust = np.full(len(inner), Trust.COMPLETED, np.uint8) if number else inner.trust
         shared = SharedFrames(inner.pc, inner.exact, trust, inner.sp, before)
-        if tid not in self._known and len(self._known) >= _MOST_THREADS:
+        if tid not in self._known and len(self._known) >= _MAX_THREADS:
             self._known.clear()
-        found = DeepStackReuse(shared, fp, needs, slots, values, unpredicted(inner.pc, inner.sp, slots), top, number)
+        found = DeepStackReuse(
+            shared, fp, needs, slots, values, find_unpredicted(inner.pc, inner.sp, slots), top, number
+        )
         self._known[tid] = found
         return found
 

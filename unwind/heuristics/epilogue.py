@@ -11,7 +11,7 @@ from __future__ import annotations
 from pyprof.model.arch import Arch
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
-MOST_CODE = 64
+MAX_CODE = 64
 """Maximum number of bytes of code that are examined."""
 
 

@@ -90,7 +90,7 @@ class FramePointerRecovery:
         self._starts = np.array([start for start, _ in spans], np.uint64)
         self._ends = np.array([min(end, _HIGHEST) for _, end in spans], np.uint64)
 
-    def rest(
+    def recover_callers(
         self, walker: ScalarWalker, registers: Registers, memory: LaneMemory, known: KnownRule | None
     ) -> LaneWalk | None:
         """Return the callers of a frame whose rule needs the frame pointer, or None if no record is accepted.
@@ -105,7 +105,7 @@ class FramePointerRecovery:
         shape, sp, pc = self._shape(known), registers.values[arch.sp], registers.values[arch.pc]
         if shape is None or sp is None or pc is None or arch.fp not in registers.withheld:
             return None
-        self._calls.begin()
+        self._calls.begin_search()
         trial = _Trial(self._joins, walker, registers, memory)
         room = self._room_of(registers) if self._is_plain(shape) else Room()
         stated = [self._place_at(sp + depth, registers, memory) for depth in room.exact]
@@ -140,7 +140,7 @@ class FramePointerRecovery:
 
     def _room_of(self, registers: Registers) -> Room:
         pc = registers.values[self._arch.pc] or 0
-        return self._room.at(pc, lookup_pc(pc, registers.exact), registers.exact)
+        return self._room.find_distance(pc, lookup_pc(pc, registers.exact), registers.exact)
 
     def _place_at(self, fp: int, registers: Registers, memory: LaneMemory) -> _Place:
         """Return the place of a record at a frame pointer. A word that the copy does not hold does not refute it."""
@@ -176,9 +176,9 @@ class FramePointerRecovery:
 
         A signal handler returns to the signal trampoline.
         """
-        if returns_to_trampoline(self._index.known, ra):
+        if returns_to_trampoline(self._index.find_rule, ra):
             return CallEvidence.ALLOWED
-        return self._calls.link(ra, lookup_pc(callee.values[self._arch.pc] or 0, callee.exact), callee.exact)
+        return self._calls.call_evidence(ra, lookup_pc(callee.values[self._arch.pc] or 0, callee.exact), callee.exact)
 
     def _joins(self, callee: Registers, caller: Registers) -> bool:
         """Return True if the caller may have called the callee.
@@ -189,7 +189,7 @@ class FramePointerRecovery:
             return True
         arch = self._arch
         fp, sp, pc = (callee.values[column] or 0 for column in (arch.fp, arch.sp, arch.pc))
-        known = self._index.known(lookup_pc(pc, callee.exact), callee.exact)
+        known = self._index.find_rule(lookup_pc(pc, callee.exact), callee.exact)
         if self._is_plain(self._shape(known)):
             room = self._room_of(callee)
             if fp - sp < room.least or (room.exact and fp - sp not in room.exact):
@@ -235,7 +235,9 @@ class _Trial:
         values[arch.fp] = fp
         start = Registers(values, self._registers.exact, self._registers.withheld - {arch.fp}, self._registers.called)
         walk = LaneWalk([])
-        self._walker.go_on(walk, start, self._memory, min(self._walker.max_depth, MAX_PROOF, self._left), self._joins)
+        self._walker.append_callers(
+            walk, start, self._memory, min(self._walker.max_depth, MAX_PROOF, self._left), self._joins
+        )
         self._left -= len(walk.frames)
         if walk.end is StackEnd.UNREADABLE:
             self.missing = self.missing or walk.missing

@@ -15,7 +15,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.unwind.code import SpaceCode, Verdict
-from pyprof.unwind.exception_return import interrupted
+from pyprof.unwind.exception_return import find_interrupted
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule
 from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers, Rules
@@ -26,16 +26,16 @@ ENTRY_SIZE = 96
 CALL_ALIGNMENT = 16
 """Alignment of sp in bytes before a call, as the ABIs require it."""
 
-MOST_ABOVE = 1024
+MAX_ABOVE = 1024
 """Number of words that are examined above a presumed first frame of a thread."""
 
-MOST_LINKS = 512
+MAX_LINKS = 512
 """Maximum number of frame records that are followed through generated code."""
 
 LEAF_SIZE = 4096
 """A call to at most this many bytes before the pc counts as a call of the function at the pc."""
 
-MOST_SIGNAL_FRAME = 32 << 10
+MAX_SIGNAL_FRAME = 32 << 10
 """Maximum size of a signal frame in bytes. Vector registers make it large."""
 
 
@@ -94,8 +94,8 @@ class FramePointerFallback:
             self._arch.signals.exception_return
             and (registers.values[self._arch.pc] or 0) >= self._arch.signals.exception_return
         ):
-            return interrupted(registers, memory, self._arch)
-        if not registers.exact and self._code.impossible(lookup_pc(registers.values[self._arch.pc] or 0, False)):
+            return find_interrupted(registers, memory, self._arch)
+        if not registers.exact and self._code.is_impossible(lookup_pc(registers.values[self._arch.pc] or 0, False)):
             return NoCaller(StackEnd.NO_RULE, no_frame=True)
         if registers.exact:
             result = self._arch.kernel.prstatus.index(self._arch.kernel.syscall_return)
@@ -155,7 +155,7 @@ class FramePointerFallback:
         pc = arch.code_address(ra, pac=True)
         if pc == 0:
             return NoCaller(StackEnd.ROOT)
-        known = self._code.return_address(pc) is not Verdict.NO or returns_to_trampoline(self._rules, pc)
+        known = self._code.classify_return_address(pc) is not Verdict.NO or returns_to_trampoline(self._rules, pc)
         if not known and not self._leads_to_call(pc, following, memory):
             return NoCaller(StackEnd.NO_RULE)
         ascends = following > base or following == 0
@@ -174,9 +174,9 @@ class FramePointerFallback:
         """
         chain = self._arch.chain
         assert chain is not None
-        for _ in range(MOST_LINKS):
+        for _ in range(MAX_LINKS):
             if (
-                not self._code.executable(pc)
+                not self._code.is_executable(pc)
                 or self._images.image(self._space, pc) is not None
                 or base % self._arch.word
             ):
@@ -185,7 +185,7 @@ class FramePointerFallback:
             if following is None or ra is None or chain.ra_in_next:
                 return False
             pc = self._arch.code_address(ra, pac=True)
-            if self._code.return_address(pc) is Verdict.YES:
+            if self._code.classify_return_address(pc) is Verdict.YES:
                 return True
             if following <= base:
                 return False
@@ -198,11 +198,11 @@ class FramePointerFallback:
         Only arguments and thread data lie above a thread's first frame.
         """
         word = self._arch.word
-        for avma in range(sp, sp + MOST_ABOVE * word, word):
+        for avma in range(sp, sp + MAX_ABOVE * word, word):
             value = memory.word(avma)
             if value is None:
                 return False
-            if self._code.return_address(self._arch.code_address(value, pac=True)) is Verdict.YES:
+            if self._code.classify_return_address(self._arch.code_address(value, pac=True)) is Verdict.YES:
                 return True
         return False
 
@@ -244,7 +244,7 @@ class FramePointerFallback:
         fp, lr = memory.word(record), memory.word(record + arch.word)
         if fp is None or lr is None or arch.fp not in saved or arch.lr not in saved:
             return 0
-        for sp in range(low & -16, min(record, low + MOST_SIGNAL_FRAME), 16):
+        for sp in range(low & -16, min(record, low + MAX_SIGNAL_FRAME), 16):
             if memory.word(sp + saved[arch.fp].n) == fp and memory.word(sp + saved[arch.lr].n) == lr:
                 return sp
         return 0
@@ -273,7 +273,7 @@ class FramePointerFallback:
             return self._caller(registers, ra, sp + arch.word, base, Trust.FP)
         if chain is not None and base and memory.word(sp) == base and chain.cfa_off is not None:
             ra = memory.word(sp + chain.ra_off) or 0
-            if self._code.return_address(ra) is Verdict.YES or returns_to_trampoline(self._rules, ra):
+            if self._code.classify_return_address(ra) is Verdict.YES or returns_to_trampoline(self._rules, ra):
                 return self._caller(registers, ra, sp + chain.cfa_off, base, Trust.FP)
         return None
 
@@ -291,7 +291,7 @@ class FramePointerFallback:
         Both calls may be of the function at pc. A stale call may be of a function that happens to lie a little below
         it.
         """
-        if self._code.return_address(recorded) is not Verdict.YES:
+        if self._code.classify_return_address(recorded) is not Verdict.YES:
             return False
         target, others = self._code.call_target(recorded), self._code.call_target(other)
         return target is not None and others is not None and others < target <= pc
@@ -310,7 +310,7 @@ class FramePointerFallback:
         if saved is None or saved % self._arch.word or 0 < saved <= base:
             return sp, base
         ra = self._arch.code_address(saved)
-        if self._code.return_address(ra) is not Verdict.NO or returns_to_trampoline(self._rules, ra):
+        if self._code.classify_return_address(ra) is not Verdict.NO or returns_to_trampoline(self._rules, ra):
             return sp, base
         return base + chain.cfa_off, saved
 
@@ -329,12 +329,12 @@ class FramePointerFallback:
             if links[-1] <= links[-2]:
                 return sp
         saved = [self._arch.code_address(memory.word(link + chain.ra_off) or 0) for link in links[1:]]
-        first, second = (self._code.return_address(ra) is Verdict.YES for ra in saved)
+        first, second = (self._code.classify_return_address(ra) is Verdict.YES for ra in saved)
         return links[1] if second and not first else sp
 
     def _called(self, ra: int, pc: int, proof: Proof) -> bool:
         """Return True if the call before `ra` may be of the function at pc, as far as the wanted proof goes."""
-        if self._code.return_address(ra) is not Verdict.YES:
+        if self._code.classify_return_address(ra) is not Verdict.YES:
             return returns_to_trampoline(self._rules, ra)
         target = self._code.call_target(ra)
         if target is None or self._code.is_jump(target):  # a PLT entry may lead to any function

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.unwind.code import SpaceCode
-from pyprof.unwind.step import Lanes, Words, load
+from pyprof.unwind.step import Lanes, Words, load_words
 
 _WORD = (1 << 64) - 1
 
@@ -37,14 +37,14 @@ def follow_records(
         return which[:0]
     if not len(which):
         return which[:0]
-    some = lanes.take(which)
+    some = lanes.select_lanes(which)
     base, mask = some.fp, np.uint64(arch.mask)
-    following, out, misaligned, _ = load(base + np.uint64(chain.next_off & _WORD), some, words, mask)
-    ra, ra_out, ra_misaligned, _ = load(base + np.uint64(chain.ra_off & _WORD), some, words, mask)
+    following, out, misaligned, _ = load_words(base + np.uint64(chain.next_off & _WORD), some, words, mask)
+    ra, ra_out, ra_misaligned, _ = load_words(base + np.uint64(chain.ra_off & _WORD), some, words, mask)
     pc = ra & np.uint64(arch.pc_mask & ~arch.pac_mask)
     plain = (base >= some.sp) & (base & np.uint64(arch.word - 1) == 0) & (base != 0) & (pc != 0)
     plain &= ~(out | misaligned | ra_out | ra_misaligned) & ((following > base) | (following == 0))
-    plain &= code.return_addresses(pc) & code.possible(some.pc - np.uint64(1))
+    plain &= code.mask_return_addresses(pc) & code.mask_possible(some.pc - np.uint64(1))
 
     done: npt.NDArray[np.int64] = which[plain]
     cfa = base[plain] + np.uint64(chain.cfa_off & _WORD) & mask

@@ -10,7 +10,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.arch_parts import Depth, FrameCode
 from pyprof.records import dataclass
 from pyprof.unwind.code import SpaceCode
-from pyprof.unwind.heuristics.calls import MOST_FUNCTION, CallSites
+from pyprof.unwind.heuristics.calls import MAX_FUNCTION, CallSites
 
 _ROOM = 1 << 15
 
@@ -39,7 +39,7 @@ class FrameRoom:
         self._calls = calls
         self._known: dict[int, Room] = {}
 
-    def at(self, pc: int, lookup_pc: int, exact: bool) -> Room:
+    def find_distance(self, pc: int, lookup_pc: int, exact: bool) -> Room:
         """Return the distance in the frame at a pc.
 
         Args:
@@ -55,16 +55,16 @@ class FrameRoom:
 
     def _find(self, pc: int, lookup_pc: int, exact: bool) -> Room:
         frames = self._arch.calls.frame_code
-        body = self._calls.body(lookup_pc, exact)
+        body = self._calls.find_body(lookup_pc, exact)
         if frames is None or body is None:
             return Room()
         start, end = body
         depth: Depth | None = None
-        if pc - start <= MOST_FUNCTION:
-            depth = frames.depth(self._code.read(start, min(end - start, MOST_FUNCTION)), pc - start)
+        if pc - start <= MAX_FUNCTION:
+            depth = frames.depth(self._code.read(start, min(end - start, MAX_FUNCTION)), pc - start)
         if depth is None:
             return Room()
-        if not depth.fixed or end - start > MOST_FUNCTION:
+        if not depth.fixed or end - start > MAX_FUNCTION:
             return Room(depth.least, known=True)
         arguments = (0,) if exact else self._arguments(frames, depth, pc)
         return Room(depth.least, tuple(depth.least + size for size in arguments), known=True)

@@ -54,7 +54,7 @@ def restores_other_frame(rule: Rule, arch: Arch) -> bool:
     return names_sp or (rule.ra.kind is RegKind.AT_CFA and rule.ra.n >= 0)
 
 
-def replacing_spans(
+def find_replacing_spans(
     arch: Arch, function: FunctionRows, bias: int, code: SpaceCode, starts_function: Callable[[int], bool]
 ) -> list[ReplacingSpan]:
     """Return the parts of a function in which __builtin_eh_return overwrites its frame. Most functions have none.

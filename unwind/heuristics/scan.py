@@ -25,10 +25,10 @@ WORDS_INNERMOST = 160
 small.
 """
 
-MOST_APART = 128 << 10
+MAX_APART = 128 << 10
 """Maximum number of bytes from a frame to its caller's frame pointer."""
 
-MOST_TRIED = 4096
+MAX_TRIED = 4096
 """Maximum number of frames in which a guess must lead to the root."""
 
 
@@ -82,7 +82,7 @@ class ScanFallback:
 
     def _leads_to_root(self, caller: Caller, memory: LaneMemory) -> bool:
         walk = LaneWalk([])
-        self._trial.go_on(walk, caller.registers, memory, MOST_TRIED)
+        self._trial.append_callers(walk, caller.registers, memory, MAX_TRIED)
         return walk.end is StackEnd.ROOT
 
     def _found(self, registers: Registers, memory: LaneMemory, avma: int, pc: int) -> Iterator[Caller]:
@@ -96,7 +96,7 @@ class ScanFallback:
         sp = avma + arch.word
         fp = registers.values[arch.fp]
         pushed = memory.word(avma - arch.word) if arch.lr < 0 else None
-        near = pushed is not None and sp <= pushed <= sp + MOST_APART
+        near = pushed is not None and sp <= pushed <= sp + MAX_APART
         if pushed is not None and near and (arch.word == 4 or fp == avma - arch.word):
             fp = pushed
         fp = fp if fp is not None and fp >= sp else None
@@ -111,7 +111,7 @@ class ScanFallback:
         return Caller(Registers(values, False), sp, Trust.SCAN)
 
     def _plausible(self, pc: int) -> bool:
-        verdict = self._code.return_address(pc)
+        verdict = self._code.classify_return_address(pc)
         if verdict is not Verdict.UNKNOWN:
             return verdict is Verdict.YES
         image = self._images.image(self._space, pc - 1)

@@ -19,16 +19,16 @@ from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 
-LEAST_FRAMES = 256
+MIN_FRAMES = 256
 """Minimum depth of a cached walk. Shallower stacks are walked in less time than the lookup takes."""
 RED_ZONE = 128
 """Size in bytes of the area below sp in which an interrupted frame may have saved registers."""
-_MOST_INNER = 512
+_MAX_INNER = 512
 """Maximum number of changed frames. With more of them, the batch walker is faster."""
 _RENEW_INNER = 64
-_MOST_THREADS = 16
-_MOST_BYTES = 4 << 20
-_MOST_PATIENCE = 256
+_MAX_THREADS = 16
+_MAX_BYTES = 4 << 20
+_MAX_BACKOFF = 256
 
 U64 = npt.NDArray[np.uint64]
 
@@ -78,7 +78,7 @@ class CacheJoin:
     def top(self) -> int:
         return self.known.top
 
-    def join(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
+    def join_cached(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
         """Return the callers of a frame if the cached walk met the frame in the same state, else None.
 
         Args:
@@ -93,7 +93,7 @@ class CacheJoin:
         state = known.states[at]
         if (state.values, state.exact, state.called) != (registers.values, registers.exact, registers.called):
             return None
-        return known.frames.after(at)
+        return known.frames.frames_after(at)
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class StackCache:
             self._known.clear()
             self._waiting.clear()
 
-    def knows(self, tid: int) -> bool:
+    def has_thread(self, tid: int) -> bool:
         return tid in self._known
 
     def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk | None:
@@ -140,7 +140,7 @@ class StackCache:
         known = self._known[tid]
         memory = LaneMemory(batch, lane)
         low = _unchanged(known, batch, lane)
-        if low is None or bisect_left(known.sps, low) > _MOST_INNER:
+        if low is None or bisect_left(known.sps, low) > _MAX_INNER:
             return None
         walk = walker.walk(registers, memory, True, CacheJoin(known, low, walker.max_depth))
         if walk.tail is not None:
@@ -149,7 +149,7 @@ class StackCache:
                 self._remember(tid, batch, lane, walk)
         return walk
 
-    def learn(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> None:
+    def cache_walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> None:
         """Cache the walk of a deep stack that was walked completely.
 
         Skips threads whose earlier cached walks were not reused.
@@ -159,9 +159,9 @@ class StackCache:
         if waiting.left > 0:
             waiting.left -= 1
             return
-        waiting.patience = min(2 * waiting.patience + 1, _MOST_PATIENCE)
+        waiting.patience = min(2 * waiting.patience + 1, _MAX_BACKOFF)
         waiting.left = waiting.patience
-        if batch.stack.size[lane] <= _MOST_BYTES:
+        if batch.stack.size[lane] <= _MAX_BYTES:
             self._remember(tid, batch, lane, walker.walk(registers, LaneMemory(batch, lane), True))
 
     def _remember(self, tid: int, batch: SampleBatch, lane: int, walk: LaneWalk) -> None:
@@ -173,7 +173,7 @@ class StackCache:
         sps = frames.sp.tolist()
         if len(states) != len(sps) or sorted(sps) != sps:
             return
-        if tid not in self._known and len(self._known) >= _MOST_THREADS:
+        if tid not in self._known and len(self._known) >= _MAX_THREADS:
             self._known.clear()
         at = {sp: n for n, sp in reversed(list(enumerate(sps)))}
         words = _words(batch, lane).copy()
@@ -203,5 +203,5 @@ def _unchanged(known: CachedWalk, batch: SampleBatch, lane: int) -> int | None:
 
 def _columns(walk: LaneWalk) -> CachedFrames:
     """Return all frames of a walk, including its tail."""
-    inner = CachedFrames.of(walk.frames)
-    return inner if walk.tail is None else inner.before(walk.tail)
+    inner = CachedFrames.from_frames(walk.frames)
+    return inner if walk.tail is None else inner.followed_by(walk.tail)

@@ -13,7 +13,7 @@ from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.images import ImageStore
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem
-from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, Callee, caller, parameters_at
+from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, Callee, find_parameter_size, find_win_caller
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import Caller, Fallback, NoCaller, Outcome, Registers
 
@@ -27,17 +27,17 @@ class StackWinRecords:
         self._space = space
         self._images = images
 
-    def at(self, pc: int) -> WinRecord | None:
+    def find_record(self, pc: int) -> WinRecord | None:
         file, rel = self._symbols(pc)
         return file.win_at(rel) if file else None
 
-    def covers(self, pc: int) -> bool:
-        return self.at(pc) is not None
+    def has_record(self, pc: int) -> bool:
+        return self.find_record(pc) is not None
 
-    def parameters(self, pc: int) -> int:
+    def find_parameter_size(self, pc: int) -> int:
         """Return the size in bytes of the arguments of the function at a pc."""
         file, rel = self._symbols(pc)
-        return parameters_at(file, rel) if file else 0
+        return find_parameter_size(file, rel) if file else 0
 
     def _symbols(self, pc: int) -> tuple[SymbolFile | None, int]:
         image = self._images.image(self._space, pc)
@@ -65,12 +65,12 @@ class StackWinFallback:
         """
         arch = self._arch
         pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)
-        record = self._records.at(pc)
+        record = self._records.find_record(pc)
         if record is None:
             return self._otherwise.caller(registers, memory)
         known = {name: value for name, value in zip(arch.registers, registers.values, strict=True) if value is not None}
         try:
-            found = caller(record, known, self._callee(registers), memory.read)
+            found = find_win_caller(record, known, self._callee(registers), memory.read)
         except PostfixFailed as failed:
             if failed.problem is PostfixProblem.UNREADABLE:
                 sp = registers.values[arch.sp]
@@ -91,4 +91,4 @@ class StackWinFallback:
         return Caller(Registers(values, False), found["esp"], Trust.BREAKPAD)
 
     def _callee(self, registers: Registers) -> Callee:
-        return INNERMOST if registers.called is None else Callee(self._records.parameters(registers.called))
+        return INNERMOST if registers.called is None else Callee(self._records.find_parameter_size(registers.called))

@@ -29,7 +29,7 @@ class FolderSink:
             for part in (name.day, name.folder):
                 if self._disk.make_folder(f"{folder}/{part}"):
                     self._disk.sync_folder(folder)
-                folder = _entered(output_file.folder(f"{folder}/{part}", os.O_NOFOLLOW), opened)
+                folder = _entered(output_file.open_directory(f"{folder}/{part}", os.O_NOFOLLOW), opened)
             self._write(folder, name.name, data)
 
     def _write(self, folder: str, name: str, data: bytes) -> None:

@@ -20,7 +20,7 @@ import orjson
 from pyprof.agent.push.bounded_answer import BoundedAnswer
 from pyprof.agent.push.responses import NO_REASON, NotSent, StatedReason, judge_http
 from pyprof.agent.push.secrets import Credentials
-from pyprof.objfile.breakpad.symbol_server import RequestDeadline, opener
+from pyprof.objfile.breakpad.symbol_server import RequestDeadline, build_opener
 from pyprof.objfile.source import open_regular
 from pyprof.records import dataclass, field
 
@@ -96,7 +96,7 @@ class HttpClient:
         proxy = self._endpoint.proxy
         proxies = {"http": proxy, "https": proxy} if proxy else None
         began_s = time.time()
-        director = opener(deadline, self._context(), proxies, redirects=False, response=BoundedAnswer)
+        director = build_opener(deadline, self._context(), proxies, redirects=False, response=BoundedAnswer)
         try:
             with director.open(request, timeout=self._endpoint.timeout_s) as answer:
                 self._compare_clocks(answer.headers.get("Date", ""), began_s)

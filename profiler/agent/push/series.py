@@ -62,7 +62,7 @@ def read(data: bytes, title: str) -> Profile:
         RefusedForGood: It is broken.
     """
     try:
-        return pprof_reader.read(data, title)
+        return pprof_reader.read_pprof(data, title)
     except (PyprofError, OverflowError) as error:
         raise RefusedForGood("unreadable", str(error)) from None
 

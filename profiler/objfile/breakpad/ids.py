@@ -21,13 +21,13 @@ def breakpad_id(file: ObjectFile) -> str:
     """
     if file.debug_id:
         return file.debug_id
-    identifier = bytes.fromhex(file.build_id)[:GUID_SIZE] if file.build_id else hashed_text(file)
+    identifier = bytes.fromhex(file.build_id)[:GUID_SIZE] if file.build_id else hash_text(file)
     if not identifier:
         return ""
-    return as_guid(identifier, file.byteorder) + "0"
+    return format_guid(identifier, file.byteorder) + "0"
 
 
-def as_guid(identifier: bytes, byteorder: str) -> str:
+def format_guid(identifier: bytes, byteorder: str) -> str:
     """Return the first 16 bytes of an identifier as the hex digits of a GUID.
 
     Args:
@@ -40,7 +40,7 @@ def as_guid(identifier: bytes, byteorder: str) -> str:
     return identifier.hex().upper()
 
 
-def hashed_text(file: ObjectFile) -> bytes:
+def hash_text(file: ObjectFile) -> bytes:
     """Return the first 4096 bytes of .text, XORed in blocks of 16 bytes; b"" if there is no .text.
 
     The last block is read completely, past the end of a short .text, as dump_syms does.
@@ -55,7 +55,7 @@ def hashed_text(file: ObjectFile) -> bytes:
     return value.to_bytes(GUID_SIZE, "big")
 
 
-def same_id(first: str, second: str) -> bool:
+def is_same_id(first: str, second: str) -> bool:
     """Return True if two identifiers are equal, ignoring case and the age after the GUID.
 
     Symbol files of one build may state different ages. Shorter identifiers (PDB 2.0: time stamp and age) are compared
@@ -72,4 +72,4 @@ def is_stated(file: ObjectFile, stated: StatedId) -> bool:
         return False
     if stated.build_id and file.build_id:
         return file.build_id.startswith(stated.build_id)
-    return same_id(breakpad_id(file), stated.debug_id)
+    return is_same_id(breakpad_id(file), stated.debug_id)

@@ -105,11 +105,11 @@ class WinRecord:
     allocates_base_pointer: bool
 
 
-def text(field: bytes) -> str:
+def decode_text(field: bytes) -> str:
     return field.decode("utf-8", "backslashreplace")
 
 
-def number(field: bytes, base: int = 16) -> int:
+def parse_number(field: bytes, base: int = 16) -> int:
     """Parse an unsigned number.
 
     Raises:
@@ -123,18 +123,23 @@ def number(field: bytes, base: int = 16) -> int:
     return value
 
 
-def signed(field: bytes) -> int:
-    return -number(field[1:], 10) if field.startswith(b"-") else number(field, 10)
+def parse_signed(field: bytes) -> int:
+    return -parse_number(field[1:], 10) if field.startswith(b"-") else parse_number(field, 10)
 
 
 def parse_module(line: bytes) -> ModuleRecord:
     fields = line.split(None, 4)
     if len(fields) < 4 or fields[0] != b"MODULE":
         raise ValueError(line)
-    number(fields[3][:16])
+    parse_number(fields[3][:16])
     if len(fields[3]) > 64:
         raise ValueError(line)
-    return ModuleRecord(text(fields[1]), text(fields[2]), text(fields[3]), text(fields[4]) if len(fields) > 4 else "")
+    return ModuleRecord(
+        decode_text(fields[1]),
+        decode_text(fields[2]),
+        decode_text(fields[3]),
+        decode_text(fields[4]) if len(fields) > 4 else "",
+    )
 
 
 def parse_func(line: bytes) -> FuncRecord:
@@ -144,8 +149,8 @@ def parse_func(line: bytes) -> FuncRecord:
     fields = fields[0][2 * multiple :].split(None, 3) if fields else []
     if len(fields) < 3:
         raise ValueError(line)
-    name = text(fields[3]) if len(fields) > 3 else ""
-    return FuncRecord(number(fields[0]), number(fields[1]), number(fields[2]), name, multiple)
+    name = decode_text(fields[3]) if len(fields) > 3 else ""
+    return FuncRecord(parse_number(fields[0]), parse_number(fields[1]), parse_number(fields[2]), name, multiple)
 
 
 def parse_public(line: bytes) -> FuncRecord:
@@ -155,7 +160,9 @@ def parse_public(line: bytes) -> FuncRecord:
     fields = fields[0][2 * multiple :].split(None, 2) if fields else []
     if len(fields) < 2:
         raise ValueError(line)
-    return FuncRecord(number(fields[0]), 0, number(fields[1]), text(fields[2]) if len(fields) > 2 else "", multiple)
+    return FuncRecord(
+        parse_number(fields[0]), 0, parse_number(fields[1]), decode_text(fields[2]) if len(fields) > 2 else "", multiple
+    )
 
 
 def parse_line(line: bytes) -> LineRecord:
@@ -164,7 +171,7 @@ def parse_line(line: bytes) -> LineRecord:
     if len(fields) < 4:
         raise ValueError(line)
     address, size, source_line, file = fields[:4]
-    return LineRecord(number(address), number(size), number(source_line, 10), number(file, 10))
+    return LineRecord(parse_number(address), parse_number(size), parse_number(source_line, 10), parse_number(file, 10))
 
 
 def parse_inline(line: bytes) -> InlineRecord:
@@ -175,18 +182,20 @@ def parse_inline(line: bytes) -> InlineRecord:
     fields = line.split()[1:]
     if len(fields) < 5:
         raise ValueError(line)
-    file = signed(fields[2]) if len(fields) % 2 == 0 else None
+    file = parse_signed(fields[2]) if len(fields) % 2 == 0 else None
     at = 2 if file is None else 3
     ranges = []
     for place in range(at + 1, len(fields), 2):
-        start = number(fields[place])
-        ranges.append((start, start + number(fields[place + 1])))
-    return InlineRecord(number(fields[0], 10), number(fields[1], 10), file, number(fields[at], 10), tuple(ranges))
+        start = parse_number(fields[place])
+        ranges.append((start, start + parse_number(fields[place + 1])))
+    return InlineRecord(
+        parse_number(fields[0], 10), parse_number(fields[1], 10), file, parse_number(fields[at], 10), tuple(ranges)
+    )
 
 
 def parse_file(line: bytes) -> str:
     """Parse "FILE number name"."""
-    return text(line.split(None, 2)[2])
+    return decode_text(line.split(None, 2)[2])
 
 
 def parse_origin(line: bytes) -> tuple[str, int | None]:
@@ -198,15 +207,15 @@ def parse_origin(line: bytes) -> tuple[str, int | None]:
     name = line.split(None, 2)[2]
     first, _, rest = name.partition(b" ")
     if rest and first.removeprefix(b"-").isdigit():
-        return text(rest), int(first)
-    return text(name), None
+        return decode_text(rest), int(first)
+    return decode_text(name), None
 
 
 def parse_rules(rules: bytes) -> dict[str, str]:
     """Parse "name: expression name: expression ..." and return the postfix expressions by register name."""
     found: dict[str, list[str]] = {}
     words: list[str] | None = None
-    for word in text(rules).split():
+    for word in decode_text(rules).split():
         if word.endswith(":") and len(word) > 1:
             words = found[word[:-1]] = []
         elif words is None:
@@ -226,7 +235,7 @@ def parse_win(line: bytes) -> WinRecord:
     fields = line.split(None, 12)[2:]
     if len(fields) < 11:
         raise ValueError(line)
-    kind, rva, size, prologue, epilogue, parameters, saved, local, _, has_program = map(number, fields[:10])
-    program = text(fields[10]).strip() if has_program else ""
-    flag = not has_program and number(fields[10].strip()) != 0
+    kind, rva, size, prologue, epilogue, parameters, saved, local, _, has_program = map(parse_number, fields[:10])
+    program = decode_text(fields[10]).strip() if has_program else ""
+    flag = not has_program and parse_number(fields[10].strip()) != 0
     return WinRecord(kind, rva, size, prologue, epilogue, parameters, saved, local, program, flag)

@@ -23,17 +23,17 @@ from pyprof.objfile.breakpad.records import (
     LineRecord,
     ModuleRecord,
     WinRecord,
-    number,
+    decode_text,
     parse_file,
     parse_func,
     parse_inline,
     parse_line,
     parse_module,
+    parse_number,
     parse_origin,
     parse_public,
     parse_rules,
     parse_win,
-    text,
 )
 from pyprof.objfile.source import ByteSource, FileSource, open_regular
 
@@ -200,9 +200,9 @@ class SymbolFile:
                 break
             fields = line.split(None, 5 if first else 3)
             try:
-                address = number(fields[3 if first else 2])
+                address = parse_number(fields[3 if first else 2])
                 if first:
-                    start, end = address, min(address + number(fields[4]), limit)
+                    start, end = address, min(address + parse_number(fields[4]), limit)
                 entry = address, parse_rules(fields[-1] if len(fields) > (5 if first else 3) else b"")
             except (ValueError, IndexError):
                 self._malformed("STACK CFI", place)
@@ -288,5 +288,5 @@ def _header(source: ByteSource, name: str) -> tuple[ModuleRecord, str]:
         if fields[:1] != [b"INFO"]:
             break
         if fields[1:2] == [b"CODE_ID"] and len(fields) > 2:
-            code_id = text(fields[2]).lower()
+            code_id = decode_text(fields[2]).lower()
     return module, code_id

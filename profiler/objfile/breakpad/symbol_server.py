@@ -34,14 +34,14 @@ from pyprof.objfile.breakpad.symbol_text import copy_text
 
 TIMEOUT_S = 10.0
 """Timeout in seconds for a connection, for a pause within a response, and for all of its headers together."""
-SLOWEST = 10 << 10
+MIN_BYTES_PER_S = 10 << 10
 """Minimum average speed in bytes per second of a response that takes longer than TIMEOUT_S."""
 MAX_SECONDS = 300.0
 """Maximum time in seconds that one run spends on one server."""
 MAX_REDIRECTS = 3
 
 
-def default_cache() -> str:
+def default_cache_dir() -> str:
     """Return the directory for downloaded symbol files: $XDG_CACHE_HOME/pyprof/symbols."""
     return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pyprof", "symbols")
 
@@ -52,7 +52,7 @@ class SymbolServer:
     def __init__(self, url: str, diagnostics: Diagnostics, cache: str | None = None) -> None:
         self.url = url.rstrip("/")
         self._diagnostics = diagnostics
-        self._cache = cache or default_cache()
+        self._cache = cache or default_cache_dir()
         self._answers = True
         self._asked: set[str] = set()
         self._seconds = 0.0
@@ -103,7 +103,7 @@ class SymbolServer:
         with RequestDeadline(min(TIMEOUT_S, left)) as deadline:
             call = _Call(partial(self._download, url, path, deadline, left))
             call.start()
-            if not io_deadline.answered(call.ended, left + TIMEOUT_S):
+            if not io_deadline.wait_for_event(call.ended, left + TIMEOUT_S):
                 raise TimeoutError("no answer by the end of the recording")
         if call.error is not None:
             try:
@@ -113,11 +113,11 @@ class SymbolServer:
 
     def _download(self, url: str, path: str, deadline: RequestDeadline, left: float) -> None:
         request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "User-Agent": "pyprof"})
-        with opener(deadline).open(request, timeout=TIMEOUT_S) as answer:
-            deadline.move(left)
+        with build_opener(deadline).open(request, timeout=TIMEOUT_S) as answer:
+            deadline.set_remaining(left)
             folder = os.path.dirname(path)
             os.makedirs(folder, exist_ok=True)
-            with new_file(folder, path) as file:
+            with write_new_file(folder, path) as file:
                 body = Paced(answer)
                 packed = answer.headers.get("Content-Encoding", "").lower() == "gzip"
                 copy_text(gzip.GzipFile(fileobj=cast(IO[bytes], body)) if packed else body, file, url)
@@ -167,7 +167,7 @@ class Paced:
         data = self._answer.read1(size)
         self.size += len(data)
         seconds = time.monotonic() - self._begin
-        if seconds > TIMEOUT_S and self.size < SLOWEST * seconds:
+        if seconds > TIMEOUT_S and self.size < MIN_BYTES_PER_S * seconds:
             raise TimeoutError(f"{self.size} bytes in {seconds:.0f} s: too slow")
         return data
 
@@ -200,7 +200,7 @@ class RequestDeadline:
                 known.close()
             self._sockets.clear()
 
-    def watch(self, connection: socket.socket) -> None:
+    def watch_connection(self, connection: socket.socket) -> None:
         """Add a connection.
 
         Raises:
@@ -211,7 +211,7 @@ class RequestDeadline:
                 raise TimeoutError("timed out")
             self._sockets.append(connection.dup())
 
-    def move(self, seconds: float) -> None:
+    def set_remaining(self, seconds: float) -> None:
         """Set the deadline to `seconds` from now."""
         self._timer.cancel()
         self._timer = self._started(seconds)
@@ -248,7 +248,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
 
 
-def opener(
+def build_opener(
     deadline: RequestDeadline,
     context: ssl.SSLContext | None = None,
     proxies: Mapping[str, str] | None = None,
@@ -270,11 +270,11 @@ def opener(
 
         def connect(self) -> None:
             super().connect()
-            deadline.watch(self.sock)
+            deadline.watch_connection(self.sock)
 
         def _tunnel(self) -> None:
             """Watch the socket before the tunnel, so that the deadline covers the proxy's response too."""
-            deadline.watch(self.sock)
+            deadline.watch_connection(self.sock)
             super()._tunnel()  # type: ignore[misc]
 
     class SafeConnection(http.client.HTTPSConnection, Connection):
@@ -303,7 +303,7 @@ def opener(
 
 
 @contextmanager
-def new_file(folder: str, path: str) -> Iterator[IO[bytes]]:
+def write_new_file(folder: str, path: str) -> Iterator[IO[bytes]]:
     """Create a file that gets its name only when it is complete.
 
     On file systems with unnamed files (O_TMPFILE), nothing remains if the process is killed before.

@@ -17,10 +17,10 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.model.reasons import problem
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.breakpad.ids import breakpad_id, same_id
+from pyprof.objfile.breakpad.ids import breakpad_id, is_same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_text import HEAD, LONGEST_MAGIC, OPENERS, TextStream, copy_text
-from pyprof.objfile.file_access import current
+from pyprof.objfile.file_access import current_opener
 from pyprof.objfile.source import FileSource, open_regular
 
 if TYPE_CHECKING:  # importing the HTTP client takes a tenth of pyprof's start-up time
@@ -33,7 +33,7 @@ DIFFERS = "symbol file of another build, not used"
 SUFFIXES = ("", ".gz", ".xz")
 
 
-def file_name(name: str) -> str:
+def symbol_file_name(name: str) -> str:
     """Return the name of a module's symbol file in a store. For a Windows module, `name` is that of its PDB."""
     return (name[:-4] if name.lower().endswith(".pdb") else name) + ".sym"
 
@@ -70,12 +70,12 @@ class SymbolStore:
             else:
                 raise UsageError(f"--symbols {place}: no such file or directory")
 
-    def know(self, file: ObjectFile, path: str) -> None:
+    def register_file(self, file: ObjectFile, path: str) -> None:
         """Register an object file that a target maps, with the path that the target uses."""
         self._paths.setdefault(file, path)
 
     def find_mapped(self, file: ObjectFile) -> SymbolFile | None:
-        """Return the symbol file of an object file that know() registered.
+        """Return the symbol file of an object file that register_file() registered.
 
         A separate debug file is not registered: None.
         """
@@ -94,7 +94,7 @@ class SymbolStore:
             found = self._open(candidate)
             if found is None:
                 continue
-            if same_id(wanted, found.module.id) and (not file.build_id or file.build_id.startswith(found.code_id)):
+            if is_same_id(wanted, found.module.id) and (not file.build_id or file.build_id.startswith(found.code_id)):
                 return found
             if found.module.name == name:
                 others.append(found)
@@ -114,7 +114,7 @@ class SymbolStore:
             return
         for folder in self._folders:
             if not isinstance(folder, str):
-                fetched = folder.fetch(name, wanted, file_name(name)) if wanted else None
+                fetched = folder.fetch(name, wanted, symbol_file_name(name)) if wanted else None
                 if fetched is not None:
                     yield fetched
                     folder.forget(fetched)  # the caller continues only if it has rejected the file
@@ -137,7 +137,7 @@ def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
     exact = []
     for spelled in dict.fromkeys((wanted, wanted.lower())):
         for suffix in SUFFIXES if spelled else ():
-            path = os.path.join(folder, name, spelled, file_name(name) + suffix)
+            path = os.path.join(folder, name, spelled, symbol_file_name(name) + suffix)
             if os.path.isfile(path):
                 exact.append(path)
     if exact:
@@ -149,7 +149,7 @@ def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
         return
     for other in ids:
         for suffix in SUFFIXES:
-            path = os.path.join(folder, name, other, file_name(name) + suffix)
+            path = os.path.join(folder, name, other, symbol_file_name(name) + suffix)
             if os.path.isfile(path):
                 yield path
 
@@ -182,7 +182,7 @@ def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
 
 def _inflated(stream: TextStream, path: str) -> int:
     """Decompress a stream and return the descriptor of an unnamed temporary file with its content."""
-    fd = current().scratch()
+    fd = current_opener().create_scratch_file()
     try:
         with open(fd, "wb", closefd=False) as plain:
             copy_text(stream, plain, path)

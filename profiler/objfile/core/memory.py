@@ -17,7 +17,7 @@ from pyprof.records import dataclass
 MAX_READ = 1 << 30
 
 
-def perms_of(flags: int) -> str:
+def format_perms(flags: int) -> str:
     """Return PF_* flags in the notation of /proc/PID/maps."""
     return "".join(c if flags & bit else "-" for c, bit in (("r", PF_R), ("w", PF_W), ("x", PF_X))) + "p"
 
@@ -43,7 +43,7 @@ class SavedRange:
     @property
     def perms(self) -> str:
         """The permissions in the notation of /proc/PID/maps."""
-        return perms_of(self.flags)
+        return format_perms(self.flags)
 
 
 class SavedMemory:
@@ -58,7 +58,7 @@ class SavedMemory:
         at = bisect_right(self._starts, avma) - 1
         return self.regions[at] if at >= 0 and avma < self.regions[at].end else None
 
-    def between(self, start: int, end: int) -> list[SavedRange]:
+    def ranges_between(self, start: int, end: int) -> list[SavedRange]:
         """Return the regions whose start lies in start..end."""
         return self.regions[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
 
@@ -103,7 +103,7 @@ class CoreMemory(SavedMemory):
         super().__init__(elf.source, regions)
 
 
-def pieces_of_memory(source: ByteSource, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
+def make_saved_memory(source: ByteSource, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
     """Return memory from (address, size, offset in the file) of pieces in any order.
 
     Where pieces overlap, the one with the lower address is used.

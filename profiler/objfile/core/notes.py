@@ -180,7 +180,7 @@ def _take(elf: ElfFile, notes: CoreNotes, kind: int, at: int, size: int) -> None
         thread.pac_mask = struct.unpack_from(elf.order + "Q", elf.source.read(at + 8, 8))[0]
 
 
-def register_word(elf: ElfFile) -> int:
+def register_word_size(elf: ElfFile) -> int:
     """Return the size in bytes of a word in user_regs_struct. x32 has the registers of x86_64."""
     return 8 if elf.elf_class == 64 or elf.machine == EM_X86_64 else 4
 
@@ -192,7 +192,7 @@ def _prstatus(elf: ElfFile, at: int, data: memoryview) -> CoreThread:
     """
     wide = elf.elf_class == 64
     pid_at, registers_at = (32, 112) if wide else (24, 72)
-    end = (len(data) - 4) // register_word(elf) * register_word(elf)
+    end = (len(data) - 4) // register_word_size(elf) * register_word_size(elf)
     if end <= registers_at:
         raise FormatError("NT_PRSTATUS", at, f"{len(data)} bytes")
     (signal,) = struct.unpack_from(elf.order + "H", data, 12)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 
 from pyprof.errors import FormatError
-from pyprof.objfile.held_bytes import hold
+from pyprof.objfile.held_bytes import hold_bytes
 
 MAX_SIZE = 1 << 30
 MAX_DEBUGDATA = 256 << 20
@@ -85,7 +85,7 @@ def inflate_debugdata(data: memoryview) -> memoryview:
             raise FormatError(name, 0, f"cut off, or over {most} bytes out of {len(data)}")
         return content
 
-    return hold(name, most, unpack)
+    return hold_bytes(name, most, unpack)
 
 
 def _most(body: memoryview, size: int) -> int:
@@ -120,7 +120,7 @@ def _unpacked(
             raise FormatError(name, 0, f"{len(data)} bytes where {size} were promised")
         return data
 
-    return hold(name, size, checked)
+    return hold_bytes(name, size, checked)
 
 
 def _deflated(body: memoryview, size: int) -> bytes:

@@ -11,11 +11,11 @@ from pyprof.objfile.elf.headers import PT_DYNAMIC
 
 DT_DEBUG = 21
 MAX_TABLE = 1 << 16
-ENOUGH = 8
+MIN_EQUAL_ENTRIES = 8
 """Minimum number of equal entries that prove a match, because they contain sizes and addresses of tables."""
 
 
-def dynamic_entries(data: bytes | memoryview, elf_class: int, order: str) -> Iterator[tuple[int, int]]:
+def read_dynamic_entries(data: bytes | memoryview, elf_class: int, order: str) -> Iterator[tuple[int, int]]:
     """Yield (tag, value) of each entry before DT_NULL."""
     pair = struct.Struct(order + ("QQ" if elf_class == 64 else "II"))
     for tag, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
@@ -24,7 +24,7 @@ def dynamic_entries(data: bytes | memoryview, elf_class: int, order: str) -> Ite
         yield tag, value
 
 
-def same_dynamic(elf: ElfFile, bias: int, read: ReadMemory) -> bool | None:
+def is_same_dynamic_table(elf: ElfFile, bias: int, read: ReadMemory) -> bool | None:
     """Compare the file's dynamic table with the one in memory, for an assumed load bias.
 
     The loader fills in DT_DEBUG and adds the bias to some addresses in place.
@@ -40,9 +40,9 @@ def same_dynamic(elf: ElfFile, bias: int, read: ReadMemory) -> bool | None:
         there = read(bias + segment.vaddr, size)
         if len(there) < size:
             return None
-        stated = list(dynamic_entries(elf.source.read(segment.offset, size), elf.elf_class, elf.order))
-        loaded = list(dynamic_entries(there, elf.elf_class, elf.order))
-        if len(stated) < ENOUGH:
+        stated = list(read_dynamic_entries(elf.source.read(segment.offset, size), elf.elf_class, elf.order))
+        loaded = list(read_dynamic_entries(there, elf.elf_class, elf.order))
+        if len(stated) < MIN_EQUAL_ENTRIES:
             return None
         return len(stated) == len(loaded) and all(
             tag == tag_there and (tag == DT_DEBUG or value_there in (value, value + bias & mask))

@@ -29,13 +29,13 @@ from pyprof.objfile.elf.headers import (
     SHT_NOTE,
     ProgramHeader,
     SectionHeader,
-    program_header,
-    section_header,
+    make_program_header,
+    make_section_header,
 )
-from pyprof.objfile.elf.named_symbols import named_symbols
-from pyprof.objfile.elf.synthetic import synthetic_sections
-from pyprof.objfile.elf.unwind_tables import find_unwind_table, lost_tables, search_go_table
-from pyprof.objfile.held_bytes import hold
+from pyprof.objfile.elf.named_symbols import find_named_symbols
+from pyprof.objfile.elf.synthetic import derive_sections
+from pyprof.objfile.elf.unwind_tables import find_unwind_table, has_lost_tables, search_go_table
+from pyprof.objfile.held_bytes import hold_bytes
 from pyprof.objfile.source import ByteSource, BytesSource, FileSource, open_regular
 
 MAX_SECTION = 1 << 30
@@ -91,7 +91,7 @@ class ElfFile:
             if section.name:
                 self.sections.setdefault(section.name, section)
         if not self.sections and self.segments:
-            self.sections = synthetic_sections(self)
+            self.sections = derive_sections(self)
         self.min_vaddr: int = min((s.vaddr for s in self.loads), default=0) & -PAGE
         """The lowest PT_LOAD address, rounded down to its page. Relative addresses (rel) count from here."""
 
@@ -188,7 +188,7 @@ class ElfFile:
 
     @property
     def lost_tables(self) -> bool:
-        return lost_tables(self)
+        return has_lost_tables(self)
 
     def unwind_table(self, name: str) -> UnwindTable | None:
         return find_unwind_table(self, name)
@@ -199,7 +199,7 @@ class ElfFile:
         return search_go_table(self)
 
     def named_symbols(self, names: Sequence[bytes]) -> dict[bytes, int]:
-        return named_symbols(self, names)
+        return find_named_symbols(self, names)
 
     def embedded(self) -> ElfFile | None:
         """Return the ELF file in .gnu_debugdata ("MiniDebugInfo" in the GDB manual), or None."""
@@ -274,7 +274,7 @@ class ElfFile:
                 kind, flags, offset, vaddr, _, filesz, memsz, _ = layout.unpack_from(data, at)
             else:
                 kind, offset, vaddr, _, filesz, memsz, flags, _ = layout.unpack_from(data, at)
-            yield program_header(kind, flags, offset, vaddr, filesz, memsz)
+            yield make_program_header(kind, flags, offset, vaddr, filesz, memsz)
 
     def _read_sections(self) -> Iterator[SectionHeader]:
         if not self._shoff:
@@ -298,7 +298,7 @@ class ElfFile:
         for index, (name, kind, flags, addr, offset, length, link, info, _, entsize) in enumerate(rows):
             end = names.find(b"\0", name, name + 512)
             text = names[name : end if end >= 0 else name + 512].decode("ascii", "replace")
-            yield section_header(text, kind, flags, addr, offset, length, entsize, link, info, index)
+            yield make_section_header(text, kind, flags, addr, offset, length, entsize, link, info, index)
 
     def _named(self, name: str) -> SectionHeader | None:
         section = self.sections.get(name)
@@ -316,7 +316,7 @@ class ElfFile:
             return None
         if section.size > MAX_SECTION:
             raise FormatError(section.name, section.offset, f"{section.size} bytes long")
-        data = hold(section.name, section.size, lambda: self.source.read(section.offset, section.size))
+        data = hold_bytes(section.name, section.size, lambda: self.source.read(section.offset, section.size))
         if len(data) < section.size:
             raise FormatError(section.name, section.offset, "past the end of the file")
         if section.flags & SHF_COMPRESSED:

@@ -48,12 +48,12 @@ class SectionHeader(Section):
     index: int = -1
 
 
-def program_header(kind: int, flags: int, offset: int, vaddr: int, filesz: int, memsz: int) -> ProgramHeader:
+def make_program_header(kind: int, flags: int, offset: int, vaddr: int, filesz: int, memsz: int) -> ProgramHeader:
     """Create a ProgramHeader. `kind` is PT_*, `flags` is PF_*."""
     return ProgramHeader(offset, vaddr, filesz, memsz, bool(flags & PF_X), bool(flags & PF_W), kind, flags)
 
 
-def section_header(
+def make_section_header(
     name: str,
     kind: int,
     flags: int,

@@ -27,7 +27,7 @@ place.
 """
 
 
-def headers_in_memory(page: bytes) -> ElfFile | None:
+def read_headers(page: bytes) -> ElfFile | None:
     """Return an ELF file's headers from the first page of its image, or None if it is not an ELF image."""
     if page[:4] != b"\x7fELF":
         return None
@@ -37,7 +37,7 @@ def headers_in_memory(page: bytes) -> ElfFile | None:
         return None
 
 
-def bias_by_headers(elf: ElfFile, at: int) -> int | None:
+def find_bias_by_headers(elf: ElfFile, at: int) -> int | None:
     """Return the load bias of a file whose program headers are at an address in the process.
 
     Returns:
@@ -52,7 +52,7 @@ def bias_by_headers(elf: ElfFile, at: int) -> int | None:
     return None
 
 
-def header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | None:
+def find_header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | None:
     """Return the mapping with the file's first page, or None.
 
     It is the nearest mapping of the same file at or below an address with offset 0. It need not belong to the module:
@@ -67,7 +67,7 @@ def header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | 
     return best
 
 
-def vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | None:
+def read_vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | None:
     """Return (image, load bias) of a module without a file that starts with an ELF header, or None.
 
     If a process of this machine has ended, this process's vDSO is used: the kernel maps the same pages into all
@@ -79,8 +79,8 @@ def vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | Non
     size = module.end - module.start
     data = space.read(module.start, min(size, MAX_VDSO)) if space.read(module.start, 4) == b"\x7fELF" else b""
     here = space.image is not None and space.files is None
-    if not data and here and module.path == VDSO and module.start >> 32 and len(own_vdso()) == size:
-        data = own_vdso()
+    if not data and here and module.path == VDSO and module.start >> 32 and len(read_own_vdso()) == size:
+        data = read_own_vdso()
     if not data:
         return None
     elf = ElfFile(BytesSource(data), module.path)
@@ -89,7 +89,7 @@ def vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | Non
 
 
 @cache
-def own_vdso() -> bytes:
+def read_own_vdso() -> bytes:
     """Return all pages of this process's vDSO, b"" if there is none or /proc is not accessible."""
     try:
         with open("/proc/self/maps", "rb") as maps, open("/proc/self/mem", "rb", 0) as memory:
@@ -101,7 +101,7 @@ def own_vdso() -> bytes:
         return b""
 
 
-def build_id_in_memory(read: ReadMemory, start: int) -> str:
+def read_build_id(read: ReadMemory, start: int) -> str:
     """Return the build ID of a file whose first page is at `start`, "" if it is not readable or has none."""
     page = read(start, PAGE)
     try:
@@ -118,13 +118,13 @@ def build_id_in_memory(read: ReadMemory, start: int) -> str:
     return ""
 
 
-def rebuilt_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFile, int] | None:
+def rebuild_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFile, int] | None:
     """Return (image, load bias) of a file's module, read from memory, or None if no ELF header is mapped.
 
     Raises:
         FormatError: The image is broken or too large.
     """
-    mapping = header_mapping(space, module, avma)
+    mapping = find_header_mapping(space, module, avma)
     if mapping is None:
         return None
     head = space.read(mapping.start, 4096)

@@ -32,7 +32,7 @@ KINDS = {
 MAX_RELOCATIONS = 1 << 22
 
 
-def memory_object(data: bytes, name: str) -> ElfFile:
+def relocate_memory_object(data: bytes, name: str) -> ElfFile:
     """Return a readable ELF file from the bytes of an object file in memory.
 
     Raises:

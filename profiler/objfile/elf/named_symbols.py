@@ -32,7 +32,7 @@ def symbol_layout(file: ObjectFile) -> np.dtype[np.void]:
     return np.dtype([(name, o + kind) for name, kind in fields])
 
 
-def named_symbols(file: ObjectFile, names: Sequence[bytes]) -> dict[bytes, int]:
+def find_named_symbols(file: ObjectFile, names: Sequence[bytes]) -> dict[bytes, int]:
     """Return the addresses of the defined symbols among `names`, each from the first table that has it.
 
     A broken table is skipped.

@@ -28,7 +28,7 @@ DIRECT = {
 }
 
 
-def synthetic_sections(elf: ElfFile) -> dict[str, e.SectionHeader]:
+def derive_sections(elf: ElfFile) -> dict[str, e.SectionHeader]:
     """Return the derived sections by name. Never raises: a section that is not found is left out."""
     sections: dict[str, e.SectionHeader] = {}
     for segment in elf.segments:
@@ -45,7 +45,7 @@ def synthetic_sections(elf: ElfFile) -> dict[str, e.SectionHeader]:
 
 
 def _section(name: str, kind: int, addr: int, offset: int, size: int, entsize: int = 0) -> e.SectionHeader:
-    return e.section_header(name, kind, e.SHF_ALLOC, addr, offset, size, entsize)
+    return e.make_section_header(name, kind, e.SHF_ALLOC, addr, offset, size, entsize)
 
 
 def _eh_frame(elf: ElfFile, header: e.SectionHeader) -> e.SectionHeader | None:

@@ -42,7 +42,7 @@ def find_unwind_table(elf: ElfFile, name: str) -> UnwindTable | None:
     return next(find(elf), None)
 
 
-def lost_tables(elf: ElfFile) -> bool:
+def has_lost_tables(elf: ElfFile) -> bool:
     """Return ObjectFile.lost_tables. A memory image has no section if its segment's bytes are not in memory."""
     return any(
         s.type in DIRECT and s.type != e.PT_DYNAMIC and DIRECT[s.type][0] not in elf.sections for s in elf.segments

@@ -12,11 +12,11 @@ import struct
 from collections.abc import Callable, Iterator
 
 from pyprof.errors import FormatError
-from pyprof.objfile.core.memory import pieces_of_memory
+from pyprof.objfile.core.memory import make_saved_memory
 from pyprof.objfile.minidump.contexts import read_context
 from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpThread, address_mask
 from pyprof.objfile.minidump.linux import read_auxv, read_maps, read_objects, read_pid
-from pyprof.objfile.minidump.modules import made_up_modules, read_modules
+from pyprof.objfile.minidump.modules import infer_modules, read_modules
 from pyprof.objfile.minidump.regions import read_regions
 from pyprof.objfile.source import ByteSource, BytesSource
 from pyprof.records import dataclass, replace
@@ -99,9 +99,9 @@ def read_minidump(source: ByteSource) -> CrashDump:
     if not dump.threads:
         raise FormatError("minidump", 0, "no thread")
     if not dump.modules:
-        dump.modules = made_up_modules(dump.regions, reader.objects)
+        dump.modules = infer_modules(dump.regions, reader.objects)
         dump.oddities["minidump without a list of modules: made up from its mappings"] += 1
-    dump.memory = pieces_of_memory(source, reader.pieces)
+    dump.memory = make_saved_memory(source, reader.pieces)
     return dump
 
 
@@ -162,7 +162,7 @@ class _Reader:
             raise FormatError("minidump", stream.at, f"processor architecture {architecture:#x} is not supported")
         system = SYSTEMS.get(platform, "")
         version = f"{major}.{minor}.{build} {self.string(rva)}".strip()
-        return CrashDump(system, processor, pieces_of_memory(self.source, ()), version)
+        return CrashDump(system, processor, make_saved_memory(self.source, ()), version)
 
     def string(self, rva: int) -> str:
         """Return a MINIDUMP_STRING, "" if there is none."""

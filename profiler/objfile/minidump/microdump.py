@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import base_name
-from pyprof.objfile.core.memory import pieces_of_memory
+from pyprof.objfile.core.memory import make_saved_memory
 from pyprof.objfile.minidump.contexts import read_context
 from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpModule, DumpThread, address_mask
 from pyprof.objfile.source import ByteSource, BytesSource
@@ -80,7 +80,7 @@ class _Reader:
         dump = CrashDump(
             self._system,
             self._processor,
-            pieces_of_memory(BytesSource(data), pieces),
+            make_saved_memory(BytesSource(data), pieces),
             self._version,
             threads=[DumpThread(TID, self._registers, (low, high - low))],
             modules=self._modules,

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 
 from pyprof.model.modules import base_name
-from pyprof.objfile.breakpad.ids import as_guid
+from pyprof.objfile.breakpad.ids import format_guid
 from pyprof.objfile.minidump.crash_dump import DumpModule, DumpRegion
 
 MAX_MODULES = 1 << 16
@@ -36,7 +36,7 @@ def read_modules(base: int, size: int, path: str, record: bytes, system: str) ->
         (age,) = struct.unpack_from("<I", record, 20)
         identifier = record[4:20]
         if any(identifier):
-            debug_id = as_guid(identifier, "little") + f"{age:X}"
+            debug_id = format_guid(identifier, "little") + f"{age:X}"
         if system in ELF_SYSTEMS:
             build_id = identifier.hex() if any(identifier) else ""
         name = base_name(_text(record[24:])) or name
@@ -46,11 +46,11 @@ def read_modules(base: int, size: int, path: str, record: bytes, system: str) ->
         name = base_name(_text(record[16:])) or name
     elif record[:4] == b"LEpB" and any(record[4:]):
         build_id = record[4:].hex()
-        debug_id = as_guid(record[4:], "little") + "0"
+        debug_id = format_guid(record[4:], "little") + "0"
     return [DumpModule(base, size, path, debug_id, build_id, name)]
 
 
-def made_up_modules(regions: Sequence[DumpRegion], objects: Sequence[tuple[int, str]]) -> list[DumpModule]:
+def infer_modules(regions: Sequence[DumpRegion], objects: Sequence[tuple[int, str]]) -> list[DumpModule]:
     """Return modules for a dump without a module list: adjacent mappings of one file each.
 
     The loader's list gives better names. The identities of the modules are unknown.

@@ -142,18 +142,18 @@ class GuardedOpener(Opener):
 
     def _seen(self, root: str) -> Rights | None:
         """Return the current rights of the process with this root, or its last known rights if it has ended."""
-        is_host, rights = super().root(root)
+        is_host, rights = super().describe_root(root)
         rights = self._roots.get(root, rights) if rights == _EVERYBODY else rights
         if is_host and rights is not None:
             self._host_rights[root] = rights
         return rights
 
-    def below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
+    def open_below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
         if root in ("", "/"):
             return self._ours(name, rights, follow)
         _check(root in self._roots)
         self._roots[root] = self._seen(root)
-        return super().below(root, name, self._roots[root], follow)
+        return super().open_below(root, name, self._roots[root], follow)
 
     def _ours(self, name: str, rights: Rights | None, follow: bool) -> int:
         """Open a file of the host's root folder.
@@ -162,11 +162,11 @@ class GuardedOpener(Opener):
         that everybody may read, or the user of a target in this root: the target may have ended.
         """
         if not self._as_root or (rights is not None and rights in self._roots.values()):
-            return super().below("", name, rights, follow)
+            return super().open_below("", name, rights, follow)
         failure = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         for each in (_EVERYBODY, *({None} if self._opens_all_objects else {*self._host_rights.values()})):
             try:
-                fd = super().below("", name, each, follow)
+                fd = super().open_below("", name, each, follow)
             except PermissionError as error:
                 failure = error
                 continue
@@ -175,40 +175,42 @@ class GuardedOpener(Opener):
             os.close(fd)
         raise failure
 
-    def mapped(self, pid: int, start: int, end: int) -> int:
+    def open_mapped(self, pid: int, start: int, end: int) -> int:
         _check(pid in self._pids)
-        return super().mapped(pid, start, end)
+        return super().open_mapped(pid, start, end)
 
-    def program(self, pid: int) -> int:
+    def open_program(self, pid: int) -> int:
         _check(pid in self._pids)
-        return super().program(pid)
+        return super().open_program(pid)
 
-    def named(self, path: str) -> int:
+    def open_named(self, path: str) -> int:
         """Open a path that the user gave, a file below a folder that the user gave, or a world-readable ELF file."""
         if path in self._files:
-            return super().named(path)
+            return super().open_named(path)
         folder = next((folder for folder in self._folders if path.startswith(f"{folder}/")), None)
-        return self._ours(path, None, True) if folder is None else self.below(folder, path[len(folder) :], None, True)
+        return (
+            self._ours(path, None, True) if folder is None else self.open_below(folder, path[len(folder) :], None, True)
+        )
 
-    def regular(self, path: str) -> int:
+    def open_regular(self, path: str) -> int:
         _check(path in self._files)
-        return super().regular(path)
+        return super().open_regular(path)
 
-    def about(self, pid: int, what: str) -> bytes:
+    def read_status(self, pid: int, what: str) -> bytes:
         _check(what in ("status", "stat") and pid in {*self._pids, self._worker})
-        return super().about(pid, what)
+        return super().read_status(pid, what)
 
-    def memory(self, pid: int, what: str) -> int:
+    def open_memory(self, pid: int, what: str) -> int:
         _check(what in ("mem", "maps") and pid in self._pids)
-        return super().memory(pid, what)
+        return super().open_memory(pid, what)
 
-    def root(self, root: str) -> tuple[bool, Rights | None]:
-        ours, _ = super().root(root)
+    def describe_root(self, root: str) -> tuple[bool, Rights | None]:
+        ours, _ = super().describe_root(root)
         return ours, self._roots.get(root)
 
-    def package(self, root: str, path: str) -> str | None:
+    def find_package(self, root: str, path: str) -> str | None:
         _check(root in ("", "/", *self._roots))
-        return super().package(root, path)
+        return super().find_package(root, path)
 
 
 def _check(allowed: bool) -> None:
@@ -252,15 +254,15 @@ class KeptWindow:
         from tempfile import TemporaryDirectory
 
         from pyprof.recording.journal import FileJournal
-        from pyprof.recording.reader import load
+        from pyprof.recording.reader import load_recording
 
         with TemporaryDirectory(prefix="pyprof-") as folder:
             journal = FileJournal(f"{folder}/window.pyprof", self._beginning)
             for parts in self._parts:
-                journal.add(response_codec.unpacked_value(parts, base.JournalPart))
+                journal.add_part(response_codec.unpacked_value(parts, base.JournalPart))
             journal.close()
-            profile = load(f"{folder}/window.pyprof")
-        self._sink.take(profile, self._number)
+            profile = load_recording(f"{folder}/window.pyprof")
+        self._sink.receive_profile(profile, self._number)
 
 
 class FileBroker:
@@ -367,49 +369,49 @@ class FileBroker:
         opener = self._opener
         match json.loads(bytes(parts[0])):
             case ["below", str(root), str(name), rights, bool(follow)]:
-                fds.append(opener.below(root, name, rights_of(rights), follow))
+                fds.append(opener.open_below(root, name, rights_of(rights), follow))
             case ["mapped", int(pid), int(start), int(end)]:
-                fds.append(opener.mapped(pid, start, end))
+                fds.append(opener.open_mapped(pid, start, end))
             case ["program", int(pid)]:
-                fds.append(opener.program(pid))
+                fds.append(opener.open_program(pid))
             case ["named", str(path)]:
-                fds.append(opener.named(path))
+                fds.append(opener.open_named(path))
             case ["regular", str(path)]:
-                fds.append(opener.regular(path))
+                fds.append(opener.open_regular(path))
             case ["fetched", str(build_id)]:
-                fds.append(opener.fetched(build_id))
+                fds.append(opener.open_downloaded(build_id))
             case ["scratch"]:
-                fds.append(opener.scratch())
+                fds.append(opener.create_scratch_file())
             case ["memory", int(pid), str(what)]:
-                fds.append(opener.memory(pid, what))
+                fds.append(opener.open_memory(pid, what))
             case ["kernel_symbols"]:
-                fds.append(opener.kernel_symbols())
+                fds.append(opener.open_kernel_symbols())
             case ["about", int(pid), str(what)]:
-                return opener.about(pid, what).decode("latin-1")
+                return opener.read_status(pid, what).decode("latin-1")
             case ["root", str(root)]:
-                ours, known = opener.root(root)
+                ours, known = opener.describe_root(root)
                 return [ours, plain(known)]
             case ["package", str(root), str(path)]:
-                return opener.package(root, path)
+                return opener.find_package(root, path)
             case ["demangled", list(names)]:
-                from pyprof.symbolize.demangle import isolated  # the worker has loaded it already
+                from pyprof.symbolize.demangle import demangle_isolated  # the worker has loaded it already
 
-                return isolated([str(name) for name in names])
+                return demangle_isolated([str(name) for name in names])
             case ["journal", int(number), int(window)] if number in self._sinks:
                 self._end_journal()
                 beginning = response_codec.unpacked_value(parts[1:], base.JournalBeginning)
-                self._journal = self._sinks[number].journal(beginning, window)
+                self._journal = self._sinks[number].open_journal(beginning, window)
                 if self._journal is None:
                     self._window = KeptWindow(beginning, self._sinks[number], window)
                 return True
             case ["part"] if self._window is not None:
                 self._window.add(parts[1:])
             case ["part"] if self._journal is not None:
-                self._journal.add(response_codec.unpacked_value(parts[1:], base.JournalPart))
+                self._journal.add_part(response_codec.unpacked_value(parts[1:], base.JournalPart))
             case ["journal ends"]:
                 self._end_journal()
             case ["deliver", int(number), int(delivered)] if number in self._sinks:
-                self._sinks[number].take(response_codec.unpacked_profile(parts[1:]), delivered)
+                self._sinks[number].receive_profile(response_codec.unpacked_profile(parts[1:]), delivered)
             case _:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return None

@@ -85,34 +85,34 @@ class FileBrokerClient(Opener):
     def _file(self, *question: object) -> int:
         return self._ask(*question)[1]
 
-    def below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
+    def open_below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
         return self._file("below", root, name, plain(rights), follow)
 
-    def mapped(self, pid: int, start: int, end: int) -> int:
+    def open_mapped(self, pid: int, start: int, end: int) -> int:
         return self._file("mapped", pid, start, end)
 
-    def program(self, pid: int) -> int:
+    def open_program(self, pid: int) -> int:
         return self._file("program", pid)
 
-    def named(self, path: str) -> int:
+    def open_named(self, path: str) -> int:
         return self._file("named", path)
 
-    def regular(self, path: str) -> int:
+    def open_regular(self, path: str) -> int:
         return self._file("regular", path)
 
-    def fetched(self, build_id: str) -> int:
+    def open_downloaded(self, build_id: str) -> int:
         return self._file("fetched", build_id)
 
-    def scratch(self) -> int:
+    def create_scratch_file(self) -> int:
         return self._file("scratch")
 
-    def about(self, pid: int, what: str) -> bytes:
+    def read_status(self, pid: int, what: str) -> bytes:
         return str(self._ask("about", pid, what)[0]).encode("latin-1")
 
-    def memory(self, pid: int, what: str) -> int:
+    def open_memory(self, pid: int, what: str) -> int:
         return self._file("memory", pid, what)
 
-    def root(self, root: str) -> tuple[bool, Rights | None]:
+    def describe_root(self, root: str) -> tuple[bool, Rights | None]:
         try:
             found = self._ask("root", root)[0]
         except FileBrokerGone:
@@ -122,10 +122,10 @@ class FileBrokerClient(Opener):
                 return ours, rights_of(rights)
         raise WorkerFailed("an answer of no known kind")
 
-    def kernel_symbols(self) -> int:
+    def open_kernel_symbols(self) -> int:
         return self._file("kernel_symbols")
 
-    def package(self, root: str, path: str) -> str | None:
+    def find_package(self, root: str, path: str) -> str | None:
         try:
             found = self._ask("package", root, path)[0]
         except FileBrokerGone:
@@ -133,7 +133,7 @@ class FileBrokerClient(Opener):
         return found if isinstance(found, str) else None
 
     def demangled(self, names: Sequence[str]) -> list[str]:
-        """Demangle names in a separate process (see symbolize.demangle.isolated)."""
+        """Demangle names in a separate process (see symbolize.demangle.demangle_isolated)."""
         try:
             found = self._ask("demangled", list(names))[0]
         except OSError:
@@ -157,7 +157,7 @@ class FileBrokerClient(Opener):
             return None
         return _KeptJournal(self) if begun else None
 
-    def add(self, part: JournalPart) -> None:
+    def add_part(self, part: JournalPart) -> None:
         """Append a part to the journal that was opened last."""
         self._ask("part", parts=response_codec.packed_value(part))
 
@@ -205,9 +205,9 @@ class _KeptJournal:
     def __init__(self, keeper: FileBrokerClient) -> None:
         self._keeper = keeper
 
-    def add(self, part: JournalPart) -> None:
+    def add_part(self, part: JournalPart) -> None:
         with suppress(OSError):
-            self._keeper.add(part)
+            self._keeper.add_part(part)
 
     def close(self) -> None:
         with suppress(OSError):

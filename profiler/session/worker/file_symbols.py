@@ -18,7 +18,7 @@ from functools import partial
 
 from pyprof.collectors.linux.mapped_memory import make_guarded_reader
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.symbols import MOST_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
+from pyprof.interpreters.symbols import MAX_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
 from pyprof.objfile.file_access import Opener
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
@@ -81,7 +81,7 @@ class AskedSymbols:
         question = self._number, space.pid, space.root, mappings, contested, starts, tuple(wanted)
         fds: list[int] = []
         with contextlib.suppress(OSError):  # without access to its memory, a file can still be identified by its inode
-            fds += (Opener().memory(space.pid, what) for what in MEMORY)
+            fds += (Opener().open_memory(space.pid, what) for what in MEMORY)
         self._notify(KnownProcess(space.pid, space.root))
         try:
             self._channel.send([pickle.dumps(question)], fds)
@@ -143,7 +143,7 @@ def unpacked(parts: Sequence[Part], most: int) -> tuple[int, list[FoundSymbols |
 
 
 def _found(symbols: Sequence[tuple[str, int, int]], section: tuple[int, int] | None) -> FoundSymbols:
-    if len(symbols) > MOST_SYMBOLS:
+    if len(symbols) > MAX_SYMBOLS:
         raise AnswerRefused("more symbols than were asked for")
     made = tuple(Symbol(name.encode("latin-1"), _word(avma), _word(size)) for name, avma, size in symbols)
     if section is None:

@@ -31,7 +31,7 @@ from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
 from pyprof.model.sample import OuterStack
-from pyprof.objfile.file_access import Opener, current
+from pyprof.objfile.file_access import Opener, current_opener
 from pyprof.records import dataclass, replace
 from pyprof.session.worker.chain_cache import LastChains
 from pyprof.session.worker.channel import MOST_FDS, Part, Received
@@ -162,7 +162,7 @@ class Packer:
             return number, BY_PID
         opened: list[int] = []
         try:
-            opened += (Opener().memory(pid, what) for what in MEMORY)
+            opened += (Opener().open_memory(pid, what) for what in MEMORY)
         except OSError:
             for fd in opened:
                 os.close(fd)
@@ -339,7 +339,7 @@ class Unpacker:
             return self._fds.popleft(), self._fds.popleft()
         opened: list[int] = []
         with suppress(OSError):
-            opened += (current().memory(pid, what) for what in MEMORY)
+            opened += (current_opener().open_memory(pid, what) for what in MEMORY)
         if len(opened) < len(MEMORY):
             for fd in opened:
                 os.close(fd)

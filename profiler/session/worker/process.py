@@ -405,7 +405,7 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
     raise_file_limit(1 << 16)  # it may hold a descriptor for each process
     hurry = WorkDeadline()
     hurry.obey()
-    io_deadline.heed(lambda: hurry.late)
+    io_deadline.set_expiry_check(lambda: hurry.late)
     if confined:
         sandbox.load()
     box = sandbox.Sandbox(notices, kept)

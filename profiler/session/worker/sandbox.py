@@ -45,7 +45,7 @@ _CALLS = ("wait4",)
 
 def load() -> None:
     """Import every module and codec that may be needed later."""
-    for name in (*sources.modules(), *_LATE):
+    for name in (*sources.list_reader_modules(), *_LATE):
         with suppress(ImportError):
             importlib.import_module(name)
     for machine in ("i386", "x86_64") if os.uname().machine == "x86_64" else (os.uname().machine,):
@@ -90,8 +90,8 @@ class Sandbox:
         Returns:
             The counters of the restrictions that could not be applied.
         """
-        file_access.use(self.keeper)
-        demangle.use(self.keeper.demangled)
+        file_access.use_opener(self.keeper)
+        demangle.use_isolation(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):
             code = seccomp.build_filter(os.uname().machine, os.getpid(), _CALLS)

@@ -151,7 +151,7 @@ class _Observed:
         if extent is Extent.CUT:
             self._spent_before_s = dict.fromkeys(Extent, self._spent_s)
             if self._settled is not None:
-                self._settled.turn()
+                self._settled.begin_window()
         elif extent is Extent.PART:
             self._spent_before_s[extent] = self._spent_s
 
@@ -363,7 +363,7 @@ class Service:
     def _trim(self, ask: ProfileRequest) -> None:
         """Return free memory to the kernel at the end of a window, because a sink is about to need as much."""
         if ask.extent is Extent.CUT:
-            self._heap.trim(self._observed.session.files.names.rest)
+            self._heap.trim(self._observed.session.files.names.drop_idle_lines)
 
     def _examine(self, message: Examine) -> None:
         diagnostics = Diagnostics()

@@ -7,7 +7,7 @@ from pyprof.symbolize.dwarf import forms as f
 from pyprof.symbolize.dwarf.units import Unit
 
 
-def after(unit: Unit, at: int, abbrev: f.Abbrev) -> int:
+def skip_attributes(unit: Unit, at: int, abbrev: f.Abbrev) -> int:
     """Return the offset after an entry's attributes."""
     info = unit.info
     data = info.bytes

@@ -10,7 +10,7 @@ from pyprof.errors import FormatError
 from pyprof.records import dataclass, field
 from pyprof.symbolize.dwarf import forms as f
 from pyprof.symbolize.dwarf.cursor import Deadline
-from pyprof.symbolize.dwarf.entries import after
+from pyprof.symbolize.dwarf.entries import skip_attributes
 from pyprof.symbolize.dwarf.scopes import Scopes
 from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBLING, Ranges, Unit
 
@@ -141,7 +141,7 @@ class Inlines:
         unit, offset = declared
         if unit not in self._scopes:
             self._scopes[unit] = Scopes(unit, deadline)
-        return self._scopes[unit].qualified(offset, name)
+        return self._scopes[unit].qualify_name(offset, name)
 
 
 def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
@@ -187,7 +187,7 @@ def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
         elif tag == INLINED and function is not None:
             function.inlined.append((offset, inlined))
             my_index = len(function.inlined) - 1
-        at = after(unit, at, abbrev)
+        at = skip_attributes(unit, at, abbrev)
         if abbrev.children:
             if len(around) > MAX_DEPTH:
                 raise FormatError(info.name, offset, "entries nested too deep")

@@ -50,7 +50,7 @@ class LineTable:
                 return self.file(file), line
         return None, 0
 
-    def between(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    def rows_between(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (start, end, file number, line) of the rows in an address range, ascending in each sequence."""
         at = bisect_left(self._starts, end)
         for sequence in self._sequences[max(0, at - 8) : at]:

@@ -7,7 +7,7 @@ classes.
 from __future__ import annotations
 
 from pyprof.symbolize.dwarf.cursor import Deadline
-from pyprof.symbolize.dwarf.entries import after
+from pyprof.symbolize.dwarf.entries import skip_attributes
 from pyprof.symbolize.dwarf.units import Unit
 
 NAMESPACE, SUBPROGRAM = 0x39, 0x2E
@@ -25,7 +25,7 @@ class Scopes:
         self._namespaces: set[int] = set()
         self._read(deadline)
 
-    def qualified(self, offset: int, name: bytes) -> bytes:
+    def qualify_name(self, offset: int, name: bytes) -> bytes:
         """Return the name of the function at an offset with its scopes before it."""
         parts = [name]
         for _ in range(MAX_SCOPES):
@@ -66,7 +66,7 @@ class Scopes:
                 inside = offset
                 if abbrev.tag == NAMESPACE:
                     self._namespaces.add(offset)
-            at = after(unit, at, abbrev)
+            at = skip_attributes(unit, at, abbrev)
             if abbrev.children:
                 around.append(scope)
                 scope = inside

@@ -69,7 +69,7 @@ def test_pyroscope_series_has_labels_of_the_rule_only() -> None:
     }
     (sample,) = sent.samples
     assert len(sample.ID) == 36
-    whole, read = pprof.read(data, "x"), pprof.read(sample.raw_profile, "x")
+    whole, read = pprof.read_pprof(data, "x"), pprof.read_pprof(sample.raw_profile, "x")
     assert stacks(read) == stacks(whole)
     assert totals(read) == totals(whole)
     assert totals(whole)[0] > 0
@@ -79,7 +79,7 @@ def test_pyroscope_series_has_labels_of_the_rule_only() -> None:
 
 def test_parts_of_a_large_segment_sum_up_and_each_is_within_the_limits() -> None:
     profile = labelled()
-    whole = pprof.read(segment(profile)[1], "x")
+    whole = pprof.read_pprof(segment(profile)[1], "x")
     size = series.inflated_size(series.packed(whole))
     cut = list(series.cut(whole, size // 2))
     assert len(cut) > 1
@@ -125,12 +125,12 @@ def test_ingest_names_series_times_and_types_and_a_service_cannot_add_labels() -
     query = parse_qs(urlsplit(asked.path).query, strict_parsing=True)
     assert query["name"] == ["a_b_c_&format_jfr{env=test}"]
     assert query["format"] == ["pprof"]
-    whole = pprof.read(data, "x")
+    whole = pprof.read_pprof(data, "x")
     assert int(query["until"][0]) * 10**9 >= whole.start_ns + whole.duration_ns
     head = f"Content-Type: {asked.headers['Content-Type']}\r\n\r\n".encode()
     message: Any = BytesParser().parsebytes(head + asked.body)
     found = {part.get_filename(): part.get_payload(decode=True) for part in message.get_payload()}
-    assert totals(pprof.read(found["profile"], "x")) == totals(whole)
+    assert totals(pprof.read_pprof(found["profile"], "x")) == totals(whole)
     types = json.loads(found["sample_type_config"])
     assert types.keys() == {each.type for each in whole.value_types}
 
@@ -165,7 +165,7 @@ def otlp_totals(body: bytes) -> tuple[str, dict[str, int]]:
 
 
 def expected(data: bytes) -> dict[str, int]:
-    whole = pprof.read(data, "x")
+    whole = pprof.read_pprof(data, "x")
     return dict(zip([each.type for each in whole.value_types], totals(whole), strict=True))
 
 
@@ -197,7 +197,7 @@ def test_parca_by_http_has_the_fields_of_its_message_as_json() -> None:
     (one,) = sent["series"]
     assert {each["name"]: each["value"] for each in one["labels"]["labels"]}["__name__"] == "process_cpu"
     raw = base64.b64decode(one["samples"][0]["rawProfile"])
-    assert totals(pprof.read(raw, "x")) == totals(pprof.read(data, "x"))
+    assert totals(pprof.read_pprof(raw, "x")) == totals(pprof.read_pprof(data, "x"))
     assert (asked.path, sent["normalized"]) == ("/profiles/writeraw", False)
 
 
@@ -248,7 +248,7 @@ def test_otlp_and_parca_by_grpc_get_the_same_values_and_the_token(tmp_path: Path
     assert otlp_totals(exported) == ("web", expected(data))
     (one,) = decoded("parca.profilestore.v1alpha1.WriteRawRequest", written).series
     assert {each.name: each.value for each in one.labels.labels}["service_name"] == "web"
-    assert totals(pprof.read(one.samples[0].raw_profile, "x")) == totals(pprof.read(data, "x"))
+    assert totals(pprof.read_pprof(one.samples[0].raw_profile, "x")) == totals(pprof.read_pprof(data, "x"))
 
 
 def test_statuses_of_grpc_are_later_or_for_good() -> None:

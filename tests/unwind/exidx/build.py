@@ -8,7 +8,7 @@ from pathlib import Path
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.exidx.section import Exidx, exidx_source
+from pyprof.unwind.formats.exidx.section import Exidx, open_exidx
 from tests.support import need
 
 HEAD = ".syntax unified\n.arch armv7-a\n.fpu neon\n.text\n"
@@ -36,7 +36,7 @@ def function(name: str, body: str, mode: str = "arm") -> str:
 
 
 def source_of(path: Path) -> Exidx:
-    source = exidx_source(ElfFile.open(str(path)), ARM, Diagnostics())
+    source = open_exidx(ElfFile.open(str(path)), ARM, Diagnostics())
     assert source is not None
     return source
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
-from pyprof.unwind.formats.exidx.section import exidx_source
+from pyprof.unwind.describe import describe_rule
+from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
+from pyprof.unwind.formats.exidx.section import open_exidx
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.support import need
 
@@ -52,7 +52,7 @@ def call_sites(path: Path) -> list[int]:
 def compare(path: Path) -> Compared:
     elf = ElfFile.open(str(path))
     diagnostics = Diagnostics()
-    exidx, frames = exidx_source(elf, ARM, diagnostics), debug_frame_source(elf, ARM, diagnostics)
+    exidx, frames = open_exidx(elf, ARM, diagnostics), open_debug_frame(elf, ARM, diagnostics)
     assert exidx is not None
     assert frames is not None
     done = Compared()
@@ -64,7 +64,7 @@ def compare(path: Path) -> Compared:
             done.counts["same"] += 1
         else:
             done.counts["unlike"] += 1
-            done.unlike.append((pc, describe(ours, ARM), describe(theirs, ARM)))
+            done.unlike.append((pc, describe_rule(ours, ARM), describe_rule(theirs, ARM)))
     return done
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyprof.unwind.formats.exidx.opcodes import Opcode, instruction
+from pyprof.unwind.formats.exidx.opcodes import Opcode, decode_opcode
 
 
 def listing(code: bytes) -> list[Opcode]:
@@ -10,6 +10,6 @@ def listing(code: bytes) -> list[Opcode]:
     done: list[Opcode] = []
     position = 0
     while position < len(code):
-        done.append(instruction(code, position, "s", 0))
+        done.append(decode_opcode(code, position, "s", 0))
         position += len(done[-1].code)
     return done

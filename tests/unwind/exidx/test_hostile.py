@@ -14,10 +14,10 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.exidx.opcodes import decode
-from pyprof.unwind.formats.exidx.rules import rule_of
-from pyprof.unwind.formats.exidx.section import exidx_source
+from pyprof.unwind.describe import describe_rule
+from pyprof.unwind.formats.exidx.opcodes import decode_opcodes
+from pyprof.unwind.formats.exidx.rules import compile_rule
+from pyprof.unwind.formats.exidx.section import open_exidx
 from tests.unwind.exidx.test_libraries import library
 from tests.unwind.exidx.writer import TABLES, TEXT, wrap
 
@@ -30,7 +30,7 @@ def use(image: bytes, places: list[int]) -> None:
     """Call every method of a source."""
     with contextlib.suppress(FormatError):
         elf = ElfFile.from_bytes(image, "broken")
-        source = exidx_source(elf, ARM, Diagnostics())
+        source = open_exidx(elf, ARM, Diagnostics())
         if source is None:
             return
         for svma in places:
@@ -42,7 +42,7 @@ def use(image: bytes, places: list[int]) -> None:
             assert last <= rows.start < rows.end
             last = rows.end
             if number < 50:
-                assert describe(rows.rules[0], ARM)
+                assert describe_rule(rows.rules[0], ARM)
 
 
 @settings(deadline=None)
@@ -56,11 +56,11 @@ def test_random_tables_give_rows_or_format_error(tables: bytes, start: int, orde
 @given(st.binary(max_size=1022))
 def test_random_instructions_give_a_rule_or_format_error(code: bytes) -> None:
     with contextlib.suppress(FormatError):
-        rule = rule_of(decode(code, "s", 0), ARM, "s", 0)
+        rule = compile_rule(decode_opcodes(code, "s", 0), ARM, "s", 0)
         if rule is not None:
             assert len(rule.cfa_expr) <= MAX_EXPRESSION
             assert all(len(how.expr) <= MAX_EXPRESSION for _, how in rule.regs)
-            assert describe(rule, ARM)
+            assert describe_rule(rule, ARM)
 
 
 @settings(deadline=None)

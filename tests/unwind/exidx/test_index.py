@@ -13,9 +13,9 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, ARMEB, X86_64
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.exidx.index import Entry, entries
-from pyprof.unwind.formats.exidx.section import Exidx, exidx_source
+from pyprof.unwind.describe import describe_rule
+from pyprof.unwind.formats.exidx.index import Entry, read_entries
+from pyprof.unwind.formats.exidx.section import Exidx, open_exidx
 from tests.unwind.exidx import writer
 from tests.unwind.exidx.writer import CANT, COMPACT, GENERIC, INLINE, TABLES, TEXT, Written, elf_file, wrap
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.matrix, pytest.mark.system]
 
 def source(image: bytes) -> Exidx:
     elf = ElfFile.from_bytes(image, "written")
-    found = exidx_source(elf, ARM if elf.byteorder == "little" else ARMEB, Diagnostics())
+    found = open_exidx(elf, ARM if elf.byteorder == "little" else ARMEB, Diagnostics())
     assert found is not None
     return found
 
@@ -50,7 +50,7 @@ def functions(draw: st.DrawFn) -> Written:
 @given(st.lists(functions(), min_size=1, max_size=30), st.sampled_from("<>"))
 def test_written_tables_come_back_unchanged(wanted: list[Written], order: str) -> None:
     start = TEXT
-    found = list(entries(source(elf_file(wanted, order)).index))
+    found = list(read_entries(source(elf_file(wanted, order)).index))
     assert len(found) == len(wanted)
     for function, entry in zip(wanted, found, strict=True):
         assert isinstance(entry, Entry)
@@ -134,10 +134,10 @@ def test_index_that_is_not_sorted_is_sorted_and_counted() -> None:
         struct.pack("<II", writer.prel31(TABLES + 8 * n, start), word) for n, (start, word) in enumerate(places)
     )
     diagnostics = Diagnostics()
-    exidx = exidx_source(ElfFile.from_bytes(wrap(index, TABLES, 16, 16), "x"), ARM, diagnostics)
+    exidx = open_exidx(ElfFile.from_bytes(wrap(index, TABLES, 16, 16), "x"), ARM, diagnostics)
     assert exidx is not None
     assert diagnostics.counts == {"exidx: index is not sorted": 1}
-    texts = [describe(f.rules[0], ARM) for f in exidx.functions()]
+    texts = [describe_rule(f.rules[0], ARM) for f in exidx.functions()]
     assert texts == [
         "cfa = sp + 12; r4 = [cfa - 12]; r5 = [cfa - 8]; ra = [cfa - 4]",
         "cfa = sp + 8; r4 = [cfa - 8]; ra = [cfa - 4]",
@@ -147,7 +147,7 @@ def test_index_that_is_not_sorted_is_sorted_and_counted() -> None:
 def test_index_that_ends_within_an_entry_is_counted() -> None:
     index = struct.pack("<III", writer.prel31(TABLES, TEXT), 0x80A8_B0B0, 0)
     diagnostics = Diagnostics()
-    exidx = exidx_source(ElfFile.from_bytes(wrap(index, TABLES, 12, 16), "x"), ARM, diagnostics)
+    exidx = open_exidx(ElfFile.from_bytes(wrap(index, TABLES, 12, 16), "x"), ARM, diagnostics)
     assert exidx is not None
     assert len(exidx.index) == 1
     assert diagnostics.counts == {"exidx: index ends within an entry": 1}
@@ -166,9 +166,9 @@ def test_index_past_the_end_of_the_file_is_refused() -> None:
 
 def test_file_without_an_index_or_of_another_architecture_has_no_source() -> None:
     image = elf_file([Written(8, CANT)])
-    assert exidx_source(ElfFile.from_bytes(image, "x"), X86_64, Diagnostics()) is None
+    assert open_exidx(ElfFile.from_bytes(image, "x"), X86_64, Diagnostics()) is None
     none = wrap(b"", TABLES, 0, 16)
-    assert exidx_source(ElfFile.from_bytes(none, "x"), ARM, Diagnostics()) is None
+    assert open_exidx(ElfFile.from_bytes(none, "x"), ARM, Diagnostics()) is None
 
 
 @pytest.mark.parametrize("code", ["4ff0000b4ff0000e", "00b0a0e300e0a0e3"])
@@ -180,7 +180,7 @@ def test_entry_point_that_cannot_be_unwound_is_outermost(code: str) -> None:
     exidx = source(bytes(image))
     rows = exidx.function_at(TEXT + 16 + 40)
     assert rows is not None
-    assert describe(rows.rules[0], ARM) == "cfa = sp; ra = undefined"
+    assert describe_rule(rows.rules[0], ARM) == "cfa = sp; ra = undefined"
     assert exidx.function_at(TEXT + 15) is None
     assert exidx.function_at(TEXT + 16 + 48) is None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.unwind.formats.exidx.index import Entry, Model, entries
+from pyprof.unwind.formats.exidx.index import Entry, Model, read_entries
 from tests.support import missing
 from tests.unwind.exidx.build import source_of
 from tests.unwind.exidx.listing import listing
@@ -31,7 +31,7 @@ def library(name: str) -> Path:
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_every_entry_reads_as_readelf_reads_it(name: str) -> None:
     path = library(name)
-    ours = list(entries(source_of(path).index))
+    ours = list(read_entries(source_of(path).index))
     said = readelf_entries(path)
     assert len(ours) == len(said) > 20
     for mine, theirs in zip(ours, said, strict=True):
@@ -46,7 +46,7 @@ def test_every_entry_reads_as_readelf_reads_it(name: str) -> None:
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_every_function_has_rows_up_to_the_next_entry(name: str) -> None:
     source = source_of(library(name))
-    can = [e for e in entries(source.index) if isinstance(e, Entry) and e.model is not Model.CANT_UNWIND]
+    can = [e for e in read_entries(source.index) if isinstance(e, Entry) and e.model is not Model.CANT_UNWIND]
     functions = list(source.functions())
     assert [(f.start, f.end) for f in functions] == [(e.start, e.end) for e in can]
     for this, following in pairwise(functions):
@@ -57,7 +57,7 @@ def test_every_function_has_rows_up_to_the_next_entry(name: str) -> None:
 
 def test_generic_entries_of_libstdcxx_decode_by_the_convention_of_gcc() -> None:
     source = source_of(library("libstdc++.so.6"))
-    generic = [e for e in entries(source.index) if isinstance(e, Entry) and e.model is Model.GENERIC]
+    generic = [e for e in read_entries(source.index) if isinstance(e, Entry) and e.model is Model.GENERIC]
     assert len(generic) > 1000
     assert len({e.personality for e in generic}) == 1
     for entry in generic:

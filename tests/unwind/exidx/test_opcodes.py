@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.unwind.formats.exidx.opcodes import OpKind, decode
+from pyprof.unwind.formats.exidx.opcodes import OpKind, decode_opcodes
 from tests.support import need
 from tests.unwind.exidx.build import assemble, function
 from tests.unwind.exidx.listing import listing
@@ -89,29 +89,29 @@ def test_every_instruction_reads_as_llvm_reads_it(library: Path) -> None:
 
 
 def test_instructions_after_finish_are_not_run() -> None:
-    assert [op.text for op in decode(bytes.fromhex("a8b09d"), "s", 0)] == ["pop {r4, r14}", "finish"]
+    assert [op.text for op in decode_opcodes(bytes.fromhex("a8b09d"), "s", 0)] == ["pop {r4, r14}", "finish"]
 
 
 def test_entry_without_finish_finishes_at_its_end() -> None:
-    assert [op.kind for op in decode(bytes.fromhex("a8"), "s", 0)] == [OpKind.POP, OpKind.FINISH]
+    assert [op.kind for op in decode_opcodes(bytes.fromhex("a8"), "s", 0)] == [OpKind.POP, OpKind.FINISH]
 
 
 def test_refusal_ends_the_entry() -> None:
-    assert [op.kind for op in decode(bytes.fromhex("8000ff"), "s", 0)] == [OpKind.REFUSE]
+    assert [op.kind for op in decode_opcodes(bytes.fromhex("8000ff"), "s", 0)] == [OpKind.REFUSE]
 
 
 @pytest.mark.parametrize("code", ["b1", "b3", "80", "c9", "b2", "b280", "b2ffff", "c6"])
 def test_instruction_cut_off_is_refused(code: str) -> None:
     with pytest.raises(FormatError, match="cut off"):
-        decode(bytes.fromhex(code), "s", 0)
+        decode_opcodes(bytes.fromhex(code), "s", 0)
 
 
 @pytest.mark.parametrize("code", ["9d", "9f", "b100", "b110", "b6", "b7", "c700", "c710", "ca", "cf", "d8", "e0", "ff"])
 def test_reserved_instruction_is_refused(code: str) -> None:
     with pytest.raises(FormatError, match="reserved"):
-        decode(bytes.fromhex(code), "s", 0x40)
+        decode_opcodes(bytes.fromhex(code), "s", 0x40)
 
 
 def test_endless_increment_is_refused() -> None:
     with pytest.raises(FormatError, match="larger"):
-        decode(b"\xb2" + b"\xff" * 1000 + b"\x01", "s", 0)
+        decode_opcodes(b"\xb2" + b"\xff" * 1000 + b"\x01", "s", 0)

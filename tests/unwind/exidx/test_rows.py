@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
+from pyprof.unwind.describe import describe_rule
+from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
 from pyprof.unwind.formats.exidx.code import Decoder, Effect
-from pyprof.unwind.formats.exidx.opcodes import decode
+from pyprof.unwind.formats.exidx.opcodes import decode_opcodes
 from pyprof.unwind.formats.exidx.rows import RowReader
-from pyprof.unwind.formats.exidx.rules import rule_of
+from pyprof.unwind.formats.exidx.rules import compile_rule
 from tests.support import build, need
 from tests.unwind.exidx.build import assemble, function, source_of, symbols
 from tests.unwind.exidx.call_sites import SHAPES, frame, rule_at
@@ -92,7 +92,7 @@ def test_decoder_knows_what_each_instruction_does_to_sp(program: Path) -> None:
             continue
         code = b"".join(int(unit, 16).to_bytes(len(unit) // 2, "little") for unit in units)
         thumb = len(units[0]) == 4
-        insns = decoder.sweep(code, at, thumb)
+        insns = decoder.decode_block(code, at, thumb)
         found = (insns[0].effect, insns[0].n) if insns else (Effect.OTHER, 0)
         assert found == wanted, (hex(at), raw, name, operands)
         known.add((name, found[0]))
@@ -109,7 +109,7 @@ def test_nearly_every_instruction_has_the_frame_that_debug_frame_says(
 ) -> None:
     options = [mode, *flags.split(), "-g", "-funwind-tables"]
     path = build(SHAPES, tmp_path / "shapes", *options, compiler="arm-linux-gnueabihf-g++")
-    exidx, frames = source_of(path), debug_frame_source(ElfFile.open(str(path)), ARM, Diagnostics())
+    exidx, frames = source_of(path), open_debug_frame(ElfFile.open(str(path)), ARM, Diagnostics())
     assert frames is not None
     same, unlike = 0, []
     for at, _, _, _ in disassembly(path):
@@ -121,7 +121,7 @@ def test_nearly_every_instruction_has_the_frame_that_debug_frame_says(
             ):  # CFA by sp or fp with equal register slots
                 same += 1
             else:
-                unlike.append((hex(at), describe(ours, ARM), describe(theirs, ARM)))
+                unlike.append((hex(at), describe_rule(ours, ARM), describe_rule(theirs, ARM)))
     assert same / (same + len(unlike)) >= least, unlike
 
 
@@ -129,7 +129,8 @@ def rows_text(path: Path, name: str) -> list[str]:
     rows = source_of(path).function_at(symbols(path)[name])
     assert rows is not None
     return [
-        f"+{start - rows.start}: {describe(rule, ARM)}" for start, rule in zip(rows.starts, rows.rules, strict=True)
+        f"+{start - rows.start}: {describe_rule(rule, ARM)}"
+        for start, rule in zip(rows.starts, rows.rules, strict=True)
     ]
 
 
@@ -206,7 +207,7 @@ def test_registers_pushed_behind_the_frame_register_are_not_saved_before(tmp_pat
 @settings(deadline=None)
 @given(st.binary(max_size=400), st.sampled_from(["a8b0b0", "01a8b0", "978408", "9b418480", "b108a8", "d78400"]))
 def test_random_code_gives_ascending_rows_that_begin_at_the_start(code: bytes, instructions: str) -> None:
-    rule = rule_of(decode(bytes.fromhex(instructions), "s", 0), ARM, "s", 0)
+    rule = compile_rule(decode_opcodes(bytes.fromhex(instructions), "s", 0), ARM, "s", 0)
     assert rule is not None
     starts, rules = RowReader(ARM, lambda svma, size: code[svma - 0x1000 :][:size]).rows(rule, 0x1000, 0x1000 + 2048)
     assert starts[0] == 0x1000

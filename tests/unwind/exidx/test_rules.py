@@ -8,17 +8,17 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM
-from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.exidx.opcodes import decode
-from pyprof.unwind.formats.exidx.rules import rule_of
+from pyprof.unwind.describe import describe_rule
+from pyprof.unwind.formats.exidx.opcodes import decode_opcodes
+from pyprof.unwind.formats.exidx.rules import compile_rule
 from tests.unwind.exidx.build import assemble, function, source_of, symbols
 
 pytestmark = [pytest.mark.matrix, pytest.mark.system]
 
 
 def rule_text(code: str) -> str:
-    rule = rule_of(decode(bytes.fromhex(code), "s", 0), ARM, "s", 0)
-    return "cannot unwind" if rule is None else describe(rule, ARM)
+    rule = compile_rule(decode_opcodes(bytes.fromhex(code), "s", 0), ARM, "s", 0)
+    return "cannot unwind" if rule is None else describe_rule(rule, ARM)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_directive_gives_its_rule(name: str, library: Path) -> None:
     address = symbols(library)[name]
     rows = source_of(library).function_at(address)
     expected = DIRECTIVES[name][1]
-    assert (None if rows is None else describe(rows.rules[-1], ARM)) == expected
+    assert (None if rows is None else describe_rule(rows.rules[-1], ARM)) == expected
     if rows is not None:
         assert rows.starts[0] == rows.start == address
 

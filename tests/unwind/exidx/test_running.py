@@ -16,7 +16,7 @@ from pyprof.model.arch import ARM, ARMEB
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
+from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
 from tests.support import build, need
 from tests.unwind.exidx.build import source_of, symbols
 from tests.unwind.exidx.call_sites import SHAPES
@@ -51,7 +51,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     strip = [need("arm-linux-gnueabihf-objcopy"), "--strip-debug", str(full), str(program)]
     subprocess.run(strip, check=True, timeout=60)
     film = watch(ElfFile.open(str(full)))
-    frames = debug_frame_source(film.elf, ARM, Diagnostics())
+    frames = open_debug_frame(film.elf, ARM, Diagnostics())
     assert frames is not None
     covered: dict[int, bool] = {}
     own = []

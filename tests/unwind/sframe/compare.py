@@ -8,9 +8,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.base import Source
-from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
-from pyprof.unwind.formats.sframe.section import sframe_source
+from pyprof.unwind.describe import describe_rule
+from pyprof.unwind.formats.cfi.eh_frame import open_eh_frame
+from pyprof.unwind.formats.sframe.section import open_sframe
 from pyprof.unwind.rules import SAME, FunctionRows, RegKind, Rule
 
 LD_PLT = {bytes.fromhex("770880003f1a3b2a332422"): 11, bytes.fromhex("770880003f1a392a332422"): 9}
@@ -45,7 +45,7 @@ def tracked(rule: Rule | None, arch: Arch, svma: int) -> str:
     if rule.ra.kind == RegKind.UNDEFINED:
         return "outermost"
     fp = dict(rule.regs).get(arch.fp, SAME)
-    return describe(rule._replace(regs=((arch.fp, fp),)), arch)
+    return describe_rule(rule._replace(regs=((arch.fp, fp),)), arch)
 
 
 def boundaries(rows: FunctionRows) -> set[int]:
@@ -63,8 +63,8 @@ def differences(elf: ElfFile, arch: Arch) -> Iterator[tuple[int, str, str]]:
     Functions without SFrame data are no difference.
     """
     diagnostics = Diagnostics()
-    sframe: Source | None = sframe_source(elf, arch, diagnostics)
-    eh_frame: Source | None = eh_frame_source(elf, arch, diagnostics)
+    sframe: Source | None = open_sframe(elf, arch, diagnostics)
+    eh_frame: Source | None = open_eh_frame(elf, arch, diagnostics)
     assert sframe is not None
     assert eh_frame is not None
     for rows in sframe.functions():

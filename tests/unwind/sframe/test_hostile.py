@@ -13,7 +13,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.sframe.section import read_sframe, sframe_source
+from pyprof.unwind.formats.sframe.section import open_sframe, read_sframe
 from tests.unwind.sframe.fixtures import FOLDER, NAMES, load
 
 pytestmark = pytest.mark.fuzz
@@ -77,7 +77,7 @@ def test_mutated_real_file_gives_a_source_or_format_error(name: str, choose: st.
     try:
         elf = ElfFile.from_bytes(bytes(data), name)
         arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
-        source = sframe_source(elf, arch, Diagnostics()) if arch else None
+        source = open_sframe(elf, arch, Diagnostics()) if arch else None
     except FormatError:
         return
     if source is not None:

@@ -13,8 +13,8 @@ from pyprof.collectors.linux.procfs import read_address_space
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import rebuilt_image
-from pyprof.unwind.formats.sframe.section import sframe_source
+from pyprof.objfile.elf.memory_image import rebuild_image
+from pyprof.unwind.formats.sframe.section import open_sframe
 from tests import warm
 from tests.oracle.run import Oracle, Plan
 from tests.roots import root
@@ -107,7 +107,7 @@ def test_table_in_the_memory_of_a_process_is_that_of_its_file(version: str, tmp_
     assert set(found) == {"program", "library.so"}
     for name, image in found.items():
         assert image.section_list == ()
-        here, there = (sframe_source(elf, X86_64, Diagnostics()) for elf in (image, ElfFile.open(str(tmp_path / name))))
+        here, there = (open_sframe(elf, X86_64, Diagnostics()) for elf in (image, ElfFile.open(str(tmp_path / name))))
         assert here is not None
         assert there is not None
         assert list(here.functions()) == list(there.functions()) != []
@@ -122,5 +122,5 @@ def wait_for_library(pid: int) -> dict[str, ElfFile]:
         if len(modules) == 2 or time.monotonic() > deadline:
             break
         time.sleep(0.01)
-    images = {name: rebuilt_image(space, module, module.start) for name, module in modules.items()}
+    images = {name: rebuild_image(space, module, module.start) for name, module in modules.items()}
     return {name: image[0] for name, image in images.items() if image is not None}

@@ -11,7 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.sframe.section import SFrame, read_sframe, sframe_source
+from pyprof.unwind.formats.sframe.section import SFrame, open_sframe, read_sframe
 from tests.unwind.sframe.fixtures import FOLDER, load
 
 SHOFF = 40
@@ -22,7 +22,7 @@ def raw(name: str) -> bytes:
 
 
 def source_of(data: bytes) -> SFrame | None:
-    return sframe_source(ElfFile.from_bytes(data, "changed"), X86_64, Diagnostics())
+    return open_sframe(ElfFile.from_bytes(data, "changed"), X86_64, Diagnostics())
 
 
 def functions_of(data: bytes) -> list[object]:

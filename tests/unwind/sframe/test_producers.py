@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.unwind.formats.sframe.section import SFrame, sframe_source
+from pyprof.unwind.formats.sframe.section import SFrame, open_sframe
 from tests.unwind.sframe.fixtures import FOLDER, NAMES, listing, load
 from tests.unwind.sframe.listing import Listed, as_listed, read_listing
 
@@ -24,7 +24,7 @@ def differences(name: str, folder: Path = FOLDER) -> list[str]:
     """Return the differences between pyprof's rows of a fixture and its listing."""
     elf, arch = load(name, folder)
     diagnostics = Diagnostics()
-    source = sframe_source(elf, arch, diagnostics)
+    source = open_sframe(elf, arch, diagnostics)
     assert isinstance(source, SFrame)
     assert not diagnostics.counts
     ours = sorted(as_listed(source, i, arch) for i in range(len(source)))
@@ -57,7 +57,7 @@ def test_rows_of_fixture_are_those_of_its_producers_listing(name: str) -> None:
 )
 def test_version_and_flags_are_those_of_the_producer(name: str, version: int, flags: int) -> None:
     elf, arch = load(name)
-    source = sframe_source(elf, arch, Diagnostics())
+    source = open_sframe(elf, arch, Diagnostics())
     assert source is not None
     assert (source.version, source.index.flags, source.frame_pointers) == (version, flags, False)
 
@@ -65,7 +65,7 @@ def test_version_and_flags_are_those_of_the_producer(name: str, version: int, fl
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".so")])
 def test_function_at_finds_each_function_by_its_first_and_last_byte(name: str) -> None:
     elf, arch = load(name)
-    source = sframe_source(elf, arch, Diagnostics())
+    source = open_sframe(elf, arch, Diagnostics())
     assert source is not None
     functions = list(source.functions())
     assert functions
@@ -83,7 +83,7 @@ def test_wrong_row_of_plt_got_is_corrected_and_counted(name: str) -> None:
     elf, arch = load(name)
     assert [f.rows for f in read_listing(listing(name))].count(PLT_GOT) == 1
     diagnostics = Diagnostics()
-    source = sframe_source(elf, arch, diagnostics)
+    source = open_sframe(elf, arch, diagnostics)
     assert source is not None
     rows = source.function_at(elf.sections[".plt.got"].addr)
     assert rows is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.unwind.sources import ask_order, open_sources
+from pyprof.unwind.sources import open_sources, order_sources
 from tests.unwind.sframe.fixtures import load
 
 
@@ -23,7 +23,7 @@ def test_table_that_is_less_exact_is_asked_last_at_exact_pcs(name: str, exact: b
     elf, arch = load(name)
     sources = open_sources(elf, arch, ("sframe", "eh_frame", "fp"), Diagnostics())
     assert {source.name for source in sources} == {"sframe", "eh_frame"}
-    assert ask_order(sources, exact)[0].name == first
+    assert order_sources(sources, exact)[0].name == first
 
 
 def test_broken_section_costs_only_itself_and_is_named() -> None:

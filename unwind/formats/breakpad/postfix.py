@@ -48,7 +48,7 @@ class PostfixFailed(Exception):
         self.avma = avma
 
 
-def tokens(text: str) -> Iterator[str]:
+def split_tokens(text: str) -> Iterator[str]:
     """Yield the tokens of an expression.
 
     Raises:
@@ -64,7 +64,7 @@ def tokens(text: str) -> Iterator[str]:
         yield word
 
 
-def literal(token: str) -> int | None:
+def parse_literal(token: str) -> int | None:
     """Return the value of a decimal literal, or None for any other token."""
     digits = token[1:] if token[0] == "-" else token
     if not digits.isascii() or not digits.isdigit() or len(digits) > 20:
@@ -81,7 +81,7 @@ def is_variable(name: str) -> bool:
     return name.startswith("$")
 
 
-def arithmetic(operator: str, left: int, right: int, mask: int) -> int:
+def apply_operator(operator: str, left: int, right: int, mask: int) -> int:
     """Apply one of the operators + - * / % @.
 
     Raises:
@@ -103,7 +103,7 @@ def arithmetic(operator: str, left: int, right: int, mask: int) -> int:
     return value & mask
 
 
-def run(text: str, names: Mapping[str, int], read: Read, word: int) -> dict[str, int]:
+def run_program(text: str, names: Mapping[str, int], read: Read, word: int) -> dict[str, int]:
     """Run a program and return the variables that it assigns.
 
     A variable to which the program assigns `.undef` is unknown from then on.
@@ -120,8 +120,8 @@ def run(text: str, names: Mapping[str, int], read: Read, word: int) -> dict[str,
     return _Evaluator(names, read, word).run(text)
 
 
-def evaluate(text: str, names: Mapping[str, int], read: Read, word: int) -> int:
-    """Return the value of an expression. The arguments are those of run().
+def evaluate_postfix(text: str, names: Mapping[str, int], read: Read, word: int) -> int:
+    """Return the value of an expression. The arguments are those of run_program().
 
     Raises:
         PostfixFailed: The expression is invalid or cannot be evaluated.
@@ -156,7 +156,7 @@ class _Evaluator:
             raise PostfixFailed(PostfixProblem.LEFT_OVER, str(self.stack[-1]))
 
     def steps(self, text: str) -> None:
-        for token in tokens(text):
+        for token in split_tokens(text):
             if token == "=":
                 self._assign(token)
             elif token == "^":
@@ -167,8 +167,8 @@ class _Evaluator:
                 self.stack.append(value)
             elif token in OPERATORS:
                 right, left = self.value(token), self.value(token)
-                self.stack.append(arithmetic(token, left, right, self._mask))
-            elif (number := literal(token)) is not None:
+                self.stack.append(apply_operator(token, left, right, self._mask))
+            elif (number := parse_literal(token)) is not None:
                 self.stack.append(number & self._mask)
             elif is_name(token):
                 self.stack.append(token)

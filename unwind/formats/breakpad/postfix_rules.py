@@ -18,11 +18,11 @@ from pyprof.unwind.formats.breakpad.postfix import (
     UNDEF,
     PostfixFailed,
     PostfixProblem,
-    arithmetic,
+    apply_operator,
     is_name,
     is_variable,
-    literal,
-    tokens,
+    parse_literal,
+    split_tokens,
 )
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule
 
@@ -74,7 +74,7 @@ class RuleCompiler:
         self._column = column
         self._numbers = {column: number for number, column in reversed(arch.dwarf.items())}
 
-    def register(self, expression: str, itself: int) -> RegRule:
+    def compile_register(self, expression: str, itself: int) -> RegRule:
         """Compile the rule of a register.
 
         Args:
@@ -99,7 +99,7 @@ class RuleCompiler:
             case _:
                 return RegRule(RegKind.EXPR, expr=self._code(value))
 
-    def cfa(self, expression: str) -> tuple[int, int, bool, bytes]:
+    def compile_cfa(self, expression: str) -> tuple[int, int, bool, bytes]:
         """Compile the CFA and return (cfa_reg, cfa_off, cfa_deref, cfa_expr) of a Rule.
 
         Raises:
@@ -130,7 +130,7 @@ class RuleCompiler:
             top = pop(operator)
             return self._named(top, names) if isinstance(top, str) else top
 
-        for token in tokens(expression):
+        for token in split_tokens(expression):
             if token == "=":
                 right = value(token)
                 left = pop(token)
@@ -143,7 +143,7 @@ class RuleCompiler:
             elif token in OPERATORS:
                 right, left_value = value(token), value(token)
                 stack.append(self._binary(token, left_value, right))
-            elif (number := literal(token)) is not None:
+            elif (number := parse_literal(token)) is not None:
                 stack.append(_Sum(NUMBER, number & self._arch.mask))
             elif is_name(token):
                 stack.append(token)
@@ -170,7 +170,7 @@ class RuleCompiler:
         mask = self._arch.mask
         if isinstance(left, _Sum) and isinstance(right, _Sum):
             if left.base == right.base == NUMBER:
-                return _Sum(NUMBER, arithmetic(operator, left.n, right.n, mask))
+                return _Sum(NUMBER, apply_operator(operator, left.n, right.n, mask))
             if operator == "+" and NUMBER in (left.base, right.base):
                 return _Sum(max(left.base, right.base), _signed(left.n + right.n, mask))
             if operator == "-" and right.base == NUMBER:

@@ -127,8 +127,8 @@ class StackCfi:
         """Return the rule of a row, or None if the row cannot be used."""
         compiler = self._compiler
         try:
-            cfa_reg, cfa_off, cfa_deref, cfa_expr = compiler.cfa(said.get(".cfa", ""))
-            ra = compiler.register(said.get(".ra", ""), -1)
+            cfa_reg, cfa_off, cfa_deref, cfa_expr = compiler.compile_cfa(said.get(".cfa", ""))
+            ra = compiler.compile_register(said.get(".ra", ""), -1)
         except PostfixFailed:
             self._diagnostics.count("STACK CFI without a usable .cfa or .ra: row left out")
             return None
@@ -140,7 +140,7 @@ class StackCfi:
                     self._diagnostics.count("STACK CFI: unknown register")
                 continue
             try:
-                regs[column] = compiler.register(expression, column)
+                regs[column] = compiler.compile_register(expression, column)
             except PostfixFailed:
                 self._diagnostics.count("STACK CFI: rule of a register not usable")
                 regs[column] = UNDEFINED

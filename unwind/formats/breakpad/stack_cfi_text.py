@@ -42,7 +42,7 @@ class CfiText:
         self.left_out: Counter[str] = Counter()
         self.written = 0
 
-    def lines(self, function: FunctionRows) -> Iterator[str]:
+    def write_records(self, function: FunctionRows) -> Iterator[str]:
         """Yield the records of one function, with an INIT record for each run of rows that can be written."""
         step = function.repeat or function.end - function.start
         if function.repeat and (function.end - function.start) // step > MAX_BLOCKS:
@@ -54,7 +54,7 @@ class CfiText:
             ends = [*(start + shift for start in function.starts[1:]), limit]
             run: list[tuple[int, int, Said]] = []
             for start, end, rule in zip(function.starts, ends, function.rules, strict=True):
-                said = self.said(rule)
+                said = self.rule_expressions(rule)
                 if said is not None and start + shift < min(end, limit):
                     run.append((start + shift, min(end, limit), said))
                 elif said is None:
@@ -76,7 +76,7 @@ class CfiText:
                 yield f"STACK CFI {start - self._base:x} {_words(changed)}"
             before = {**before, **changed}
 
-    def said(self, rule: Rule) -> Said | None:
+    def rule_expressions(self, rule: Rule) -> Said | None:
         """Return the expressions of a rule, or None if it cannot be written, which is counted."""
         arch = self._arch
         reason = _unsayable(rule, arch)

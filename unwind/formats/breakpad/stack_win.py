@@ -13,7 +13,7 @@ from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.records import dataclass
 from pyprof.unwind.expr import Read
-from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, run
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, run_program
 
 WORD = 4
 MASK = 0xFFFF_FFFF
@@ -42,18 +42,18 @@ class Callee:
 INNERMOST = Callee(innermost=True)
 
 
-def caller(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
+def find_win_caller(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
     """Return the caller's registers. An eip of 0 is the end of the stack.
 
     Raises:
         PostfixFailed: The registers cannot be computed.
     """
     if record.program:
-        return by_program(record, registers, callee, read)
-    return by_frame_size(record, registers, callee, read)
+        return unwind_by_program(record, registers, callee, read)
+    return unwind_by_frame_size(record, registers, callee, read)
 
 
-def parameters_at(file: SymbolFile, address: int) -> int:
+def find_parameter_size(file: SymbolFile, address: int) -> int:
     """Return the argument size in bytes of the function at an address: by STACK WIN, else by FUNC or PUBLIC, else 0."""
     record = file.win_at(address) or file.function_at(address) or file.public_at(address)
     return record.parameters if record else 0
@@ -64,7 +64,7 @@ def frame_size(record: WinRecord, callee: Callee) -> int:
     return record.locals + record.saved + callee.parameters
 
 
-def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
+def unwind_by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
     """Return the caller's registers by frame data: a program that assigns them.
 
     A program with "@" aligns esp. Then the return address is found through ebp: the caller's ebp was pushed directly
@@ -83,7 +83,7 @@ def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, 
         ".raSearch": search & MASK,
         ".raSearchStart": search & MASK,
     }
-    assigned = run(record.program, names, read, WORD)
+    assigned = run_program(record.program, names, read, WORD)
     found = {name: assigned[f"${name}"] for name in RESULTS if f"${name}" in assigned}
     if WORD * len(found.keys() & SAVED) >= record.saved:  # all saved registers are assigned: the others are unchanged
         found |= {name: registers[name] for name in PRESERVED if name in registers and name not in found}
@@ -92,7 +92,7 @@ def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, 
     return found
 
 
-def by_frame_size(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
+def unwind_by_frame_size(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
     """Return the caller's registers by FPO data: the sizes give the place of the return address.
 
     The innermost frame of a system call may have a stale return address equal to its own eip. Then the next word is

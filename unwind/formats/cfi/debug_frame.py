@@ -13,7 +13,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile, UnwindTable
 from pyprof.unwind.base import Extents
-from pyprof.unwind.formats.cfi.go_stacks import MOST_CODE, is_go, with_stacks
+from pyprof.unwind.formats.cfi.go_stacks import MAX_CODE, correct_rows, is_go
 from pyprof.unwind.formats.cfi.source import CfiTable, cfi_section
 from pyprof.unwind.rules import FunctionRows
 
@@ -55,13 +55,13 @@ class DebugFrame:
 
     def _as_go(self, rows: FunctionRows) -> FunctionRows:
         size = rows.end - rows.start
-        return with_stacks(rows, bytes(self._file.at_svma(rows.start, size))) if size <= MOST_CODE else rows
+        return correct_rows(rows, bytes(self._file.at_svma(rows.start, size))) if size <= MAX_CODE else rows
 
     def _load(self) -> CfiTable:
         if self._table is None:
             try:
                 section = cfi_section(self._file, self._section)
-                self._table = CfiTable(section, self._arch, self._diagnostics, live=executable_ranges(self._file))
+                self._table = CfiTable(section, self._arch, self._diagnostics, live=find_executable_ranges(self._file))
             except FormatError as error:
                 self._table = error
         if isinstance(self._table, FormatError):
@@ -69,7 +69,7 @@ class DebugFrame:
         return self._table
 
 
-def executable_ranges(file: ObjectFile) -> tuple[tuple[int, int], ...]:
+def find_executable_ranges(file: ObjectFile) -> tuple[tuple[int, int], ...]:
     """Return the (start, end) ranges of file addresses that may hold code, without address 0.
 
     A linker leaves the entries of functions that it dropped in .debug_frame. Their start becomes 0 or a tombstone (-1,
@@ -79,7 +79,7 @@ def executable_ranges(file: ObjectFile) -> tuple[tuple[int, int], ...]:
     return tuple(ranges) or ((1, (1 << 64) - 2),)
 
 
-def debug_frame_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> DebugFrame | None:
+def open_debug_frame(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> DebugFrame | None:
     """Return the .debug_frame of a file, or None if it has none."""
     section = file.unwind_table(NAME)
     return None if section is None else DebugFrame(file, section, arch, diagnostics)

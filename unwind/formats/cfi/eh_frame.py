@@ -110,7 +110,7 @@ class EhFrame:
         return found
 
 
-def eh_frame_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> EhFrame | None:
+def open_eh_frame(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> EhFrame | None:
     """Return the .eh_frame of a file, or None if it has none.
 
     Raises:

@@ -22,7 +22,7 @@ from pyprof.unwind.formats.cfi.pointers import (
     PCREL,
     SIGNED,
     Bases,
-    fixed_size,
+    pointer_size,
     read_encoded,
 )
 
@@ -89,7 +89,7 @@ def _read(data: memoryview, svma: int, frames: CfiSection) -> SearchTable | None
     count, at = pointer(at, count_encoding)
     if not count:
         return None
-    size = fixed_size(encoding, frames.address_size)
+    size = pointer_size(encoding, frames.address_size)
     application = encoding & APPLICATION
     if not size or encoding & INDIRECT or application not in (0, PCREL, DATAREL):
         raise ValueError(f"unknown table encoding {encoding:#x}")
@@ -99,7 +99,7 @@ def _read(data: memoryview, svma: int, frames: CfiSection) -> SearchTable | None
 
 
 def _table(data: memoryview, at: int, count: int, encoding: int, svma: int, frames: CfiSection) -> SearchTable:
-    size, application = fixed_size(encoding, frames.address_size), encoding & APPLICATION
+    size, application = pointer_size(encoding, frames.address_size), encoding & APPLICATION
     order = "<" if frames.byteorder == "little" else ">"
     words = np.frombuffer(data[at : at + count * 2 * size], f"{order}{'i' if encoding & SIGNED else 'u'}{size}")
     # All arithmetic is modulo 2**64, like that of addresses.

@@ -21,10 +21,10 @@ from pyprof.unwind.formats.cfi.pointers import (
     PCREL,
     SIGNED,
     Bases,
-    fixed_size,
+    pointer_size,
     read_encoded,
-    sleb128,
-    uleb128,
+    read_sleb128,
+    read_uleb128,
 )
 
 EXTENDED = 0xFFFF_FFFF
@@ -220,9 +220,9 @@ class CfiEntries:
             at += 2
         if augmentation.startswith("eh"):  # g++ 2: a pointer to exception data
             at += address_size
-        code_align, at = uleb128(data, at)
-        data_align, at = sleb128(data, at)
-        ra, at = (data[at], at + 1) if version == 1 else uleb128(data, at)
+        code_align, at = read_uleb128(data, at)
+        data_align, at = read_sleb128(data, at)
+        ra, at = (data[at], at + 1) if version == 1 else read_uleb128(data, at)
         encoding, at = self._augmentation(augmentation, data, at, address_size)
         return Cie(
             offset=offset,
@@ -250,7 +250,7 @@ class CfiEntries:
             if augmentation.removeprefix("eh").strip("SBG"):
                 raise ValueError(f"unknown augmentation {augmentation!r}")
             return encoding, at
-        size, at = uleb128(data, at)
+        size, at = read_uleb128(data, at)
         end = at + size
         if end > len(data):
             raise ValueError("augmentation data run past the entry")
@@ -281,7 +281,7 @@ class CfiEntries:
 
     def _span(self, encoding: int, address_size: int) -> struct.Struct | None:
         """Return a format for (start, size) of an FDE if both have a fixed size and are absolute or pc-relative."""
-        size = fixed_size(encoding, address_size)
+        size = pointer_size(encoding, address_size)
         if encoding & ~FORMAT not in (0, PCREL) or size not in _SIZES:
             return None
         letter = _SIZES[size]
@@ -302,7 +302,7 @@ class CfiEntries:
             start, at = self._pointer(cie, end, at, cie.encoding)
             size, at = self._pointer(cie, end, at, cie.encoding & FORMAT)
         if cie.sized:
-            skip, at = uleb128(data, at)
+            skip, at = read_uleb128(data, at)
             at += skip
         if at > end:
             raise ValueError("fields run past the entry")

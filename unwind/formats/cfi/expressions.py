@@ -9,24 +9,24 @@ DEREF, CONSTS, PLUS, LIT0, BREG0, BREGX = 0x06, 0x11, 0x22, 0x30, 0x70, 0x92
 """Opcodes DW_OP_*."""
 
 
-def register_plus(number: int, offset: int) -> bytes:
+def encode_register_plus(number: int, offset: int) -> bytes:
     """Return the expression register + offset. The register is a DWARF number."""
     if number < 32:
-        return bytes([BREG0 + number]) + sleb128(offset)
-    return bytes([BREGX]) + uleb128(number) + sleb128(offset)
+        return bytes([BREG0 + number]) + encode_sleb128(offset)
+    return bytes([BREGX]) + encode_uleb128(number) + encode_sleb128(offset)
 
 
-def word_at(expression: bytes) -> bytes:
+def encode_deref(expression: bytes) -> bytes:
     """Return the expression of the word at an address, which is given as an expression."""
     return expression + bytes([DEREF])
 
 
-def plus(expression: bytes, offset: int) -> bytes:
+def encode_plus(expression: bytes, offset: int) -> bytes:
     """Return the expression plus an offset."""
-    return expression + bytes([CONSTS]) + sleb128(offset) + bytes([PLUS]) if offset else expression
+    return expression + bytes([CONSTS]) + encode_sleb128(offset) + bytes([PLUS]) if offset else expression
 
 
-def uleb128(value: int) -> bytes:
+def encode_uleb128(value: int) -> bytes:
     """Encode an unsigned LEB128 number."""
     out = bytearray()
     while value >= 0x80:
@@ -36,7 +36,7 @@ def uleb128(value: int) -> bytes:
     return bytes(out)
 
 
-def sleb128(value: int) -> bytes:
+def encode_sleb128(value: int) -> bytes:
     """Encode a signed LEB128 number."""
     out = bytearray()
     while not -0x40 <= value < 0x40:

@@ -17,7 +17,7 @@ from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
-MOST_CODE = 1024
+MAX_CODE = 1024
 """Maximum size in bytes of a function that is examined. The functions in question are short assembly."""
 
 _LOAD = rb"[\x48\x49]\x8b[\x60-\x63\x65-\x67]\x38"  # mov 0x38(%reg),%rsp: g.sched.sp
@@ -36,7 +36,7 @@ def is_go(file: ObjectFile, arch: Arch) -> bool:
     return arch.name == "x86_64" and ".gopclntab" in file.sections
 
 
-def away(code: bytes) -> list[tuple[int, int]]:
+def find_switched_code(code: bytes) -> list[tuple[int, int]]:
     """Return the (start, end) offsets of code in which sp is not what the table says.
 
     The end is that of the code if sp is not restored.
@@ -50,14 +50,14 @@ def away(code: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def with_stacks(rows: FunctionRows, code: bytes) -> FunctionRows:
+def correct_rows(rows: FunctionRows, code: bytes) -> FunctionRows:
     """Return the rows of a Go function, corrected where its code switches stacks.
 
     Args:
         rows: The rows of the table.
         code: The function's code, b"" if it is not available.
     """
-    found = away(code) if len(code) == rows.end - rows.start and not rows.repeat else []
+    found = find_switched_code(code) if len(code) == rows.end - rows.start and not rows.repeat else []
     if not found:
         return rows
     moved = [(rows.start + begin, rows.start + end) for begin, end in found]

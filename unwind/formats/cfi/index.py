@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pyprof.errors import FormatError
 from pyprof.records import dataclass, field
 from pyprof.unwind.formats.cfi.entries import EXTENDED, CfiEntries, CfiSection
-from pyprof.unwind.formats.cfi.pointers import APPLICATION, PCREL, SIGNED, fixed_size
+from pyprof.unwind.formats.cfi.pointers import APPLICATION, PCREL, SIGNED, pointer_size
 
 Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
 """Arrays (start, end, offset) of equal length."""
@@ -190,7 +190,7 @@ def _plain_columns(entries: CfiEntries, plain: list[int], odd: list[int], odditi
         member = np.zeros(len(unique), np.bool_)
         member[numbers] = True
         mine = member[group]
-        size = fixed_size(encoding, address_size)
+        size = pointer_size(encoding, address_size)
         if encoding & APPLICATION not in (0, PCREL) or encoding & 0x80 or size not in (2, 4, 8):
             odd.extend(at[mine].tolist())
             continue

@@ -23,7 +23,7 @@ LEB_BYTES = 10
 """Maximum size in bytes of a LEB128 number. 64 bits need no more, and a longer one in a hostile file would be huge."""
 
 
-def uleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def read_uleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Read an unsigned LEB128 number of at most 64 bits."""
     byte = data[at]
     if byte < 0x80:
@@ -38,7 +38,7 @@ def uleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
     raise ValueError("LEB128 number of more than 64 bits")
 
 
-def sleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def read_sleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Read a signed LEB128 number of at most 64 bits."""
     value = shift = 0
     for i in range(at, at + LEB_BYTES):
@@ -48,16 +48,16 @@ def sleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             if byte & 0x40:
                 value -= 1 << shift
-            return signed64(value), i + 1
+            return to_signed64(value), i + 1
     raise ValueError("LEB128 number of more than 64 bits")
 
 
-def signed64(value: int) -> int:
+def to_signed64(value: int) -> int:
     """Return the value modulo 2**64 as a signed number, which fits an int64 column."""
     return ((value + (1 << 63)) & 0xFFFF_FFFF_FFFF_FFFF) - (1 << 63)
 
 
-def fixed_size(encoding: int, address_size: int) -> int:
+def pointer_size(encoding: int, address_size: int) -> int:
     """Return the size in bytes of a pointer with this encoding.
 
     It is 0 if the size varies (LEB128, aligned) or the encoding is unknown.
@@ -125,11 +125,11 @@ def read_encoded(
     field = at
     kind = encoding & FORMAT
     if kind == ULEB128:
-        value, at = uleb128(data, at)
+        value, at = read_uleb128(data, at)
     elif kind == SLEB128:
-        value, at = sleb128(data, at)
+        value, at = read_sleb128(data, at)
     else:
-        size = fixed_size(encoding, address_size)
+        size = pointer_size(encoding, address_size)
         if not size:
             raise ValueError(f"unknown pointer encoding {encoding:#x}")
         if at + size > len(data):

@@ -12,7 +12,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.unwind.formats.cfi import states as op
 from pyprof.unwind.formats.cfi.entries import CfiEntries, Cie, Fde
-from pyprof.unwind.formats.cfi.pointers import sleb128, uleb128
+from pyprof.unwind.formats.cfi.pointers import read_sleb128, read_uleb128
 from pyprof.unwind.formats.cfi.states import State, StateMachine
 from pyprof.unwind.rules import FunctionRows, Rule
 
@@ -154,7 +154,7 @@ class _Run:
                     operand = code[i]
                     i += 1
                     if operand >= 0x80:
-                        operand, i = uleb128(code, i - 1)
+                        operand, i = read_uleb128(code, i - 1)
                     key = byte | operand << 8
                     state = state.next.get(key) or machine.step(state, key)
                     continue
@@ -165,7 +165,7 @@ class _Run:
                 operand = code[i]
                 i += 1
                 if operand >= 0x80:
-                    operand, i = uleb128(code, i - 1)
+                    operand, i = read_uleb128(code, i - 1)
                 step = (byte, operand)
                 state = state.next.get(step) or machine.step(state, step)
                 continue
@@ -214,30 +214,30 @@ class _Run:
         """Execute an instruction that is rare, or that occurs once or twice in a function."""
         key: op.Step
         if byte in _REGISTER_ONLY:
-            register, i = uleb128(code, i)
+            register, i = read_uleb128(code, i)
             key = (byte, register)
         elif byte in _REGISTER_AND_UNSIGNED:
-            register, i = uleb128(code, i)
-            operand, i = uleb128(code, i)
+            register, i = read_uleb128(code, i)
+            operand, i = read_uleb128(code, i)
             key = (byte, register, operand)
         elif byte in _REGISTER_AND_SIGNED:
-            register, i = uleb128(code, i)
-            operand, i = sleb128(code, i)
+            register, i = read_uleb128(code, i)
+            operand, i = read_sleb128(code, i)
             key = (byte, register, operand)
         elif byte == op.DEF_CFA_OFFSET_SF:
-            operand, i = sleb128(code, i)
+            operand, i = read_sleb128(code, i)
             key = (byte, operand)
         elif byte in _EXPRESSIONS:
             register = 0
             if byte != op.DEF_CFA_EXPRESSION:
-                register, i = uleb128(code, i)
-            length, i = uleb128(code, i)
+                register, i = read_uleb128(code, i)
+            length, i = read_uleb128(code, i)
             if i + length > len(code):
                 raise IndexError
             key = (byte, register, code[i : i + length])
             i += length
         elif byte == op.GNU_ARGS_SIZE:  # number of bytes that a landing pad pops, which does not affect rows
-            _, i = uleb128(code, i)
+            _, i = read_uleb128(code, i)
             return state, i
         elif byte in _BARE:
             key = (byte,)

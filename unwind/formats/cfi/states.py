@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pyprof.model.arch import Arch
 from pyprof.unwind.formats.cfi.expressions import BREG0, BREGX, DEREF, LIT0
-from pyprof.unwind.formats.cfi.pointers import signed64, sleb128, uleb128
+from pyprof.unwind.formats.cfi.pointers import read_sleb128, read_uleb128, to_signed64
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
 
 (
@@ -156,7 +156,7 @@ class StateMachine:
         return rule
 
     def _factored(self, operand: int) -> int:
-        return signed64(operand * self.data_align)
+        return to_signed64(operand * self.data_align)
 
     def _state(
         self, reg: int, off: int, expr: bytes | None, pac: bool, regs: dict[int, RegRule], said: Said | None = None
@@ -206,13 +206,13 @@ class StateMachine:
     def _extended(self, state: State, step: Step) -> State:  # noqa: C901
         match step:
             case (op, int(offset)) if op == DEF_CFA_OFFSET:
-                return self._with_cfa(state, state.cfa_reg, signed64(offset), state.cfa_expr)
+                return self._with_cfa(state, state.cfa_reg, to_signed64(offset), state.cfa_expr)
             case (op, int(offset)) if op == DEF_CFA_OFFSET_SF:
                 return self._with_cfa(state, state.cfa_reg, self._factored(offset), state.cfa_expr)
             case (op, int(register)) if op == DEF_CFA_REGISTER:
                 return self._with_cfa(state, self._cfa_column(register), state.cfa_off)
             case (op, int(register), int(offset)) if op == DEF_CFA:
-                return self._with_cfa(state, self._cfa_column(register), signed64(offset))
+                return self._with_cfa(state, self._cfa_column(register), to_signed64(offset))
             case (op, int(register), int(offset)) if op == DEF_CFA_SF:
                 return self._with_cfa(state, self._cfa_column(register), self._factored(offset))
             case (op, _, bytes(expression)) if op == DEF_CFA_EXPRESSION and expression:
@@ -281,10 +281,10 @@ class StateMachine:
         try:
             register, at = expression[0] - BREG0, 1
             if expression[0] == BREGX:
-                register, at = uleb128(expression, at)
+                register, at = read_uleb128(expression, at)
             elif not 0 <= register < 32:
                 return None
-            off, at = sleb128(expression, at)
+            off, at = read_sleb128(expression, at)
         except (IndexError, ValueError):
             return None
         column = self.arch.dwarf.get(register)

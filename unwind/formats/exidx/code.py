@@ -54,7 +54,7 @@ class Decoder:
         self._t32: dict[int, _Meaning] = {}
         self._wide: dict[tuple[bool, int], _Meaning] = {}
 
-    def sweep(self, code: bytes, start: int, thumb: bool) -> list[Insn]:
+    def decode_block(self, code: bytes, start: int, thumb: bool) -> list[Insn]:
         """Return the instructions other than OTHER in a block of code. Data between instructions is decoded too.
 
         Args:

@@ -186,7 +186,7 @@ class ExidxIndex:
         return tuple(np.frombuffer(data, f"{self._file.order}u4").tolist())
 
 
-def entries(index: ExidxIndex) -> Iterator[Entry | FormatError]:
+def read_entries(index: ExidxIndex) -> Iterator[Entry | FormatError]:
     """Yield all entries that cover code, ascending. An error takes the place of a broken entry."""
     for position in range(len(index)):
         if index.end(position) > index.starts[position]:

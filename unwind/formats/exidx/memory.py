@@ -27,7 +27,9 @@ class MemoryFile:
         return memoryview(self._read(svma, size))
 
 
-def memory_exidx(address: int, data: bytes, read: ReadMemory, arch: Arch, diagnostics: Diagnostics) -> Exidx | None:
+def open_memory_exidx(
+    address: int, data: bytes, read: ReadMemory, arch: Arch, diagnostics: Diagnostics
+) -> Exidx | None:
     """Return the index at an address in the process, or None if the architecture has no such index.
 
     Raises:

@@ -35,7 +35,7 @@ class Opcode:
     text: str
 
 
-def decode(code: bytes, section: str, at: int) -> list[Opcode]:
+def decode_opcodes(code: bytes, section: str, at: int) -> list[Opcode]:
     """Return the instructions of one entry up to the first finish, with an implicit finish at the end.
 
     Args:
@@ -49,7 +49,7 @@ def decode(code: bytes, section: str, at: int) -> list[Opcode]:
     done: list[Opcode] = []
     position = 0
     while position < len(code):
-        op = instruction(code, position, section, at)
+        op = decode_opcode(code, position, section, at)
         done.append(op)
         if op.kind in (OpKind.FINISH, OpKind.REFUSE):
             return done
@@ -58,7 +58,7 @@ def decode(code: bytes, section: str, at: int) -> list[Opcode]:
     return done
 
 
-def instruction(code: bytes, position: int, section: str, at: int) -> Opcode:
+def decode_opcode(code: bytes, position: int, section: str, at: int) -> Opcode:
     first = code[position]
     if first < 0x80:
         step = ((first & 0x3F) << 2) + 4

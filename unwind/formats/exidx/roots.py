@@ -34,7 +34,7 @@ AFTER_CALL = 12
 """Size in bytes of the code that ends a thread: it passes the exit status to a system call."""
 
 
-def roots(file: ObjectFile, arch: Arch) -> list[tuple[int, int]]:
+def find_roots(file: ObjectFile, arch: Arch) -> list[tuple[int, int]]:
     """Return the sorted (start, end) ranges of file addresses of this code.
 
     If the symbol table is broken, the starts of threads are missing.

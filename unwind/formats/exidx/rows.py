@@ -67,7 +67,7 @@ class RowReader:
         return _merged(rule, start, end, spans)
 
     def _sweep(self, code: bytes, start: int, thumb: bool) -> list[Insn]:
-        return self._decoder.sweep(code, start, thumb)
+        return self._decoder.decode_block(code, start, thumb)
 
     def _prologues(self, rule: Rule, start: int, insns: list[Insn]) -> Spans:
         """Return the spans of all prologues, {} if there is none. An entry may cover several functions."""

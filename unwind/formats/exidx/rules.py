@@ -17,7 +17,7 @@ from typing import TypeAlias
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.records import dataclass
-from pyprof.unwind.formats.cfi.expressions import plus, register_plus, word_at
+from pyprof.unwind.formats.cfi.expressions import encode_deref, encode_plus, encode_register_plus
 from pyprof.unwind.formats.exidx.opcodes import MAX_STEP, Opcode, OpKind
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
@@ -39,7 +39,7 @@ _Base: TypeAlias = "int | _Load"
 _Place = tuple[_Base, int]
 
 
-def rule_of(opcodes: list[Opcode], arch: Arch, section: str, at: int) -> Rule | None:
+def compile_rule(opcodes: list[Opcode], arch: Arch, section: str, at: int) -> Rule | None:
     """Return the rule of an entry, or None if the entry refuses to be unwound.
 
     Args:
@@ -102,5 +102,5 @@ def _loaded(place: _Place, section: str, at: int) -> _Load:
 def _expression(base: _Base, offset: int) -> bytes:
     """Return the DWARF expression of base + offset."""
     if isinstance(base, int):
-        return register_plus(base, offset)
-    return plus(word_at(_expression(base.base, base.offset)), offset)
+        return encode_register_plus(base, offset)
+    return encode_plus(encode_deref(_expression(base.base, base.offset)), offset)

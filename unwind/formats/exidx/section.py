@@ -17,11 +17,11 @@ from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.base import Extents
-from pyprof.unwind.formats.exidx.index import SECTION, TABLE, Entry, ExidxIndex, Model, entries
-from pyprof.unwind.formats.exidx.opcodes import decode
-from pyprof.unwind.formats.exidx.roots import roots
+from pyprof.unwind.formats.exidx.index import SECTION, TABLE, Entry, ExidxIndex, Model, read_entries
+from pyprof.unwind.formats.exidx.opcodes import decode_opcodes
+from pyprof.unwind.formats.exidx.roots import find_roots
 from pyprof.unwind.formats.exidx.rows import RowReader
-from pyprof.unwind.formats.exidx.rules import rule_of
+from pyprof.unwind.formats.exidx.rules import compile_rule
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
 
 
@@ -74,7 +74,7 @@ class Exidx:
 
     def functions(self) -> Iterator[FunctionRows]:
         """Yield all functions with a rule, ascending. A broken entry is counted and left out."""
-        for entry in entries(self.index):
+        for entry in read_entries(self.index):
             try:
                 rows = self._rows(entry) if isinstance(entry, Entry) else None
             except FormatError as error:
@@ -96,8 +96,8 @@ class Exidx:
             return None
         if entry.code not in self._rules:
             section, at = (SECTION, entry.start) if entry.table < 0 else (TABLE, entry.table)
-            opcodes = decode(entry.code, section, at)
-            self._rules[entry.code] = rule_of(opcodes, self._arch, section, at)
+            opcodes = decode_opcodes(entry.code, section, at)
+            self._rules[entry.code] = compile_rule(opcodes, self._arch, section, at)
         return self._rules[entry.code]
 
     def _root_rows(self, entry: Entry, svma: int) -> FunctionRows | None:
@@ -108,7 +108,7 @@ class Exidx:
         return None
 
 
-def exidx_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> Exidx | None:
+def open_exidx(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> Exidx | None:
     """Return the exception index of a file, or None if it has none.
 
     Raises:
@@ -120,4 +120,4 @@ def exidx_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> Exid
     index = ExidxIndex(file, table.svma, table.read())
     for oddity in index.oddities:
         diagnostics.count(oddity)
-    return Exidx(index, arch, roots(file, arch), diagnostics)
+    return Exidx(index, arch, find_roots(file, arch), diagnostics)

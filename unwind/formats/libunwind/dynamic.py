@@ -153,7 +153,7 @@ class DynReader:
         self._region = structs.layout("PiI")
         self._op = structs.layout("bbhi" + ("q" if structs.word == 8 else "i"))
 
-    def generation(self, avma: int) -> tuple[int, int]:
+    def read_generation(self, avma: int) -> tuple[int, int]:
         """Return (generation, address of the first info) of a list.
 
         Raises:
@@ -164,13 +164,13 @@ class DynReader:
             raise FormatError(SECTION, avma, f"unknown version {version}")
         return generation, first
 
-    def heads(self, avma: int) -> DynList:
+    def read_heads(self, avma: int) -> DynList:
         """Return the list without the details of its infos.
 
         Raises:
             FormatError: The list is not readable, or its version is unknown.
         """
-        generation, at = self.generation(avma)
+        generation, at = self.read_generation(avma)
         found: list[Head] = []
         seen: set[int] = set()
         whole = True
@@ -188,7 +188,7 @@ class DynReader:
             at = following
         return DynList(generation, tuple(found), whole)
 
-    def info(self, head: Head, usual: bool) -> DynInfo:
+    def read_info(self, head: Head, usual: bool) -> DynInfo:
         """Return an info with its details.
 
         Args:
@@ -240,7 +240,7 @@ class DynReader:
         if flags or pad:
             raise FormatError(SECTION, head.info, f"flags {flags:#x}")
         regions = tuple(self._regions(first))
-        text = self._structs.text(name)
+        text = self._structs.read_text(name)
         if handler and not self._readable(handler):
             raise FormatError(SECTION, head.info, f"personality routine at {handler:#x}")
         score = 2 * bool(regions) + bool(text)
@@ -258,7 +258,7 @@ class DynReader:
             if op_count > MAX_OPS - ops:
                 raise FormatError(SECTION, at, f"{op_count} directives")
             ops += op_count
-            data = self._structs.exactly(at + self._region.size, op_count * self._op.size)
+            data = self._structs.read_exactly(at + self._region.size, op_count * self._op.size)
             found.append(Region(insn_count, tuple(self._ops(data, at))))
             at = following
         return found
@@ -277,19 +277,19 @@ class DynReader:
     def _table(self, info: DynInfo, at: int) -> tuple[int, DynInfo]:
         head = info.head
         name, segbase, table_len, table_data = self._structs.unpack(at, self._union)
-        size = table_bytes(head.format, table_len, self._word.size)
+        size = table_size(head.format, table_len, self._word.size)
         if not 0 < size <= MAX_TABLE_BYTES or not table_data:
             raise FormatError(SECTION, head.info, f"a table of {table_len} units at {table_data:#x}")
         if not (self._readable(table_data) and self._readable(table_data + size - 1)):
             raise FormatError(SECTION, head.info, f"table at {table_data:#x} is not readable")
-        text = self._structs.text(name)
+        text = self._structs.read_text(name)
         score = bool(text) + (name == 0) + self._readable(segbase)
         return score, replace(info, name=text, segbase=segbase, table_len=table_len, table_data=table_data)
 
     def _readable(self, avma: int) -> bool:
-        return avma > 0 and len(self._structs.peek(avma, 1)) == 1
+        return avma > 0 and len(self._structs.read_available(avma, 1)) == 1
 
 
-def table_bytes(kind: int, table_len: int, word: int) -> int:
+def table_size(kind: int, table_len: int, word: int) -> int:
     """Return the size of a table in bytes. table_len counts bytes for ARM_EXIDX and words otherwise."""
     return table_len if kind == RegionFormat.ARM_EXIDX else table_len * word

@@ -17,7 +17,7 @@ from pyprof.objfile.base import ObjectFile
 
 LIST, LIST_ADDR = b"_U_dyn_info_list", b"_U_dyn_info_list_addr"
 SYMBOLS = (LIST, LIST_ADDR)
-MOST_CODE = 32
+MAX_CODE = 32
 
 _PROLOGUES = (b"\xf3\x0f\x1e\xfa\x55\x48\x89\xe5", b"\x55\x48\x89\xe5", b"\xf3\x0f\x1e\xfa", b"")
 
@@ -33,7 +33,7 @@ def find_list(file: ObjectFile, arch: Arch, debug: ObjectFile | None) -> tuple[i
     if LIST in found:
         return found[LIST], False
     if LIST_ADDR in found:
-        known = decode_getter(bytes(file.at_svma(found[LIST_ADDR], MOST_CODE)), found[LIST_ADDR], arch)
+        known = decode_getter(bytes(file.at_svma(found[LIST_ADDR], MAX_CODE)), found[LIST_ADDR], arch)
         if known is not None:
             return known
     if debug is not None:

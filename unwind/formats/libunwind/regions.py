@@ -65,7 +65,7 @@ class Placed:
     rule: Rule
 
 
-def column_of(arch: Arch, register: int) -> int | None:
+def find_column(arch: Arch, register: int) -> int | None:
     """Return the column of a libunwind register number, or None for a register that samples do not contain."""
     if arch.name == "i386":
         register = I386_COLUMNS[register] if 0 <= register < len(I386_COLUMNS) else -1
@@ -99,7 +99,7 @@ class Procedure:
             if region.insn_count:
                 break
             described = described or any(
-                op.tag in (Tag.SPILL_SP_REL, Tag.SPILL_FP_REL) and column_of(arch, op.reg) == arch.pc
+                op.tag in (Tag.SPILL_SP_REL, Tag.SPILL_FP_REL) and find_column(arch, op.reg) == arch.pc
                 for op in region.ops
             )
         pushed = arch.word if arch.lr < 0 and not described else 0
@@ -107,7 +107,7 @@ class Procedure:
         ra = SAME if arch.lr >= 0 else RegRule(RegKind.AT_CFA, -arch.word)
         return _State(arch.sp, depth, depth, ra)
 
-    def at(self, target: int) -> Placed:
+    def rule_at(self, target: int) -> Placed:
         """Return the rule at an offset.
 
         Raises:
@@ -198,12 +198,12 @@ class _Walk:
 
     def _run_op(self, op: Op) -> None:
         arch, state = self._arch, self._state
-        column = column_of(arch, op.reg)
+        column = find_column(arch, op.reg)
         match op.tag:
             case Tag.ADD if column == arch.sp:
                 self._add(op.val)
             case Tag.SAVE_REG if column is not None:
-                self._save(column, column_of(arch, op.val))
+                self._save(column, find_column(arch, op.val))
             case Tag.SPILL_SP_REL if column is not None:
                 self._set(column, RegRule(RegKind.AT_CFA, op.val - self._depth()))
             case Tag.SPILL_FP_REL if column is not None and state.kept is not None:

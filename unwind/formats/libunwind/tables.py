@@ -27,7 +27,7 @@ from pyprof.objfile.target_structs import TargetStructs
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.program import CfiPrograms
 from pyprof.unwind.formats.cfi.source import CfiTable
-from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, SECTION, DynInfo, RegionFormat, table_bytes
+from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, SECTION, DynInfo, RegionFormat, table_size
 from pyprof.unwind.rules import FunctionRows
 
 MAX_ENTRY = 1 << 16
@@ -66,21 +66,23 @@ def open_table(
     structs = TargetStructs(read, arch, SECTION, 2 * MAX_TABLE_BYTES)
     if info.head.format == RegionFormat.TABLE:
         return DebugFrameInMemory(info, structs, diagnostics, most)
-    _check_size(info, table_bytes(info.head.format, info.table_len, arch.word), most)
+    _check_size(info, table_size(info.head.format, info.table_len, arch.word), most)
     if info.head.format == RegionFormat.ARM_EXIDX:
-        from pyprof.unwind.formats.exidx.memory import memory_exidx
+        from pyprof.unwind.formats.exidx.memory import open_memory_exidx
 
-        return memory_exidx(info.table_data, structs.exactly(info.table_data, info.table_len), read, arch, diagnostics)
+        return open_memory_exidx(
+            info.table_data, structs.read_exactly(info.table_data, info.table_len), read, arch, diagnostics
+        )
     return PairTable(info, structs)
 
 
-def held_bytes(info: DynInfo, table: RegionTable | None, arch: Arch) -> int:
+def count_held_bytes(info: DynInfo, table: RegionTable | None, arch: Arch) -> int:
     """Return the number of bytes of the target's memory that an open table keeps."""
     if table is None:
         return 0
     if isinstance(table, DebugFrameInMemory):
         return table.size
-    return table_bytes(info.head.format, info.table_len, arch.word)
+    return table_size(info.head.format, info.table_len, arch.word)
 
 
 def _check_size(info: DynInfo, size: int, most: int) -> None:
@@ -102,7 +104,7 @@ class DebugFrameInMemory:
         if not 0 < size <= MAX_TABLE_BYTES:
             raise FormatError(SECTION, info.table_data, f".debug_frame of {size} bytes")
         _check_size(info, size, most)
-        data = structs.exactly(debug_frame, size)
+        data = structs.read_exactly(debug_frame, size)
         self.size = size
         section = CfiSection(
             ".debug_frame", memoryview(data), debug_frame, False, structs.arch.byteorder, structs.arch.word
@@ -114,16 +116,16 @@ class DebugFrameInMemory:
     def function_at(self, avma: int) -> FunctionRows | None:
         svma = avma - self._shift & self._mask
         rows = self._table.rows_at(self._table.find(svma), svma)
-        return None if rows is None else shifted(rows, avma - svma)
+        return None if rows is None else shift_rows(rows, avma - svma)
 
 
 class PairTable:
     """A table of one of the formats REMOTE_TABLE, REMOTE_TABLE_64 and IP_OFFSET."""
 
     def __init__(self, info: DynInfo, structs: TargetStructs) -> None:
-        size = table_bytes(info.head.format, info.table_len, structs.word)
+        size = table_size(info.head.format, info.table_len, structs.word)
         width = 8 if info.head.format == RegionFormat.REMOTE_TABLE_64 else 4
-        data = structs.exactly(info.table_data, size - size % (2 * width))
+        data = structs.read_exactly(info.table_data, size - size % (2 * width))
         pairs = np.frombuffer(data, f"{structs.order}i{width}").reshape(-1, 2).astype(f"i{width}")
         order = np.argsort(pairs[:, 0], kind="stable")
         self._starts = pairs[order, 0]  # arrays: as lists of numbers they would be ten times as large as the table
@@ -142,7 +144,7 @@ class PairTable:
             return None
         rows = self._reader.rows(self._segbase + int(self._fdes[at]) & self._mask)
         if self._load_offset:
-            rows = shifted(rows, self._load_offset)
+            rows = shift_rows(rows, self._load_offset)
         return rows if rows.start <= avma < rows.end else None
 
 
@@ -187,8 +189,8 @@ class FdeReader:
         (length,) = self._structs.unpack(avma, self._length)
         if not 4 <= length <= MAX_ENTRY:
             raise FormatError(SECTION, avma, f"a CIE or FDE of {length} bytes")
-        return self._structs.exactly(avma, 4 + length)
+        return self._structs.read_exactly(avma, 4 + length)
 
 
-def shifted(rows: FunctionRows, by: int) -> FunctionRows:
+def shift_rows(rows: FunctionRows, by: int) -> FunctionRows:
     return rows._replace(start=rows.start + by, end=rows.end + by, starts=tuple(start + by for start in rows.starts))

@@ -15,7 +15,7 @@ import struct
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.unwind.formats.cfi.expressions import register_plus, word_at
+from pyprof.unwind.formats.cfi.expressions import encode_deref, encode_register_plus
 from pyprof.unwind.formats.sframe.index import S390X_BIG, SFrameIndex
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule, Rule
 
@@ -107,8 +107,8 @@ class RowReader:
         column = self._arch.dwarf.get(number, -1)
         expr = b""
         if column < 0:
-            expr = register_plus(number, offset)
-            expr = word_at(expr) if deref else expr
+            expr = encode_register_plus(number, offset)
+            expr = encode_deref(expr) if deref else expr
         rule = Rule(column, 0 if expr else offset, ra_rule, cfa_deref=deref and not expr, cfa_expr=expr)
         return self._done(rule, fp_rule, info, signal)
 
@@ -154,5 +154,5 @@ class RowReader:
             raise FormatError(self._section, at, f"register {number} is unknown")
         column = self._arch.dwarf.get(number)
         if column is None:  # samples lack it (a floating-point register): write a DWARF expression, which fails
-            return RegRule(RegKind.AT_EXPR if deref else RegKind.EXPR, expr=register_plus(number, offset))
+            return RegRule(RegKind.AT_EXPR if deref else RegKind.EXPR, expr=encode_register_plus(number, offset))
         return RegRule(RegKind.AT_REG if deref else RegKind.REG_PLUS, offset, column)

@@ -276,7 +276,7 @@ def read_sframe(
     return SFrame(memoryview(data), svma, arch, diagnostics or Diagnostics(), section, file)
 
 
-def sframe_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> SFrame | None:
+def open_sframe(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> SFrame | None:
     """Return the SFrame table of a file or memory image, or None if it has none.
 
     Raises:
