@@ -6,5 +6,4 @@ file        Minidumps: crash dumps of Windows, Breakpad and Crashpad
 linux       Breakpad's Linux streams: copies of /proc/PID files, and the dynamic loader's list of objects
 microdump   Microdumps: crash dumps that Breakpad writes into a log
 modules     The modules of a minidump: MINIDUMP_MODULE and the CodeView record that identifies it
-regions     MINIDUMP_MEMORY_INFO_LIST: the memory mappings, in dumps of Windows and Crashpad
 """

@@ -9,15 +9,14 @@ Sources: minidumpapiset.h of Windows; src/google_breakpad/common/minidump_format
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pyprof.errors import FormatError
 from pyprof.objfile.core.memory import make_saved_memory
 from pyprof.objfile.minidump.contexts import read_context
-from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpThread, address_mask
+from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpRegion, DumpThread, address_mask
 from pyprof.objfile.minidump.linux import read_auxv, read_maps, read_objects, read_pid
 from pyprof.objfile.minidump.modules import infer_modules, read_modules
-from pyprof.objfile.minidump.regions import read_regions
 from pyprof.objfile.source import ByteSource, BytesSource
 from pyprof.records import dataclass, replace
 
@@ -267,3 +266,23 @@ def _all(stream: _Stream) -> bytes:
 def _first(stream: _Stream, count: int, size: int) -> int:
     """Return the offset of a list's first entry. Some writers align it to 8 bytes."""
     return 8 if stream.source.size == 8 + count * size else 4
+
+
+COMMITTED = 0x1000
+READABLE, WRITABLE, EXECUTABLE = 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80, 0x04 | 0x08 | 0x40 | 0x80, 0xF0
+"""Masks of the PAGE_* bits that grant each permission."""
+
+
+def read_regions(entries: Iterable[tuple[int, ...]]) -> list[DumpRegion]:
+    """Return the committed regions, ascending.
+
+    Args:
+        entries: (base, allocation base, its protection, padding, size, state, protection, type) of each entry.
+    """
+    found = []
+    for base, _, _, _, size, state, protection, _ in entries:
+        if not size or base + size > 1 << 64 or not state & COMMITTED:
+            continue
+        bits = (("r", READABLE), ("w", WRITABLE), ("x", EXECUTABLE))
+        found.append(DumpRegion(base, base + size, "".join(c if protection & bit else "-" for c, bit in bits) + "p"))
+    return sorted(found, key=lambda region: region.start)

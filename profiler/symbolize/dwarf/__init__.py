@@ -2,7 +2,6 @@
 
 aranges     Lookup of the unit for an address in .debug_aranges
 cursor      Readers of DWARF's primitive encodings, and time limits
-entries     Skips entries that are not needed
 forms       Abbreviations and attribute forms: reading an entry, and skipping it fast
 inlines     The functions that were inlined at an address, from DW_TAG_inlined_subroutine entries
 line_table  Line number programs: the file and line of an address

@@ -10,9 +10,8 @@ from pyprof.errors import FormatError
 from pyprof.records import dataclass, field
 from pyprof.symbolize.dwarf import forms as f
 from pyprof.symbolize.dwarf.cursor import Deadline
-from pyprof.symbolize.dwarf.entries import skip_attributes
 from pyprof.symbolize.dwarf.scopes import Scopes
-from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBLING, Ranges, Unit
+from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBLING, Ranges, Unit, skip_attributes
 
 SUBPROGRAM, INLINED = 0x2E, 0x1D
 CALL_FILE, CALL_LINE = 0x58, 0x59

@@ -7,8 +7,7 @@ classes.
 from __future__ import annotations
 
 from pyprof.symbolize.dwarf.cursor import Deadline
-from pyprof.symbolize.dwarf.entries import skip_attributes
-from pyprof.symbolize.dwarf.units import Unit
+from pyprof.symbolize.dwarf.units import Unit, skip_attributes
 
 NAMESPACE, SUBPROGRAM = 0x39, 0x2E
 SCOPES = frozenset({0x02, 0x13, 0x17, NAMESPACE, SUBPROGRAM})
