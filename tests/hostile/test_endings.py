@@ -162,14 +162,14 @@ def test_second_signal_writes_what_is_named_by_then(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import pathlib, sys\n"
         "if 'record' in sys.argv:\n"
-        "    from pyprof.cli import running\n"
-        "    from pyprof.session.worker import link\n"
+        "    from pyprof.cli import record_run\n"
+        "    from pyprof.session.worker import worker_client\n"
         "    from pyprof.symbolize import name_cache\n"
         "    def endless(*_):\n"
         f"        pathlib.Path({str(tmp_path / 'naming')!r}).touch()\n"
         "        while True: pass\n"
         "    name_cache.symbol_sources = endless\n"
-        f"    running.SECOND_S = link.ELAPSED_S = link.NAMES_S = {HANGS_S}\n"
+        f"    record_run.SECOND_S = worker_client.ELAPSED_S = worker_client.NAMES_S = {HANGS_S}\n"
     )
     out = tmp_path / "a.collapsed"
     with python(BUSY) as target, record(target.pid, out, "-d", "0.5", "-v", path=str(tmp_path)) as recorder:
@@ -226,12 +226,12 @@ def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'record' in sys.argv:\n"
-        "    from pyprof.session.worker import link\n"
+        "    from pyprof.session.worker import worker_client\n"
         "    from pyprof.symbolize import name_cache\n"
         "    def endless(*_):\n"
         "        while True: pass\n"
         "    name_cache.symbol_sources = endless\n"
-        "    link.NAMES_S = 0.3\n"
+        "    worker_client.NAMES_S = 0.3\n"
     )
     out, kept = tmp_path / "a.collapsed", tmp_path / "a.pyprof"
     arguments = ("--sandbox", "--save", str(kept), "-d", "0.5", "-v")
@@ -306,7 +306,7 @@ def test_of_a_command_that_is_ended_nothing_goes_on(place: str, command: list[st
 
 
 def test_what_a_killed_recording_had_is_written_without_names_that_are_never_found(tmp_path: Path) -> None:
-    begun = endless(tmp_path, NAMES, "from pyprof.session.worker import hurry; hurry.ORPHAN_S = 0.2")
+    begun = endless(tmp_path, NAMES, "from pyprof.session.worker import deadline; deadline.ORPHAN_S = 0.2")
     out = tmp_path / "a.collapsed"
     with python(BUSY) as target, record(target.pid, out, path=str(tmp_path)) as recorder:
         until(begun.exists)
@@ -324,14 +324,14 @@ def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_pa
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"
         "if 'record' in sys.argv:\n"
-        "    from pyprof.session.worker import link\n"
+        "    from pyprof.session.worker import worker_client\n"
         "    from pyprof.symbolize import symbolizer\n"
         "    def slow(names, most_s=None, demangle=symbolizer.demangle):\n"
         "        until = time.process_time() + 0.6\n"
         "        while time.process_time() < until: pass\n"
         "        return demangle(names, most_s)\n"
         "    symbolizer.demangle = slow\n"
-        "    link.NAMES_S = 0.3\n"
+        "    worker_client.NAMES_S = 0.3\n"
     )
     out = tmp_path / "a.collapsed"
     busy = [sys.executable, "-c", "sum(i * i for i in range(3_000_000))"]
@@ -350,7 +350,7 @@ def test_slow_machine_gets_more_time_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import pathlib, sys, time\n"
         "if 'record' in sys.argv:\n"
-        "    from pyprof.cli import running\n"
+        "    from pyprof.cli import record_run\n"
         "    from pyprof.collectors.ptrace.collector import PtraceCollector\n"
         "    from pyprof.session.shutdown_watchdog import LEAVE_S\n"
         "    from pyprof.session.worker.service import _Observed\n"
@@ -362,7 +362,7 @@ def test_slow_machine_gets_more_time_at_the_end(tmp_path: Path) -> None:
         f"        pathlib.Path({str(tmp_path)!r}, 'hurried' if known_only else 'named').touch()\n"
         "        return quick(self, *given, known_only)\n"
         "    PtraceCollector.batches, _Observed.profile = batches, profile\n"
-        "    running._START_S /= 100\n"
+        "    record_run._START_S /= 100\n"
     )
     out = tmp_path / "a.collapsed"
     arguments = ("-d", "0.5", "--collector", "ptrace")

@@ -69,9 +69,9 @@ def test_session_of_others_is_left_as_it_is() -> None:
 
 NICENESSES = """
 import os
-from pyprof.session.worker import share
+from pyprof.session.worker import priority
 found = []
-for step in (lambda: None, share.take_more_to_start, share.take_usual, share.take_usual):
+for step in (lambda: None, priority.take_more_to_start, priority.take_usual, priority.take_usual):
     step()
     found.append(os.getpriority(os.PRIO_PROCESS, 0))
 print(*found)

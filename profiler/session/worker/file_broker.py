@@ -224,7 +224,7 @@ def _is_object_file(fd: int) -> bool:
     if len(head) < _ELF_HEAD.size:
         return False
     magic, order, low, high = _ELF_HEAD.unpack(head)
-    return magic == ELF_MAGIC and (high if order == _BIG_ENDIAN else low) != _ET_CORE
+    return bool(magic == ELF_MAGIC and (high if order == _BIG_ENDIAN else low) != _ET_CORE)
 
 
 class KeptWindow:
