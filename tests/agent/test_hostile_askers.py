@@ -148,7 +148,7 @@ def test_who_is_refused_before_it_has_asked_is_told_why(tmp_path: Path, monkeypa
 
 def test_second_signal_ends_who_asks_wherever_it_is(tmp_path: Path) -> None:
     """Send signals while the client reads a recording whose reader never returns."""
-    begun = endless(tmp_path, "pyprof.recording.reader:load")
+    begun = endless(tmp_path, "pyprof.recording.reader:load_recording")
     listener = socket.socket(socket.AF_UNIX)
     with chdir(tmp_path), listener:
         listener.bind(NAME)

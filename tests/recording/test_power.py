@@ -34,9 +34,9 @@ journal.SimpleQueue = Asked
 path, profile = sys.argv[1], golden()
 kept = journal.FileJournal(path, JournalBeginning.of(profile))
 for part in parts(profile, 4):
-    kept.add(part)
+    kept.add_part(part)
 kept.close()
-output_file.replace(path, lambda out: writer.write(profile, out, ExportOptions()))
+output_file.replace_file(path, lambda out: writer.write(profile, out, ExportOptions()))
 os.write(1, b"written")
 """
 

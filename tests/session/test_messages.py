@@ -280,11 +280,11 @@ _STRICT = """
 echo 2 > /proc/sys/vm/memfd_noexec || echo "this kernel refuses nothing"
 exec "$0" -c 'if 1:
     import sys
-    from pyprof.collectors.linux.rights import memory_file
+    from pyprof.collectors.linux.rights import create_memory_file
     from pyprof.session.worker.channel import Channel
     ours, theirs = Channel.pair()
     ours.send([bytes(1 << 20)])
-    print(len(theirs.receive(5).parts[0]), memory_file("plain") > 2)'
+    print(len(theirs.receive(5).parts[0]), create_memory_file("plain") > 2)'
 """
 
 

@@ -124,10 +124,10 @@ outer()
 
 EACH_OPTION = """
 from itertools import product
-from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
-from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
+from pyprof.collectors.perf.ring import list_online_cpus
 for waits, seeks, tasks in product((False, True), repeat=3):
-    Sampler(KernelTargets(1, waits=waits, wakers=waits, seeks=seeks, tasks=tasks), 1 << 20, online_cpus()).close()
+    BpfSampler(KernelTargets(1, waits=waits, wakers=waits, seeks=seeks, tasks=tasks), 1 << 20, list_online_cpus()).close()
 """
 
 
