@@ -200,11 +200,11 @@ from tests.exporters.profiles import code, golden
 from tests.recording.test_journal import parts
 
 first, *more = parts(golden(), len(golden().stack))
-journal = FileJournal(sys.argv[1], JournalBeginning.of(golden()))
-journal.add(first)
+journal = FileJournal(sys.argv[1], JournalBeginning.from_profile(golden()))
+journal.add_part(first)
 while True:
     for number, part in enumerate(more):
-        journal.add(part)
+        journal.add_part(part)
         while journal._parts.qsize():
             pass
         print(flush=True)

@@ -32,7 +32,7 @@ class Asked(SimpleQueue):
 
 journal.SimpleQueue = Asked
 path, profile = sys.argv[1], golden()
-kept = journal.FileJournal(path, JournalBeginning.of(profile))
+kept = journal.FileJournal(path, JournalBeginning.from_profile(profile))
 for part in parts(profile, 4):
     kept.add_part(part)
 kept.close()

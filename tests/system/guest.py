@@ -127,7 +127,8 @@ from itertools import product
 from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
 from pyprof.collectors.perf.ring import list_online_cpus
 for waits, seeks, tasks in product((False, True), repeat=3):
-    BpfSampler(KernelTargets(1, waits=waits, wakers=waits, seeks=seeks, tasks=tasks), 1 << 20, list_online_cpus()).close()
+    targets = KernelTargets(1, waits=waits, wakers=waits, seeks=seeks, tasks=tasks)
+    BpfSampler(targets, 1 << 20, list_online_cpus()).close()
 """
 
 
