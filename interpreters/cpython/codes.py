@@ -132,7 +132,7 @@ class CodeReader:
         Raises:
             Unreadable: The memory is not there.
         """
-        return bytes(self._memory.read_bytes(address + self.head_at, self.head_size))
+        return bytes(self._memory.read_memory(address + self.head_at, self.head_size))
 
     def _entry(self, address: int, head: bytes) -> _Entry | None:
         identity = head[self.identity]
@@ -141,7 +141,7 @@ class CodeReader:
             return entry
         try:
             entry = self._read(address, head, identity)
-            now = self._memory.read_bytes(address, self.head_at + self.head_size)
+            now = self._memory.read_memory(address, self.head_at + self.head_size)
         except Unreadable:
             return None
         if now[self.head_at :][self.identity] != identity or not self._objects.is_alive(now[: self.head_at]):

@@ -82,12 +82,12 @@ class LocalReader:
         if kind == "int":
             return self._integer(address)
         if kind == "float":
-            return repr(struct.unpack("<d", self._memory.read_bytes(address + layout.float_value, 8))[0])
+            return repr(struct.unpack("<d", self._memory.read_memory(address + layout.float_value, 8))[0])
         if kind == "str":
             return _cut(repr(self._shown(self._beginning(address))))
         if kind == "bytes":
             size = min(self._memory.read_u64(address + layout.var_size), _READ_TEXT)
-            data = self._memory.read_bytes(address + layout.bytes_data, size) if size else b""
+            data = self._memory.read_memory(address + layout.bytes_data, size) if size else b""
             return _cut(repr(self._shown(data.decode("latin-1")).encode("latin-1")))
         if kind == "cell" and depth <= MAX_DEPTH:
             held = self._memory.read_u64(address + layout.type + 8)

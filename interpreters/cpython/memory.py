@@ -33,7 +33,7 @@ class Memory:
         """Return as much of the range as can be read."""
         return self._read(avma, size) if 0 < avma < ADDRESSES else b""
 
-    def read_bytes(self, avma: int, size: int) -> bytes:
+    def read_memory(self, avma: int, size: int) -> bytes:
         """Return the whole range.
 
         Raises:
@@ -45,20 +45,20 @@ class Memory:
         return data
 
     def read_u64(self, avma: int) -> int:
-        word: int = _U64(self.read_bytes(avma, 8))[0]
+        word: int = _U64(self.read_memory(avma, 8))[0]
         return word
 
     def read_u32(self, avma: int) -> int:
-        word: int = _U32(self.read_bytes(avma, 4))[0]
+        word: int = _U32(self.read_memory(avma, 4))[0]
         return word
 
     def read_i32(self, avma: int) -> int:
-        return int.from_bytes(self.read_bytes(avma, 4), "little", signed=True)
+        return int.from_bytes(self.read_memory(avma, 4), "little", signed=True)
 
     def read_words(self, avma: int, count: int) -> tuple[int, ...]:
-        return struct.unpack(f"<{count}Q", self.read_bytes(avma, 8 * count))
+        return struct.unpack(f"<{count}Q", self.read_memory(avma, 8 * count))
 
-    def read_text(self, avma: int, most: int = 256) -> str:
+    def read_c_string(self, avma: int, most: int = 256) -> str:
         """Read a C string."""
         data = self._read(avma, most) if avma > 0 else b""
         if not data:
@@ -100,7 +100,7 @@ def make_gather(memory: Memory) -> Gather:
         data = b""
         for avma, size in spans:
             try:
-                data += memory.read_bytes(avma, size)
+                data += memory.read_memory(avma, size)
             except Unreadable:
                 break
         return memoryview(data)

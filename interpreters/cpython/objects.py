@@ -46,7 +46,7 @@ class Objects:
         return self.memory.read_u64(address + self.layout.type)
 
     def type_name(self, type_address: int) -> str:
-        return self.memory.read_text(self.memory.read_u64(type_address + self.layout.type_name))
+        return self.memory.read_c_string(self.memory.read_u64(type_address + self.layout.type_name))
 
     def read_str(self, address: int, most: int = MAX_TEXT) -> str:
         """Return a str.
@@ -75,7 +75,7 @@ class Objects:
     def _text_head(self, address: int) -> tuple[int, int]:
         """Return the length and the state of a str."""
         length, state = self.layout.text_length, self.layout.text_state
-        head = self.memory.read_bytes(address, max(length + 8, state + 4))
+        head = self.memory.read_memory(address, max(length + 8, state + 4))
         return int.from_bytes(head[length : length + 8], "little"), int.from_bytes(head[state : state + 4], "little")
 
     def _letters(self, address: int, state: int, length: int, errors: str = "replace") -> str:
@@ -84,14 +84,14 @@ class Objects:
         if kind not in (1, 2, 4) or not state & layout.compact:
             raise Unreadable(f"str at {address:#x}")
         start = address + (layout.text_ascii if state & layout.ascii else layout.text_compact)
-        data = self.memory.read_bytes(start, length * kind) if length else b""
+        data = self.memory.read_memory(start, length * kind) if length else b""
         return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], errors)
 
     def read_bytes_object(self, address: int, most: int = MAX_BYTES) -> bytes:
         size = self.memory.read_u64(address + self.layout.var_size)
         if size > most:
             raise Unreadable(f"bytes at {address:#x}")
-        return self.memory.read_bytes(address + self.layout.bytes_data, size) if size else b""
+        return self.memory.read_memory(address + self.layout.bytes_data, size) if size else b""
 
     def tuple_items(self, address: int, most: int = MAX_ITEMS) -> tuple[int, ...]:
         """Return the addresses of a tuple's items."""
@@ -164,9 +164,9 @@ class Objects:
             Unreadable: The dict cannot be read.
         """
         layout = self.layout
-        head = self.memory.read_bytes(address, max(layout.dict_keys, layout.dict_values) + 8)
+        head = self.memory.read_memory(address, max(layout.dict_keys, layout.dict_values) + 8)
         keys = int.from_bytes(head[layout.dict_keys : layout.dict_keys + 8], "little")
-        return head[layout.type + 8 :] + self.memory.read_bytes(keys + 8, _KEYS_HEAD - 8)
+        return head[layout.type + 8 :] + self.memory.read_memory(keys + 8, _KEYS_HEAD - 8)
 
     def values_start(self, values: int) -> int:
         """Return the address of the items of a PyDictValues; since 3.13 they follow a header."""
@@ -175,7 +175,7 @@ class Objects:
     def _entries(self, keys: int) -> Iterator[tuple[int, int]]:
         memory = self.memory
         if self._minor >= 11:
-            head = memory.read_bytes(keys, _KEYS_HEAD)
+            head = memory.read_memory(keys, _KEYS_HEAD)
             log2_index, kind = head[9], head[10]
             count = int.from_bytes(head[24:32], "little")
             start, size = keys + _KEYS_HEAD + (1 << log2_index), 24 if kind == 0 else 16

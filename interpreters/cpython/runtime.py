@@ -107,7 +107,7 @@ class Runtime:
             at = memory.read_u64(interpreter + layout.interpreter.threads_head)
             while at and at not in seen and len(seen) < MAX_THREADS:
                 seen.add(at)
-                head = memory.read_bytes(at, layout.thread.size)
+                head = memory.read_memory(at, layout.thread.size)
                 ident = _word(head, layout.thread.thread_id)
                 native = _word(head, layout.thread.native_id) if layout.thread.native_id != NONE else 0
                 tid = native if native and tasks(native) else read_tid(memory, ident, tasks)
@@ -173,12 +173,12 @@ def _alive(memory: Memory, located: Located) -> bool:
 
 
 def _layout(located: Located, memory: Memory) -> Layout:
-    head = memory.read_bytes(located.runtime, debug_offsets.HEAD)
+    head = memory.read_memory(located.runtime, debug_offsets.HEAD)
     if head[:8] == debug_offsets.COOKIE:
         minor = debug_offsets.minor_of(head)
         if minor not in debug_offsets.FIELDS:
             raise UnreadRuntime(f"CPython 3.{minor} is not known yet")
-        layout = debug_offsets.read_layout(memory.read_bytes(located.runtime, debug_offsets.table_size(minor)))
+        layout = debug_offsets.read_layout(memory.read_memory(located.runtime, debug_offsets.table_size(minor)))
     else:
         minor = _minor(located, memory)
         if minor not in LAYOUTS:

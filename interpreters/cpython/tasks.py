@@ -102,14 +102,14 @@ class Awaiters:
         """Return the one task that awaits this task, 0 if there is none or more than one."""
         memory, awaits = self._memory, self._awaits
         awaiter = memory.read_u64(task + self._tasks.awaited_by)
-        if not awaiter or not memory.read_bytes(task + self._tasks.is_set, 1)[0]:
+        if not awaiter or not memory.read_memory(task + self._tasks.is_set, 1)[0]:
             return awaiter
         if memory.read_u64(awaiter + awaits.set_used) != 1:
             return 0
         slots = memory.read_u64(awaiter + awaits.set_mask) + 1
         if slots > _MAX_SLOTS:
             return 0
-        table = struct.iter_unpack("<QQ", memory.read_bytes(memory.read_u64(awaiter + awaits.set_table), 16 * slots))
+        table = struct.iter_unpack("<QQ", memory.read_memory(memory.read_u64(awaiter + awaits.set_table), 16 * slots))
         # in a set with one member the other slots are empty or deleted; a deleted slot has the hash -1
         members = [key for key, hash_ in table if key and hash_ != 2**64 - 1]
         return members[0] if len(members) == 1 else 0
@@ -149,5 +149,5 @@ class Awaiters:
     def _frame(self, frame: int) -> FunctionPlace | None:
         memory, layout, codes = self._memory, self._layout.frame, self._codes
         code = memory.read_u64(frame + layout.code) & layout.code_mask
-        head = memory.read_bytes(code + codes.head_at, codes.head_size)
+        head = memory.read_memory(code + codes.head_at, codes.head_size)
         return codes.find_place(code, head, memory.read_u64(frame + layout.instr))

@@ -75,7 +75,7 @@ class TargetStructs:
         """
         return layout.unpack(self.read_exactly(avma, layout.size))
 
-    def read_text(self, avma: int) -> str:
+    def read_c_string(self, avma: int) -> str:
         """Return the string at an address, "" if there is none.
 
         Unreadable text is no error, because it only costs a name.

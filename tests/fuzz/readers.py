@@ -308,9 +308,15 @@ def names(data: bytes) -> None:
 
 def imported(data: bytes) -> None:
     """Read a file of another profiler, which the first byte chooses."""
-    kind = (speedscope, pprof, collapsed, perf_script)[data[0] % 4] if data else collapsed
+    readers = (
+        speedscope.read_speedscope,
+        pprof.read_pprof,
+        collapsed.read_collapsed,
+        perf_script.read_perf_script,
+    )
+    read = readers[data[0] % 4 if data else 2]
     with suppress(FormatError, OverflowError):  # as importers/registry.py catches them
-        kind.read(data[1:], "x")
+        read(data[1:], "x")
 
 
 def pushed(data: bytes) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import orjson
 import pytest
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from pyprof.errors import FormatError, PyprofError, RecordingError
 from pyprof.importers import builder, collapsed, perf_script, pprof, pprof_frames, pprof_samples, protobuf, speedscope
 from pyprof.importers.registry import load
-from pyprof.model.profile import Frame
+from pyprof.model.profile import Frame, Profile
 from tests.agent.filled import segment
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
@@ -207,18 +206,21 @@ def test_samples_that_are_read_a_few_at_a_time_are_the_same(monkeypatch: pytest.
     assert parts.threads == whole.threads
 
 
-def whole_files() -> Iterator[tuple[str, ModuleType, bytes]]:
+Read = Callable[[bytes, str], Profile]
+
+
+def whole_files() -> Iterator[tuple[str, Read, bytes]]:
     """Yield (kind, its reader, uncompressed contents). A segment of the agent is a pprof file with extensions."""
-    yield "speedscope", speedscope, export("speedscope", golden())
-    yield "pprof", pprof, gzip.decompress(export("pprof", golden()))
-    yield "collapsed", collapsed, export("collapsed", golden())
-    yield "perf script", perf_script, 9 * USUAL
-    yield "segment", pprof, gzip.decompress(segment(golden(), "web", 1_700_000_060_000_000_000).data)
+    yield "speedscope", speedscope.read_speedscope, export("speedscope", golden())
+    yield "pprof", pprof.read_pprof, gzip.decompress(export("pprof", golden()))
+    yield "collapsed", collapsed.read_collapsed, export("collapsed", golden())
+    yield "perf script", perf_script.read_perf_script, 9 * USUAL
+    yield "segment", pprof.read_pprof, gzip.decompress(segment(golden(), "web", 1_700_000_060_000_000_000).data)
 
 
 @pytest.mark.parametrize("name", ["speedscope", "pprof", "collapsed", "perf script", "segment"])
 def test_mutated_files_give_a_profile_or_one_sentence(name: str) -> None:
-    ((module, whole),) = [(reader, whole) for kind, reader, whole in whole_files() if kind == name]
+    ((read, whole),) = [(reader, whole) for kind, reader, whole in whole_files() if kind == name]
     rng = random.Random(7)
     refused = 0
     for _ in range(200):
@@ -226,7 +228,7 @@ def test_mutated_files_give_a_profile_or_one_sentence(name: str) -> None:
         for _ in range(rng.randrange(1, 6)):
             data[rng.randrange(len(data))] = rng.randrange(256)
         try:
-            module.read(bytes(data), "x")
+            read(bytes(data), "x")
         except (FormatError, OverflowError):
             refused += 1
     assert refused < 200
@@ -253,9 +255,9 @@ _json = st.recursive(
 @given(_json | st.binary(max_size=60))
 def test_any_json_or_bytes_give_a_profile_or_one_sentence(document: object) -> None:
     data = document if isinstance(document, bytes) else orjson.dumps(document)
-    for module in (speedscope, pprof, collapsed, perf_script):
+    for _, read, _ in whole_files():
         try:
-            module.read(data, "x")
+            read(data, "x")
         except (PyprofError, OverflowError):
             continue
 

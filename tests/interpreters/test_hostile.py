@@ -121,7 +121,7 @@ def test_chains_of_nonsense_end(minor: int, seed: int) -> None:
     copier = Copier(layout, codes.head_at, codes.head_size, 1 << 19)
     habits = ReadHints()
     for _ in range(2):
-        stack = memoryview(memory.read_bytes(BASE, 4096)).cast("Q")
+        stack = memoryview(memory.read_memory(BASE, 4096)).cast("Q")
         copied = copier.copy_frames(thread, habits, stack, BASE, make_gather(memory))
         copier.finish_copy(copied)
         runs = RunReader(layout, codes).read_runs(copied)

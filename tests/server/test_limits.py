@@ -175,7 +175,7 @@ def test_large_body_is_read_elsewhere_and_counts_like_others(server: Served) -> 
     answer = server.push(cut)
     assert (answer.status, answer.json()["reason"]) == (400, "bad_segment")
     assert server.process is not None
-    readers = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "large_bodies"], capture_output=True)
+    readers = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "ingest_process"], capture_output=True)
     assert 1 <= len(readers.stdout.split()) <= 1 + ELSEWHERE
 
 

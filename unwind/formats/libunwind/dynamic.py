@@ -240,7 +240,7 @@ class DynReader:
         if flags or pad:
             raise FormatError(SECTION, head.info, f"flags {flags:#x}")
         regions = tuple(self._regions(first))
-        text = self._structs.read_text(name)
+        text = self._structs.read_c_string(name)
         if handler and not self._readable(handler):
             raise FormatError(SECTION, head.info, f"personality routine at {handler:#x}")
         score = 2 * bool(regions) + bool(text)
@@ -282,7 +282,7 @@ class DynReader:
             raise FormatError(SECTION, head.info, f"a table of {table_len} units at {table_data:#x}")
         if not (self._readable(table_data) and self._readable(table_data + size - 1)):
             raise FormatError(SECTION, head.info, f"table at {table_data:#x} is not readable")
-        text = self._structs.read_text(name)
+        text = self._structs.read_c_string(name)
         score = bool(text) + (name == 0) + self._readable(segbase)
         return score, replace(info, name=text, segbase=segbase, table_len=table_len, table_data=table_data)
 
