@@ -48,10 +48,10 @@ class _Told(Thread):
         self.steadiness = ProcessorUse()
         self._schedstats, self._scheds = iter(schedstats), iter(scheds)
 
-    def schedstat(self) -> bytes:
+    def read_schedstat(self) -> bytes:
         return next(self._schedstats)
 
-    def sched(self) -> bytes:
+    def read_sched(self) -> bytes:
         return _SCHED % next(self._scheds)
 
 

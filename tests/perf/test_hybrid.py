@@ -198,7 +198,7 @@ class WithoutStops:
 
     most_copy, source_id = 1 << 16, 7
 
-    def leave(self, elsewhere: object) -> None:
+    def leave_samples(self, elsewhere: object) -> None:
         self.left = True
 
     def learn(self, feedback: Feedback) -> None:
