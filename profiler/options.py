@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -155,20 +154,14 @@ class ViewOptions:
     lock_holder: bool = False
 
 
-CONFINABLE_MACHINES = ("x86_64", "aarch64")
-"""Machines whose system calls can be filtered (collectors/linux/seccomp.py)."""
-
-
 def is_confined(sandbox: bool | None, symbols: Sequence[str] = ()) -> bool:
     """Return True if the process that parses gives up its rights.
 
     Args:
-        sandbox: The user's choice. None means True if pyprof is root on a machine whose system calls can be filtered.
+        sandbox: The user's choice. None means False.
         symbols: Breakpad symbol files that the user named. They are read with the user's rights.
     """
-    if symbols:
-        return False
-    return os.geteuid() == 0 and os.uname().machine in CONFINABLE_MACHINES if sandbox is None else sandbox
+    return bool(sandbox) and not symbols
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         )
 
     monkeypatch.setattr(NativeRounds, "_call", watched)
-    monkeypatch.setattr(OnCpuTurns, "visit", lambda *_: False)  # only the Python code visits processors
+    monkeypatch.setattr(OnCpuTurns, "start_visit", lambda *_: False)  # only the Python code visits processors
     return seen
 
 

@@ -70,7 +70,7 @@ def test_file_that_was_open_is_at_its_end_where_reading_does_not_return(
 def test_mount_that_was_silent_is_asked_no_more_and_others_are(
     shared: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(io_deadline, "ANSWER_S", 2)  # a busy machine may start the probe late
+    monkeypatch.setattr(io_deadline, "RESPONSE_TIMEOUT_S", 2)  # a busy machine may start the probe late
     shared.fall_silent()
     for name in ("spin", "names", "other"):
         with pytest.raises(io_deadline.Unanswered):
@@ -83,7 +83,7 @@ def test_mount_that_was_silent_is_asked_no_more_and_others_are(
 @pytest.mark.usefixtures("short")
 def test_mount_whose_probe_outlasts_the_call_is_asked_no_more(shared: Mounted, monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
-    monkeypatch.setattr(io_deadline, "ANSWER_S", 1)
+    monkeypatch.setattr(io_deadline, "RESPONSE_TIMEOUT_S", 1)
     monkeypatch.setattr(io_deadline, "_answers", lambda _: end.wait(HANGS_S))
     with pytest.raises(io_deadline.Unanswered):
         foreign_path.open_file("/", str(shared.folder / "spin"))

@@ -31,7 +31,7 @@ _LATE = (
     "pyprof.symbolize.go_names",
     "pyprof.unwind.formats.exidx.memory",
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
-    *("linecache", "tokenize", "traceback"),
+    *("linecache", "numpy.ma", "tokenize", "traceback"),
 )
 """Modules that the worker's functions import when called, and modules that Python imports for a traceback."""
 _ENCODINGS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
