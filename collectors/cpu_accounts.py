@@ -251,7 +251,7 @@ class Accounts:
         self.waits = False
 
     def start(self, roots: Mapping[int, int]) -> None:
-        """Start counting.
+        """Start to count the processor time of each process.
 
         Args:
             roots: Maps each existing process to the selected process of its tree.

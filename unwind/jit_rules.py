@@ -31,7 +31,7 @@ class RuntimeRules(Protocol):
         ...
 
     def changes(self, space: AddressSpace) -> Sequence[int]:
-        """Return the times at which the rules of any address changed (CLOCK_MONOTONIC ns, ascending)."""
+        """Return the times at which unwind rules of JIT code changed (CLOCK_MONOTONIC ns, ascending)."""
         ...
 
     def version(self, space: AddressSpace) -> int:

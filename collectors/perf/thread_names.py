@@ -40,7 +40,7 @@ class CompiledFiles:
             self._files[pid, started] = found.file(inherited)
 
     def add_forked(self, pid: int, started: int, parent: tuple[int, int]) -> None:
-        """Give a new process the file of its parent."""
+        """Note that a forked compiler works on the source file of its parent."""
         if file := self._files.get(parent, ""):
             self._files[pid, started] = file
 

@@ -58,7 +58,7 @@ class StackShape:
 
     @property
     def occupied(self) -> StackMapping | None:
-        """The part of the home stack that can contain frames."""
+        """The part of the thread's usual stack that can contain frames."""
         home = self.home
         return StackMapping(home.start, self.top or home.end) if home is not None else None
 

@@ -24,7 +24,7 @@ _FIRST_TRAMPOLINE, _FIRST_REMOTE_EXEC = 12, 14
 
 
 class CPython(Interpreter):
-    """CPython 3.8 and later."""
+    """The interpreter CPython 3.8 and later: detection, and readers of its frames."""
 
     language = LANGUAGE
     evaluators = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAIL_CALL_")

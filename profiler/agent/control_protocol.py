@@ -44,7 +44,14 @@ class AskRefused(PyprofError):
 
 @dataclass(frozen=True, slots=True)
 class AskRequest:
-    """A request; the mode "" stands for the first one of the rule."""
+    """A client's request for a recording of a service.
+
+    Attributes:
+        service: Name of the service.
+        seconds: Length of the recording.
+        rate: Samples per second.
+        mode: Mode of the recording, "" for the first one in the rule of the agent's configuration.
+    """
 
     service: str
     seconds: float

@@ -17,7 +17,7 @@ from pyprof.errors import RecordingError, UsageError
 
 
 def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Iterator[str]:
-    """Yield the lines of the status.
+    """Yield the lines that `pyprof agent status` prints about a running or ended agent.
 
     Raises:
         RecordingError: The spool cannot be read.

@@ -197,7 +197,7 @@ def compare(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespa
 
 
 def show(found: Difference, first: str, second: str, as_json: bool) -> None:
-    """Print a difference; first and second are the names of the sources."""
+    """Print where two sources of unwind rules of one file differ; first and second are their names."""
     if as_json:
         sides = {first: text(found.first), second: text(found.second)}
         terminal.json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})

@@ -157,7 +157,7 @@ class FrameTables:
 def _frame(
     address: int, module: int, known: ModuleInfo | None, lines: tuple[FunctionLine, ...], found_by: bytes
 ) -> Frame:
-    """Make a frame; known is the module with the number."""
+    """Make a frame of the profile from a function or address of a pprof file; known is its module."""
     rel = (address - known.start + known.offset) % (1 << 64) if known is not None else 0
     title = f"{known.name}+{rel:#x}" if known is not None else f"{address:#x}"
     kind = FrameKind.NATIVE
@@ -182,7 +182,7 @@ def text_at(strings: Sequence[str], at: int) -> str:
 
 
 def _id(location: bytes) -> int:
-    """Return the id of a location, which is usually its first field."""
+    """Return the id of a Location message of pprof, which is usually its first field."""
     if len(location) > 2 and location[0] == _ID:
         if location[1] < 0x80:
             return location[1]

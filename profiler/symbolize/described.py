@@ -37,7 +37,7 @@ class DescribedCode(Protocol):
         ...
 
     def late_description(self, space: AddressSpace, pc: int) -> Described | None:
-        """Return a description that was read only after its sample was walked, or None.
+        """Return the description of run-time code that was read only after the sample was unwound, or None.
 
         Args:
             space: The address space.

@@ -147,7 +147,7 @@ class Inspection:
         return list(self.sources)
 
     def source(self, name: str) -> Source:
-        """Return a source by name.
+        """Return a source of unwind rules by its name, such as "eh_frame".
 
         Raises:
             UsageError: The file has no such table, or it is broken.
