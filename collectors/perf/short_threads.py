@@ -47,7 +47,7 @@ class RandomSelection:
         """Start groups of a new mean size. The choice in the current group is already made."""
         self._least, self._rest = int(mean), mean % 1
         self._start = 0
-        """Where the next group begins, counted from the next item."""
+        """Position at which the next group begins, counted from the next item."""
         self._chosen = np.zeros(0, np.int64)
 
     def choose_items(self, n: int) -> I64:

@@ -23,7 +23,7 @@ def value_of(thread: ThreadInfo, by: str) -> str:
     if by == "thread":
         return thread.name
     if by == "process":
-        return program_name(thread.process)  # else each file of a build would be a series of its own
+        return program_name(thread.process)  # else each file of a build would be a separate series
     return str(thread.pid) if by == "pid" else dict(thread.labels).get(by, NONE)
 
 

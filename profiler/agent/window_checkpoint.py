@@ -31,7 +31,7 @@ _MOST_BYTES = 1 << 30
 
 
 class WindowPart(NamedTuple):
-    """What came to an unfinished window since the part before.
+    """The data that an unfinished window got since the previous part.
 
     Attributes:
         data: See Recording.packed_part().

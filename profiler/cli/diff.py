@@ -130,7 +130,7 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
 
 
 def _show(found: Comparison, compare: Callable[[Profile, Profile], Comparison], arguments: argparse.Namespace) -> None:
-    """Print the tables of a comparison. compare: makes another one in the same way."""
+    """Print the tables of a comparison; `compare` makes another comparison in the same way."""
     from pyprof.cli.change_table import by_callers, native_table, sensitivity, table
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)

@@ -19,7 +19,7 @@ Stack = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StackCost:
-    """What one stack cost in a part of the span.
+    """The cost of one stack in a part of the span.
 
     Attributes:
         thread: What its samples have in common.

@@ -129,7 +129,7 @@ class Recording:
             Mapping(stack.start, stack.end, "rw-p", 0, "0:0", 0, ""),
         )
         space = AddressSpace(1, 1, 0, mappings, lambda avma, size: b"", "")
-        self._spaces: Any = SimpleNamespace(region_at=lambda avma: stack if avma in stack else None, current=space)
+        self._spaces: Any = SimpleNamespace(find_region=lambda avma: stack if avma in stack else None, current=space)
         pid = os.getpid()
         self.thread: Any = SimpleNamespace(
             pid=pid, tid=pid, started=0, arch=X86_64, reader=None, shape=StackShape(COPY), deep=DeepStack()
