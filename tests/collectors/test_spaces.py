@@ -184,18 +184,18 @@ class Kernel:
     def _vmas(self) -> tuple[Vma, ...]:
         return pack_executable_vmas(parse_maps(self.directory.maps()))
 
-    def near(self, pc: int, expected: Collection[Vma]) -> Answer:
+    def check_mapping_at(self, pc: int, expected: Collection[Vma]) -> Answer:
         at = next((vma for vma in self._vmas() if vma[0] <= pc < vma[1]), None)
         return self._answer(Answer.NEAR if at in expected else Answer.CHANGED)
 
-    def every(self, expected: Sequence[Vma]) -> Answer:
+    def check_all_mappings(self, expected: Sequence[Vma]) -> Answer:
         self.asked_for_all += 1
         return self._answer(Answer.SAME if self._vmas() == tuple(expected) else Answer.CHANGED)
 
     def _answer(self, answer: Answer) -> Answer:
         return Answer.CHANGED if self.wrong else Answer.REPLACED if self.replaced else answer
 
-    def renew(self) -> None:
+    def reopen_maps(self) -> None:
         self.replaced = False
 
     def close(self) -> None:
