@@ -54,8 +54,9 @@ def test_who_is_late_is_looked_after_in_place_of_sleep(clock: Clock) -> None:
         clock.ns += most_ns
         return True
 
-    assert timing.wait(late)
-    assert sum(waits) > 1e6
+    for _ in range(20):  # one random wait may be shorter than a millisecond
+        assert timing.wait(late)
+    assert sum(waits) > 50e6
     assert max(waits) < 1e6
 
 
