@@ -25,7 +25,7 @@ install: $(BIN)/pytest ## set up .venv with pyprof (editable) and the developmen
 demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.html
 	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py 6
 
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test: $(BIN)/pytest ## run the tests that give the same result on every machine, and short recordings of real programs
 	$(PYTEST) -m 'not live and not matrix'
