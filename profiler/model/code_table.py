@@ -127,7 +127,7 @@ class CodeTable:
         """Return the bytes of code that have a description now."""
         return sum((self._live.end - self._live.start).tolist())
 
-    def add(self, pieces: Iterable[NamedRanges], before_ns: int, now_ns: int, anew: bool = False) -> None:
+    def add(self, pieces: Iterable[NamedRanges], before_ns: int, now_ns: int, ends_others: bool = False) -> None:
         """Add the entries of one reading. The last of overlapping ranges is used.
 
         An entry that replaces another one is valid from `before_ns` on.
@@ -136,7 +136,7 @@ class CodeTable:
             pieces: The entries.
             before_ns: Last time at which they did not exist.
             now_ns: First time at which they existed.
-            anew: True to end all entries that are not among them.
+            ends_others: True to end all entries that are not among them.
         """
         still = np.zeros(len(self._live), np.bool_)
         placed = self._gathered(pieces, still)
@@ -148,7 +148,7 @@ class CodeTable:
         if not len(self._live) and not len(self._past):
             self._live = placed
             return
-        ended = (~still if anew else np.zeros(len(self._live), np.bool_)) | self._replaced(placed, before_ns)
+        ended = (~still if ends_others else np.zeros(len(self._live), np.bool_)) | self._replaced(placed, before_ns)
         ended |= self._replaced(lost, before_ns)
         lost = self._replaced_at_once(placed, lost, before_ns)
         self._end([self._live.take(ended), lost], now_ns)
