@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyprof.collectors.thread_lives import DelayedRemoval
+from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace

@@ -84,7 +84,7 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
         "the kernel takes the samples, only threads with stacks of over 64 KB are stopped",
         True,
     ),
-    CollectorSpec("ptrace", "hybrid.stops_opening", "short stops", False),
+    CollectorSpec("ptrace", "hybrid.ptrace_opening", "short stops", False),
 )
 """All collectors, in the order in which AUTO tries them."""
 

@@ -11,8 +11,8 @@ object           A compiled BPF object made ready for the kernel: its maps, its 
 records          Records of the ring as columns
 ring             The ring buffer that the programs fill, read without a copy
 run_times        The time that samples of running threads stand for, from the kernel's account of their turns
+sample_source    The source of samples for the collector that tracks the processes
 sampler          The program in the kernel with its maps and the events that trigger it
-source           The source of samples for the collector that tracks the processes
 wait_accounting  Waits as the kernel reports them: the time that each stack stands for, and time without a stack
 wait_collector   A collector of threads' wall-clock time, with the stacks of waits
 wait_context     The context of waits: the lock outside each stack, and inside it the waker

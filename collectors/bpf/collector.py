@@ -10,15 +10,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.perf.batches import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import NEVER_STOPPED, PerfCollector
 from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.event_scope import Scope, choose_record_scope
-from pyprof.collectors.perf.reader import FOREVER_NS
+from pyprof.collectors.perf.ring_reader import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
-from pyprof.collectors.thread_lives import Identities
+from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch

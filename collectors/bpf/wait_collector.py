@@ -20,7 +20,7 @@ from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.locks import LockWaits, find_lock_addresses, is_lock_wait
 from pyprof.collectors.bpf.records import I64, Records
 from pyprof.collectors.bpf.run_times import RunTimes
-from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.wait_accounting import (
     FOR_PROCESSOR,
     LATENCY_NS,
@@ -34,9 +34,9 @@ from pyprof.collectors.bpf.wait_context import WaitContext
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.perf.batches import RingBatches, split_by_width
-from pyprof.collectors.perf.reader import FOREVER_NS
+from pyprof.collectors.perf.ring_reader import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
-from pyprof.collectors.thread_lives import Identities
+from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.blocked_frame import Blocked, KernelStack
 from pyprof.model.keys import ThreadKey

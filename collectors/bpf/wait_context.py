@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.locks import LockWaits
 from pyprof.collectors.bpf.records import WaitEnds
-from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait
 from pyprof.collectors.bpf.wakers import describe_waker
 from pyprof.collectors.linux.perf_arch import HERE

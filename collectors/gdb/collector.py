@@ -1,6 +1,6 @@
 """A collector for a target behind a stub of the GDB remote serial protocol: gdbserver, qemu, OpenOCD, J-Link.
 
-connection.py makes the connection, stub.py has the requests, control.py stops the target, address_spaces.py reads
+connection.py makes the connection, stub.py has the requests, run_control.py stops the target, remote_mappings.py reads
 mappings. On every way out the target is detached or continued, so that it runs on.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane, split_at_flushes
-from pyprof.collectors.gdb.address_spaces import RemoteSpaces
 from pyprof.collectors.gdb.connection import connect_target
-from pyprof.collectors.gdb.control import Control, Stepping
+from pyprof.collectors.gdb.remote_mappings import RemoteSpaces
+from pyprof.collectors.gdb.run_control import Control, Stepping
 from pyprof.collectors.gdb.stub import ThreadId
 from pyprof.collectors.gdb.threads import RemoteThread, RemoteThreads
 from pyprof.collectors.sampling_clock import SamplingClock

@@ -8,14 +8,10 @@ from __future__ import annotations
 import contextlib
 from typing import Literal
 
-from pyprof.collectors.gdb.control import AllStop, Control, Stepping, await_first_stop, is_interrupt_ignored
-from pyprof.collectors.gdb.files import RemoteFiles
-from pyprof.collectors.gdb.link import PacketLink
 from pyprof.collectors.gdb.memory import RemoteMemory
 from pyprof.collectors.gdb.modules import RemoteModules, StubImage, find_program
 from pyprof.collectors.gdb.non_stop import NonStop
-from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
-from pyprof.collectors.gdb.target import (
+from pyprof.collectors.gdb.register_layout import (
     Register,
     RegisterMap,
     add_pac_mask,
@@ -23,6 +19,10 @@ from pyprof.collectors.gdb.target import (
     choose_arch,
     parse_description,
 )
+from pyprof.collectors.gdb.remote_serial import PacketLink
+from pyprof.collectors.gdb.run_control import AllStop, Control, Stepping, await_first_stop, is_interrupt_ignored
+from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
+from pyprof.collectors.gdb.target_files import RemoteFiles
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch, find_arch

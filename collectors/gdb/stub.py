@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import accumulate
 from xml.parsers import expat
 
-from pyprof.collectors.gdb.link import PacketLink
 from pyprof.collectors.gdb.packets import escape_payload
+from pyprof.collectors.gdb.remote_serial import PacketLink
 from pyprof.errors import RemoteError
 from pyprof.records import dataclass, field
 

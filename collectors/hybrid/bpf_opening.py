@@ -21,7 +21,7 @@ from pyprof.options import CollectOptions
 from pyprof.records import replace
 
 if TYPE_CHECKING:
-    from pyprof.collectors.bpf.source import BpfSource
+    from pyprof.collectors.bpf.sample_source import BpfSource
 
 _CAP_SYS_ADMIN = 21
 _NEEDED = {"CAP_BPF": 39, "CAP_PERFMON": 38}
@@ -114,8 +114,8 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
         why: A sentence with the reason for which the collector samples them.
     """
     from pyprof.collectors.bpf.collector import BpfCollector
+    from pyprof.collectors.bpf.sample_source import BpfSource
     from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, choose_ring_size
-    from pyprof.collectors.bpf.source import BpfSource
 
     selection, options = request.with_processes(pids), request.options
     watched = KernelTargets(

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.linux.mapped_memory import make_guarded_reader, make_maps_reader
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
+from pyprof.collectors.linux.vma_checked_reads import make_guarded_reader, make_maps_reader
 from pyprof.collectors.perf.pending_mappings import Change, CodePlaces, Mappings, PendingChanges
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory

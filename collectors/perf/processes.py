@@ -21,7 +21,7 @@ from pyprof.collectors.perf.records import (
     parse_task,
 )
 from pyprof.collectors.perf.thread_names import CompiledFiles, ThreadNames
-from pyprof.collectors.thread_lives import Identities
+from pyprof.collectors.thread_start_times import Identities
 
 _YOUNG_NS = 10_000_000_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyprof.collectors.postmortem.core_module_files import CoreFiles, check_program
 from pyprof.collectors.postmortem.core_modules import CoreModules
-from pyprof.collectors.postmortem.core_sources import CoreFiles, check_program
 from pyprof.collectors.postmortem.saved_threads import (
     RegisterRow,
     SavedCollector,

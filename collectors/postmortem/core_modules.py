@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pyprof.collectors.linux.link_map import LinkedObject, find_debug_address, read_linked_objects
-from pyprof.collectors.postmortem.core_sources import CoreFiles
+from pyprof.collectors.postmortem.core_module_files import CoreFiles
 from pyprof.model.modules import Mapping
 from pyprof.objfile.core.memory import CoreMemory, format_perms
 from pyprof.objfile.core.notes import AT_BASE, AT_ENTRY, AT_PHDR, AT_SYSINFO, AT_SYSINFO_EHDR, CoreNotes

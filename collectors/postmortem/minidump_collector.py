@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyprof.collectors.postmortem.minidump_mappings import read_mappings
-from pyprof.collectors.postmortem.minidump_sources import DumpFiles
+from pyprof.collectors.postmortem.minidump_module_files import DumpFiles
 from pyprof.collectors.postmortem.saved_threads import SavedCollector, SavedThread, SavedThreads, choose_first_copy
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError

@@ -1,6 +1,6 @@
 """A collector that samples live processes by ptrace: each running thread is stopped for some microseconds and read.
 
-No thread stays attached. Information about sleeping threads comes from /proc (ptrace/sampler.py). The stop is in
+No thread stays attached. Information about sleeping threads comes from /proc (ptrace/thread_sampler.py). The stop is in
 ptrace/thread_stop.py, processes and threads are in ptrace/targets.py, sampling times in ptrace/scheduler.py.
 """
 
@@ -17,17 +17,17 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, split_at_flushes
 from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.children import ChildFinder, open_child_finder
-from pyprof.collectors.linux.rights import raise_file_limit
+from pyprof.collectors.linux.privileges import raise_file_limit
 from pyprof.collectors.ptrace.native_loop import NativeRounds
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.sampler import TRANSFERRING, ThreadSampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
 from pyprof.collectors.ptrace.targets import Readers, Targets
 from pyprof.collectors.ptrace.thread_rounds import RestOfRound, ThreadRounds
+from pyprof.collectors.ptrace.thread_sampler import TRANSFERRING, ThreadSampler
 from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
 from pyprof.collectors.ptrace.threads import Outcome, Thread
 from pyprof.collectors.targets.selection import Processes
-from pyprof.collectors.thread_lives import Identities
+from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.native.code import (
+from pyprof.collectors.native.bindings import (
     EXTRAS_SIZE,
     MOST_SLEPT,
     FramesRow,
@@ -24,9 +24,9 @@ from pyprof.collectors.native.code import (
     address_of,
     rows_of,
 )
+from pyprof.collectors.ptrace.copy_size import MIN_SPAN_BYTES, RED_ZONE, SLACK
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.processor_share import MIN_WHOLE_SHARE, WINDOW_NS
-from pyprof.collectors.ptrace.stack_shape import MIN_SPAN_BYTES, RED_ZONE, SLACK
 from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, StoppedThread, Thread
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import FramesAhead, Gather, Span

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pyprof.collectors.batch_builder import MAX_LANES, ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import libc
-from pyprof.collectors.native.code import ReturnReason, SampleRow, StopEnding, ThreadRow, address_of, sample_rounds
+from pyprof.collectors.native.bindings import ReturnReason, SampleRow, StopEnding, ThreadRow, address_of, sample_rounds
 from pyprof.collectors.ptrace.native_abi import MAX_SAMPLES, NOW, WORD, Check, NativeRows, Plan, Round
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.collectors.ptrace.process import TracedProcess

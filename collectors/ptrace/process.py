@@ -12,13 +12,13 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.map_query import MapQuery
 from pyprof.collectors.linux.procfs import ENDED_STATES, ProcDir
+from pyprof.collectors.ptrace.copy_size import StackShape
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.processor_share import ProcessorShare, YoungThreads
-from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.ptrace.thread_choice import MIN_SUBSAMPLED_THREADS, IdleSubsampling, ThreadChoice, Wants
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
-from pyprof.collectors.thread_lives import Identities
+from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.compilers import compiler_files, may_be_compiler, process_name
 from pyprof.model.interpreter import StackReader

@@ -13,7 +13,7 @@ import numpy as np
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
-from pyprof.collectors.native.code import SampleRow
+from pyprof.collectors.native.bindings import SampleRow
 from pyprof.collectors.ptrace.deep_stack import pieces
 from pyprof.collectors.ptrace.native_abi import FramesRead
 from pyprof.collectors.ptrace.threads import Thread

@@ -16,7 +16,7 @@ from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.processor_share import YoungThreads
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
-from pyprof.collectors.thread_lives import DelayedRemoval, Identities
+from pyprof.collectors.thread_start_times import DelayedRemoval, Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import StackReader
 from pyprof.model.keys import ThreadKey

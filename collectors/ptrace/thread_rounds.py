@@ -11,9 +11,9 @@ from pyprof.collectors.linux.children import ChildFinder
 from pyprof.collectors.ptrace.native_abi import Check, Due, Round
 from pyprof.collectors.ptrace.native_loop import Grid, NativeRounds, PythonCheck
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.sampler import ThreadSampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
 from pyprof.collectors.ptrace.targets import Targets
+from pyprof.collectors.ptrace.thread_sampler import ThreadSampler
 from pyprof.collectors.ptrace.thread_stop import StopGuard
 from pyprof.collectors.ptrace.threads import Outcome, Thread
 from pyprof.diagnostics import Diagnostics

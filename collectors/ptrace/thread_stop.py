@@ -27,7 +27,7 @@ from pyprof.collectors.linux.partial_transfers import ShortCall
 from pyprof.collectors.linux.procfs import ENDED_STATES, is_own_child, read_stop_state, read_thread_status
 from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.linux.syscalls import BlockedCall
-from pyprof.collectors.native.code import SampleRow, StopEnding, registers_of
+from pyprof.collectors.native.bindings import SampleRow, StopEnding, registers_of
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, InterruptedCalls
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, Outcome, StoppedThread, Thread, find_no_thread

@@ -11,9 +11,9 @@ from enum import IntEnum
 
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.linux.syscalls import BlockedCall
+from pyprof.collectors.ptrace.copy_size import StackShape
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.processor_share import ProcessorShare
-from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import StackReader

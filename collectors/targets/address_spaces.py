@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.map_query import Answer, MapQuery
-from pyprof.collectors.linux.mapped_memory import make_guarded_reader, make_maps_reader
 from pyprof.collectors.linux.procfs import ProcDir, parse_program_arch
+from pyprof.collectors.linux.vma_checked_reads import make_guarded_reader, make_maps_reader
 from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
 from pyprof.collectors.targets.maps_text import MapsText, StackMapping
-from pyprof.collectors.targets.unsettled_samples import (
+from pyprof.collectors.targets.samples_near_map_changes import (
     Mappings,
     Moves,
     UnsettledLane,

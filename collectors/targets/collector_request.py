@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pyprof.collectors.targets.selection import Selection
-from pyprof.collectors.thread_lives import Identities
+from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.interpreter import KernelReader, StackReader

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Collector
-from pyprof.collectors.thread_lives import DelayedRemoval
+from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.symbols import read_symbols
 from pyprof.model.interpreter import FunctionPlace

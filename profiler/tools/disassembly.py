@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 
-from pyprof.collectors.linux.rights import create_memory_file
+from pyprof.collectors.linux.privileges import create_memory_file
 from pyprof.errors import PyprofError
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile

@@ -12,7 +12,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.thread_stop import Stopper
 from pyprof.collectors.ptrace.threads import Outcome, StoppedThread
-from pyprof.collectors.thread_lives import Identities
+from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions

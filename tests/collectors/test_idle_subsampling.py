@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.ptrace.copy_size import StackShape
 from pyprof.collectors.ptrace.thread_choice import (
     MAX_QUIET_CHECKS,
     MIN_SUBSAMPLED_THREADS,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.native import code
-from pyprof.collectors.native.code import (
+from pyprof.collectors.native import bindings
+from pyprof.collectors.native.bindings import (
     EXTRAS_SIZE,
     FramesRow,
     MachineRow,
@@ -32,7 +32,7 @@ from tests.support import PROGRAMS, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
-FOLDER = Path(code.__file__).resolve().parent
+FOLDER = Path(bindings.__file__).resolve().parent
 MACHINES = ("x86_64", "aarch64")
 _PAGE = mmap.PAGESIZE
 _WORDS = 1024

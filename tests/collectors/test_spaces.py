@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.collectors.linux.map_query import Answer, MapQuery, Vma, pack_executable_vmas
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
-from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.ptrace.copy_size import StackShape
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
 from pyprof.collectors.targets.maps_text import StackMapping

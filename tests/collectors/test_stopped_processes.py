@@ -10,7 +10,7 @@ import numpy as np
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, build_stackless_batch
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.ptrace.targets import Targets
-from pyprof.collectors.thread_lives import Identities
+from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from pyprof.collectors.thread_lives import TICK_NS, ThreadLives
+from pyprof.collectors.thread_start_times import TICK_NS, ThreadLives
 
 
 def started(lives: ThreadLives, tid: int, *times_ns: int) -> list[int]:

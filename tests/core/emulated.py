@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pyprof.collectors.gdb.link import PacketLink
+from pyprof.collectors.gdb.remote_serial import PacketLink
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.model.arch import RISCV64
 from pyprof.model.modules import Mapping

@@ -21,8 +21,8 @@ from pyprof.collectors.bpf.abi import HEAD_WORDS, REGISTERS
 from pyprof.collectors.bpf.kernel_types import find_member_offset
 from pyprof.collectors.bpf.records import read_records
 from pyprof.collectors.gdb.modules import parse_libraries
+from pyprof.collectors.gdb.register_layout import parse_description
 from pyprof.collectors.gdb.stub import StopReply
-from pyprof.collectors.gdb.target import parse_description
 from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.collectors.linux.syscalls import parse_syscall
 from pyprof.diagnostics import Diagnostics

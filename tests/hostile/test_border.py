@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.gdb.modules import parse_libraries
-from pyprof.collectors.gdb.target import parse_description
+from pyprof.collectors.gdb.register_layout import parse_description
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import PyprofError
 from pyprof.importers import collapsed, perf_script, pprof, speedscope

@@ -31,7 +31,7 @@ ALLOWED = {
     ("collectors/linux/procfs.py", "os.open"): "names below the descriptor of /proc/PID",
     ("collectors/offcpu/wait_labels.py", "open"): "/proc/TID/stack and wchan of a number",
     ("collectors/targets/attach_checks.py", "open"): "/proc/sys by names of ours",
-    ("collectors/gdb/files.py", "open"): "a new file in a private folder, O_EXCL",
+    ("collectors/gdb/target_files.py", "open"): "a new file in a private folder, O_EXCL",
     ("collectors/bpf/kernel_types.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
     ("collectors/bpf/sampler.py", ".read_bytes"): "the object that is installed with the package",
     ("profiler/recording/opening.py", ".write_bytes"): "a copy in a new private folder",

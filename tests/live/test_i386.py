@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
-from pyprof.collectors.ptrace import interrupted_calls, sampler
+from pyprof.collectors.ptrace import interrupted_calls, thread_sampler
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, RESTARTED
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
@@ -155,7 +155,7 @@ def test_stops_make_no_system_call_fail() -> None:
 
 
 def test_calls_that_stops_cut_short_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "TRANSFERRING", 1)
+    monkeypatch.setattr(thread_sampler, "TRANSFERRING", 1)
     target = start([str(program("c_transfers.c", "-O1")), "0", "writev", "sendmsg", "recv", "sendfile"])
     recording = record(target.pid, stops(200), rate_hz=1000, keep=False)
     found = counted(recording.diagnostics.counts)

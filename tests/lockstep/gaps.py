@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
-from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.perf.random_rates import LIFE_PERIODS, RandomRates
 from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.collectors.ptrace.collector import PtraceCollector

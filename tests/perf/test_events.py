@@ -21,7 +21,7 @@ from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.records import Scan, read_samples, scan_ring
 from pyprof.collectors.perf.ring import Rings, list_online_cpus
 from pyprof.collectors.perf.switches import Switches
-from pyprof.collectors.thread_lives import Identities
+from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.support import missing

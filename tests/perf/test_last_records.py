@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.cpu_accounts import TICK_NS
-from pyprof.collectors.perf.last_records import LastRecords
 from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, OtherRecord, Scan
+from pyprof.collectors.perf.time_after_last_record import LastRecords
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

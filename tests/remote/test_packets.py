@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.gdb.link import PacketLink, parse_address
 from pyprof.collectors.gdb.packets import (
     MAX_PAYLOAD,
     Incoming,
@@ -20,6 +19,7 @@ from pyprof.collectors.gdb.packets import (
     escape_payload,
     unescape_payload,
 )
+from pyprof.collectors.gdb.remote_serial import PacketLink, parse_address
 from pyprof.errors import RemoteError, UsageError
 
 pytestmark = pytest.mark.fuzz

@@ -21,7 +21,7 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.thread_lives import DelayedRemoval
+from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.exporters.base import JournalBeginning
 from pyprof.interpreters.code_book import CodeBook

@@ -27,7 +27,7 @@ from pyprof.collectors.perf.thread_names import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.replay.log import LoggedCollector
-from pyprof.collectors.thread_lives import DelayedRemoval
+from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions

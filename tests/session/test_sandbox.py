@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from pyprof.collectors.linux import libc, procfs, rights, seccomp
-from pyprof.collectors.linux.rights import NOBODY
+from pyprof.collectors.linux import libc, privileges, procfs, seccomp
+from pyprof.collectors.linux.privileges import NOBODY
 from pyprof.objfile.file_access import Opener
 from pyprof.options import is_confined
 from pyprof.session.worker import file_broker
@@ -123,7 +123,7 @@ def test_confined_worker_is_refused_whatever_needs_a_right(victim: int) -> None:
     assert confined["filter"] == 2
     assert confined["rights"] == 0
     if ROOT:
-        assert confined["uid"] in rights.UNUSED_USERS
+        assert confined["uid"] in privileges.UNUSED_USERS
         assert [name for name in attempts(victim) if free[name] == errno.EPERM] == []
     assert free["filter"] == 0
 
@@ -132,7 +132,7 @@ def test_confined_worker_is_refused_whatever_needs_a_right(victim: int) -> None:
 @pytest.mark.skipif(not ROOT, reason="only root has capabilities here")
 def test_worker_that_keeps_its_user_has_no_capability_either(victim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check a user with capabilities, for example through a Python executable with CAP_SYS_PTRACE."""
-    monkeypatch.setattr(rights, "become_unprivileged", lambda: None)
+    monkeypatch.setattr(privileges, "become_unprivileged", lambda: None)
     confined = outcomes(victim, confined=True)
     assert (confined["uid"], confined["rights"]) == (0, 0)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pyprof.collectors.linux.mapped_memory import make_guarded_reader
+from pyprof.collectors.linux.vma_checked_reads import make_guarded_reader
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.symbols import MAX_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.linux.mapped_memory import make_guarded_reader
+from pyprof.collectors.linux.vma_checked_reads import make_guarded_reader
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId

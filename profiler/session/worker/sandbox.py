@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pyprof.collectors.linux import libc, rights, seccomp
+from pyprof.collectors.linux import libc, privileges, seccomp
 from pyprof.model.call_names import call_names
 from pyprof.objfile import file_access
 from pyprof.session.worker.channel import Channel
@@ -95,9 +95,9 @@ class Sandbox:
         code = b""
         with suppress(NotImplementedError):
             code = seccomp.build_filter(os.uname().machine, os.getpid(), _CALLS)
-        missing = (SHARED_USER,) if rights.become_unprivileged() == rights.NOBODY else ()
+        missing = (SHARED_USER,) if privileges.become_unprivileged() == privileges.NOBODY else ()
         libc.drop_capabilities()
-        rights.hide_process()
+        privileges.hide_process()
         try:
             seccomp.confine_process(code)
         except OSError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from pyprof.collectors.gdb.files import RemoteFiles
 from pyprof.collectors.gdb.memory import RemoteMemory
 from pyprof.collectors.gdb.modules import RemoteModules
+from pyprof.collectors.gdb.target_files import RemoteFiles
 from pyprof.errors import FormatError, RemoteError
 from pyprof.model.modules import AddressSpace, Mapping
 
