@@ -19,9 +19,7 @@ import numpy.typing as npt
 
 from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.bounded import limit_stack_depth
-from pyprof.exporters.names import UNKNOWN, Level, frame_functions, module_name
-from pyprof.exporters.timing import (
+from pyprof.exporters.begin_end_times import (
     IN_SEQUENCE,
     call_slices,
     has_times,
@@ -30,6 +28,8 @@ from pyprof.exporters.timing import (
     sample_ends,
     sample_lengths,
 )
+from pyprof.exporters.depth_limit import limit_stack_depth
+from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, module_name
 from pyprof.exporters.utf8 import dump_json
 from pyprof.model.columns import distinct
 from pyprof.model.functions import Function

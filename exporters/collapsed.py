@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.bounded import distinct_stacks, limit_stack_depth
-from pyprof.exporters.names import UNKNOWN, Level, count_column, frame_levels, root_names, script_name
+from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
+from pyprof.exporters.display_names import UNKNOWN, Level, count_column, frame_levels, root_names, script_name
 from pyprof.model.control_characters import CONTROLS, DIRECTIONS
 from pyprof.model.profile import Profile
 from pyprof.model.tree import rewrite

@@ -16,9 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.firefox_tables import CATEGORIES, WAITING, SharedTables, wait_of
-from pyprof.exporters.names import labelled_name
-from pyprof.exporters.timing import (
+from pyprof.exporters.begin_end_times import (
     I64,
     IN_SEQUENCE,
     has_times,
@@ -27,6 +25,8 @@ from pyprof.exporters.timing import (
     sample_ends,
     sample_lengths,
 )
+from pyprof.exporters.display_names import labelled_name
+from pyprof.exporters.firefox_tables import CATEGORIES, WAITING, SharedTables, wait_of
 from pyprof.exporters.utf8 import dump_json
 from pyprof.model.columns import distinct
 from pyprof.model.profile import Profile, ThreadInfo

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import UNKNOWN, Level, frame_functions, module_name
+from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, module_name
 from pyprof.model.functions import Function
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
 from pyprof.model.tree import Tree, rewrite

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import Level, frame_functions, module_name, script_name
+from pyprof.exporters.display_names import Level, frame_functions, module_name, script_name
 from pyprof.exporters.page_source import PageSource, make_page_source
-from pyprof.exporters.start_up import start_nodes
+from pyprof.exporters.startup_frames import start_nodes
 from pyprof.model.columns import numbered
 from pyprof.model.functions import Function, are_application
 from pyprof.model.markers import UNSAMPLED
@@ -42,7 +42,7 @@ class FlameTree:
         parent: Parent of each node; parents come first, node 0 is the root.
         frame: Index into frames of each node, -1 for the root.
         how: CALLED, INLINED or both, for each node.
-        start: Nodes that start programs and threads (start_up.py).
+        start: Nodes that start programs and threads (startup_frames.py).
         trust: Bit set of Trust values of each node.
         place: "file:line" of the heaviest address of each node, or "".
         places: Number of different "file:line" of each node.

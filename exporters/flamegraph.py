@@ -17,8 +17,8 @@ from importlib import import_module
 from typing import Any, BinaryIO
 
 from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.display_names import labelled_name
 from pyprof.exporters.flame_tree import build_flame_tree
-from pyprof.exporters.names import labelled_name
 from pyprof.exporters.page_samples import pack_samples
 from pyprof.exporters.utf8 import clean_text, dump_json
 from pyprof.model.functions import Function

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.bounded import distinct_stacks, limit_stack_depth
-from pyprof.exporters.names import UNKNOWN
+from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
+from pyprof.exporters.display_names import UNKNOWN
 from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed, encode_varint
 from pyprof.exporters.utf8 import encode_text
 from pyprof.model.keys import ProcessKey

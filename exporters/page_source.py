@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import frame_functions
+from pyprof.exporters.display_names import frame_functions
 from pyprof.model.functions import Function
 from pyprof.model.profile import Profile
 from pyprof.model.source_text import SourceText

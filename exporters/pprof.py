@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
-from pyprof.exporters import evidence
+from pyprof.exporters import pprof_extra_fields
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.bounded import distinct_stacks, limit_stack_depth
-from pyprof.exporters.names import UNKNOWN
+from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
+from pyprof.exporters.display_names import UNKNOWN
 from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed, encode_varint
 from pyprof.exporters.utf8 import encode_text
 from pyprof.model import stack_digest
@@ -55,7 +55,10 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
             packed_out.write(some)
         packed_out.write(b"".join((*tables.rows[:mappings], header)))
         if options.evidence:
-            packed_out.write(evidence.encode_summary(profile.summary) + encode_data(evidence.STACKS, bytes(digests)))
+            packed_out.write(
+                pprof_extra_fields.encode_summary(profile.summary)
+                + encode_data(pprof_extra_fields.STACKS, bytes(digests))
+            )
         packed_out.write(b"".join(tables.rows[mappings:]))
         packed_out.write(b"".join(encode_data(STRING_TABLE, text) for text in strings))
 
@@ -187,10 +190,10 @@ class PprofTables:
         more = b""
         if self._evidence:
             module = self.profile.modules[frame.module] if mapping else None
-            found_by = evidence.encode_frame_message(frame)
+            found_by = pprof_extra_fields.encode_frame_message(frame)
             shown = ((*_names(line), line.line) for line in lines)
             self.digests.append(stack_digest.of_frame(address, module, shown, found_by))
-            more = encode_data(evidence.FIELD, found_by)
+            more = encode_data(pprof_extra_fields.FIELD, found_by)
         key = (mapping, address, functions, more)
         id_ = self._locations.get(key)
         if id_ is None:

@@ -1,11 +1,11 @@
 """Interpreter frames: where a runtime keeps them, how they are read, and where they belong in a native stack.
 
-cpython/    CPython 3.8 to 3.15: runtime, threads, frames and code objects, read from outside the process
-ruby/       Ruby (CRuby): detected only, its functions are not read
-base        The interface between an interpreter and the rest of the profiler
-code_book   The functions of interpreters that a recording has seen
-merge       Placement of interpreter frames in an unwound native stack, by stack address
-recognised  Runtimes that are detected by the file name of their program or library, as data
-registry    The list of supported interpreters
-symbols     Symbols and sections that detect an interpreter in the object files of a process
+base               The interface between an interpreter and the rest of the profiler
+cpython/           CPython 3.8 to 3.15: runtime, threads, frames and code objects, read from outside the process
+detected_runtimes  Runtimes that are detected by the file name of their program or library, as data
+detection_symbols  Symbols and sections that detect an interpreter in the object files of a process
+function_numbers   The functions of interpreters that a recording has seen
+merge              Placement of interpreter frames in an unwound native stack, by stack address
+registry           The list of supported interpreters
+ruby/              Ruby (CRuby): detected only, its functions are not read
 """

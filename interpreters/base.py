@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import ClassVar, Protocol
 
 from pyprof.diagnostics import Diagnostics, Finding
-from pyprof.interpreters.code_book import CodeBook, NamedCode
-from pyprof.interpreters.symbols import KnownSymbols
+from pyprof.interpreters.detection_symbols import KnownSymbols
+from pyprof.interpreters.function_numbers import CodeBook, NamedCode
 from pyprof.model.interpreter import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pyprof.diagnostics import Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun, ProcessReader
-from pyprof.interpreters.code_book import NamedCode
 from pyprof.interpreters.cpython.interpreter import CPython
-from pyprof.interpreters.recognised import RUNTIMES
+from pyprof.interpreters.detected_runtimes import RUNTIMES
+from pyprof.interpreters.function_numbers import NamedCode
 from pyprof.interpreters.ruby.interpreter import Ruby
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FramesAhead, Gather, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace

@@ -41,7 +41,7 @@ LATE = {
     ("pyprof.model.profile", "pyprof.comparison.compare"),
     ("pyprof.model.profile", "pyprof.comparison.result"),
     ("pyprof.model.profile", "pyprof.exporters.notebook"),
-    ("pyprof.comparison.result", "pyprof.exporters.difference"),
+    ("pyprof.comparison.result", "pyprof.exporters.comparison_file"),
     ("pyprof.comparison.result", "pyprof.exporters.notebook"),
 }
 """(module, import within a function or for types) of values whose methods call higher layers."""

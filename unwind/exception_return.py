@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pyprof.model.arch import Arch
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers
 
 AT_RESET = 0b10

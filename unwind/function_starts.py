@@ -15,7 +15,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image
 from pyprof.unwind.base import Source
-from pyprof.unwind.index import MAX_FILES, FileTables
+from pyprof.unwind.rule_lookup import MAX_FILES, FileTables
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sources import READERS, Reader, open_sources
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pyprof.model.arch import Arch
 from pyprof.records import dataclass
-from pyprof.unwind.describe import describe_rule, register_name
+from pyprof.unwind.rule_table import SLOW, encode_fast_rule
+from pyprof.unwind.rule_text import describe_rule, register_name
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
-from pyprof.unwind.table import SLOW, encode_fast_rule
 
 
 @dataclass(frozen=True, slots=True)

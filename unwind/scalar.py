@@ -1,7 +1,7 @@
 """The reference unwinder: one frame at a time, with all registers as Python integers. It specifies unwinding.
 
-A walk takes registers (None where unknown), the sample's memory and rules, and returns a LaneWalk. walk.py does the
-same for thousands of samples at once and must find the same frames. It hands every sample that needs a SLOW rule to
+A walk takes registers (None where unknown), the sample's memory and rules, and returns a LaneWalk. batch_walk.py does
+the same for thousands of samples at once and must find the same frames. It hands every sample that needs a SLOW rule to
 this module, which walks the sample from its first frame.
 """
 
@@ -13,11 +13,18 @@ from typing import Protocol
 from pyprof.model.arch import Arch
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
-from pyprof.unwind.expr import PER_FRAME, Budget, ExpressionFailed, ExprProblem, Machine, evaluate_expression
+from pyprof.unwind.dwarf_expressions import (
+    PER_FRAME,
+    Budget,
+    ExpressionFailed,
+    ExprProblem,
+    Machine,
+    evaluate_expression,
+)
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.rule_table import KnownRule
 from pyprof.unwind.rules import RegKind, RegRule, Rule
-from pyprof.unwind.table import KnownRule
+from pyprof.unwind.sample_memory import LaneMemory
 
 # Local names, because looking up an enum's member is slow.
 _AT_CFA, _AT_REG, _UNDEFINED = RegKind.AT_CFA, RegKind.AT_REG, RegKind.UNDEFINED

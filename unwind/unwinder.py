@@ -20,22 +20,22 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
-from pyprof.unwind.expr import Budget
-from pyprof.unwind.heuristics.calls import CallSites
+from pyprof.unwind.batch_walk import BatchWalk, read_first_registers
+from pyprof.unwind.dwarf_expressions import Budget
+from pyprof.unwind.heuristics.call_evidence import CallSites
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
-from pyprof.unwind.heuristics.scan import ScanFallback
-from pyprof.unwind.heuristics.stack_cache import StackCache
+from pyprof.unwind.heuristics.outer_frame_cache import StackCache
+from pyprof.unwind.heuristics.stack_scan import ScanFallback
 from pyprof.unwind.heuristics.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
-from pyprof.unwind.index import RuleIndex, SpaceIndex
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.one_sample_walk import PlainRules, PlainWalker
+from pyprof.unwind.rule_lookup import RuleIndex, SpaceIndex
 from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Fallback, ScalarWalker
-from pyprof.unwind.single_lane import PlainRules, PlainWalker
 from pyprof.unwind.sources import READERS, Reader
-from pyprof.unwind.walk import BatchWalk, read_first_registers
 
 I64 = npt.NDArray[np.int64]
 

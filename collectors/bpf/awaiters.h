@@ -2,7 +2,7 @@
 /*
  * Part of sampler.bpf.c: coroutines of the tasks that await the one that a thread runs (asyncio, CPython 3.14 and later).
  *
- * As interpreters/cpython/tasks.py has it, and with its bounds. Their rows stand behind those of the thread's own frames. The
+ * As interpreters/cpython/asyncio_tasks.py has it, and with its bounds. Their rows stand behind those of the thread's own frames. The
  * address in each is that of the frame of the running task's outermost coroutine: above that it belongs. A flag says where a
  * task begins: tasks stand in order outwards, the coroutines of each from the outermost one inwards.
  */

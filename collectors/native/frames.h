@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What a stop reads of an interpreter's frames: at once what the thread's last sample needed, then the frames that
- * its chain leads to besides. Python reads the same in the same order (interpreters/cpython/capture.py), and decodes it
+ * its chain leads to besides. Python reads the same in the same order (interpreters/cpython/frame_copier.py), and decodes it
  * when the thread runs again. Where the chain is not as foreseen, or leads to code that is new, the thread is left to Python.
  */
 enum { MOST_CHUNKS = 64, MOST_EXTRAS = 64, CHUNK_HEAD = 24, MOST_NS = 500000, LOOKS = 64 };

@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader, find_offsets
 from pyprof.interpreters.cpython.frame_reader import LOST
-from pyprof.interpreters.cpython.rows import FrameRowReader, find_offsets
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace
 
 if TYPE_CHECKING:
     from pyprof.interpreters.cpython.process import PythonProcess
-    from pyprof.interpreters.cpython.runtime import Runtime
+    from pyprof.interpreters.cpython.runtime_state import Runtime
 
 
 class PythonInKernel:

@@ -1,10 +1,10 @@
 """Code objects that need no read during a stop.
 
-A part of the head of a code object, its identity, distinguishes the objects that have lain at its address (codes.py).
-Heads are most of the spans that a stop reads. But if an identity is read before a stop, read again after it, and has
-not changed, then it was the same during the stop. Code objects whose names are known are *settled*: their identities
-are read after the stop. An address at which another code object was once found is never settled again; its head is read
-in the stop.
+A part of the head of a code object, its identity, distinguishes the objects that have lain at its address
+(code_objects.py). Heads are most of the spans that a stop reads. But if an identity is read before a stop, read again
+after it, and has not changed, then it was the same during the stop. Code objects whose names are known are *settled*:
+their identities are read after the stop. An address at which another code object was once found is never settled again;
+its head is read in the stop.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Finding
 from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
-from pyprof.interpreters.cpython.codes import LANGUAGE, PythonCode
+from pyprof.interpreters.cpython.code_objects import LANGUAGE, PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.cpython.locate import is_own
+from pyprof.interpreters.cpython.runtime_address import is_own
 from pyprof.model.reasons import said
 
 if TYPE_CHECKING:  # a process that only names frames reads none
+    from pyprof.interpreters.cpython.detection import Programs
     from pyprof.interpreters.cpython.process import PythonProcess
-    from pyprof.interpreters.cpython.programs import Programs
 
 _TRAMPOLINE = "py::"
 """Prefix of CPython's trampolines in a perf map: py::qualified.name:/path/of.py."""
@@ -32,7 +32,7 @@ class CPython(Interpreter):
 
     @cached_property
     def _programs(self) -> Programs:
-        from pyprof.interpreters.cpython.programs import Programs
+        from pyprof.interpreters.cpython.detection import Programs
 
         return Programs(self.recording.symbols)
 

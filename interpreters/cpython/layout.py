@@ -1,5 +1,5 @@
-"""Offsets of the CPython structures that the profiler reads, by version and build. tables.py and debug_offsets.py
-create them.
+"""Offsets of the CPython structures that the profiler reads, by version and build. layout_tables.py and
+debug_offsets.py create them.
 
 All offsets are in bytes from the start of the structure; NONE means that the version does not have the field. Sources:
 the headers of each version, compiled and printed by offsetof, then checked on live processes.

@@ -9,19 +9,19 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.cpython.finder import RuntimeFinder
+from pyprof.interpreters.cpython.detection import Programs
 from pyprof.interpreters.cpython.memory import make_gather
-from pyprof.interpreters.cpython.names import PythonThreadNames
-from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.cpython.runtime import PyThread, Runtime
+from pyprof.interpreters.cpython.runtime_finder import RuntimeFinder
+from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
+from pyprof.interpreters.cpython.thread_names import PythonThreadNames
 from pyprof.interpreters.cpython.threads import NameBook, ThreadList
 from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, KernelReader
 from pyprof.model.modules import AddressSpace
 
 if TYPE_CHECKING:  # the frame readers are imported once there is a runtime
+    from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
+    from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader
     from pyprof.interpreters.cpython.frame_reader import FrameReader
-    from pyprof.interpreters.cpython.rows import FrameRowReader
-    from pyprof.interpreters.cpython.tasks import TaskLayout
 
 
 class PythonProcess:
@@ -96,7 +96,7 @@ class PythonProcess:
 
     def row_reader(self, runtime: Runtime, parent: FrameRowReader | None) -> FrameRowReader:
         """Return a decoder for the rows of a runtime in this process."""
-        from pyprof.interpreters.cpython.rows import FrameRowReader
+        from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader
 
         return FrameRowReader(runtime, self._finder.memory, self._recording.book, parent)
 
@@ -132,7 +132,7 @@ class PythonProcess:
         frames, recording, layout = self.frames, self._recording, runtime.layout
         if not recording.follow_tasks or frames is None or frames.awaiters is not None:
             return
-        from pyprof.interpreters.cpython.tasks import Awaiters, find_tasks
+        from pyprof.interpreters.cpython.asyncio_tasks import Awaiters, find_tasks
 
         memory = self._finder.memory
         tasks = find_tasks(space, recording.symbols, memory) if layout.awaits else None

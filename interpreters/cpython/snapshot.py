@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyprof.interpreters.cpython.greenlets import Slots
-from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.model.interpreter import Gather, Span
 from pyprof.records import dataclass, field
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Collection
 
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
-from pyprof.interpreters.cpython.names import PythonThreadNames
-from pyprof.interpreters.cpython.runtime import PyThread, Runtime, read_tid
+from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime, read_tid
 from pyprof.interpreters.cpython.snapshot import ReadHints
+from pyprof.interpreters.cpython.thread_names import PythonThreadNames
 from pyprof.model.interpreter import Gather
 from pyprof.records import dataclass, field
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
-from pyprof.interpreters.symbols import Wanted
+from pyprof.interpreters.detection_symbols import Wanted
 from pyprof.model.modules import AddressSpace, Module
 
 _VERSION = b"ruby_version"

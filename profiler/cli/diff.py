@@ -106,7 +106,7 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
 
     if arguments.output is not None:
         from pyprof.cli.output import check_writable
-        from pyprof.exporters.difference import find_writer
+        from pyprof.exporters.comparison_file import find_writer
 
         find_writer(arguments.output)
         check_writable(arguments.output)
@@ -145,7 +145,7 @@ def _show(found: Comparison, compare: Callable[[Profile, Profile], Comparison], 
 
 def _write(found: Comparison, place: str) -> None:
     from pyprof.cli.output import write
-    from pyprof.exporters.difference import find_writer
+    from pyprof.exporters.comparison_file import find_writer
 
     writer = find_writer(place)
     place = write(place, lambda out: writer(found, out))

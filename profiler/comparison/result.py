@@ -93,7 +93,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return the page of the comparison, for a notebook."""
-        from pyprof.exporters.difference import write_html
+        from pyprof.exporters.comparison_file import write_html
         from pyprof.exporters.notebook import render_iframe
 
         return render_iframe(lambda out: write_html(self, out), repr(self))
@@ -167,6 +167,6 @@ class Comparison:
             UsageError: There is no such format.
             OutputError: The file cannot be written.
         """
-        from pyprof.exporters.difference import save_comparison
+        from pyprof.exporters.comparison_file import save_comparison
 
         save_comparison(self, path, format)

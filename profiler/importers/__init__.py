@@ -5,7 +5,7 @@ unknown: most formats have no times.
 
 builder     Builds a Profile from frames and stacks in any order
 collapsed   Collapsed stacks: `root;caller;leaf COUNT`
-evidence    The extra fields that `exporters/evidence.py` writes into a pprof file
+evidence    The extra fields that `exporters/pprof_extra_fields.py` writes into a pprof file
 otlp        OpenTelemetry's profiles signal as it is sent
 perf_data   A `perf.data` file, read through an installed perf
 perf_script  The output of `perf script`

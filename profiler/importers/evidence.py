@@ -1,5 +1,5 @@
-"""The extra fields that `exporters/evidence.py` writes into a pprof file. Unknown entries of this untrusted input are
-ignored.
+"""The extra fields that `exporters/pprof_extra_fields.py` writes into a pprof file. Unknown entries of this untrusted
+input are ignored.
 """
 
 from __future__ import annotations

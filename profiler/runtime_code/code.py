@@ -29,7 +29,7 @@ from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.runtime_code.process import ProcessCode, Spans
 from pyprof.symbolize.described import Described
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
-from pyprof.unwind.formats.libunwind.locate import LIST, find_list
+from pyprof.unwind.formats.libunwind.registration_list import LIST, find_list
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]

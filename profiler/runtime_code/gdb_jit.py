@@ -26,7 +26,7 @@ from pyprof.unwind.formats.gdb_jit import (
     read_list,
     read_object,
 )
-from pyprof.unwind.index import FileTables
+from pyprof.unwind.rule_lookup import FileTables
 from pyprof.unwind.sources import open_sources
 
 MAX_READS = 4

@@ -255,7 +255,7 @@ def diff(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
 
     The parameter `format` is html, json or csv.
     """
-    from pyprof.exporters.difference import find_writer
+    from pyprof.exporters.comparison_file import find_writer
 
     first, second = selection(tenant, words, "a."), selection(tenant, words, "b.")
     if first.type != second.type:

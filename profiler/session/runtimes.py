@@ -13,9 +13,9 @@ from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, InterpreterContext, LiveProcess, NotBegun
-from pyprof.interpreters.code_book import CodeBook, NamedCode
+from pyprof.interpreters.detection_symbols import KnownSymbols, ReadSymbols
+from pyprof.interpreters.function_numbers import CodeBook, NamedCode
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
-from pyprof.interpreters.symbols import KnownSymbols, ReadSymbols
 from pyprof.model.interpreter import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo

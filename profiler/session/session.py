@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyprof.collectors.base import Collector
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.symbols import read_symbols
+from pyprof.interpreters.detection_symbols import read_symbols
 from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.profile import Profile
 from pyprof.model.stacks import FrameKey

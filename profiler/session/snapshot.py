@@ -18,7 +18,7 @@ from pyprof.collectors.targets import attach_checks
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
-from pyprof.interpreters.code_book import UNREAD
+from pyprof.interpreters.function_numbers import UNREAD
 from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.threads import FrameDetail, ThreadStack, thread_stacks

@@ -10,10 +10,10 @@ import numpy as np
 
 from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.sampler import pack_offsets
+from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
+from pyprof.interpreters.cpython.bpf_frame_rows import find_offsets
 from pyprof.interpreters.cpython.layout import NONE, AwaitLayout, Layout
-from pyprof.interpreters.cpython.rows import find_offsets
-from pyprof.interpreters.cpython.tables import LAYOUTS
-from pyprof.interpreters.cpython.tasks import TaskLayout
+from pyprof.interpreters.cpython.layout_tables import LAYOUTS
 from pyprof.model.interpreter import FrameOffsets
 from tests.bpf.user_space import UserSpace
 

@@ -15,12 +15,12 @@ from pyprof.collectors.bpf.sampler import pack_offsets
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.bpf_reader import PythonInKernel
+from pyprof.interpreters.cpython.detection import Programs
 from pyprof.interpreters.cpython.memory import Memory, make_gather
 from pyprof.interpreters.cpython.process import PythonProcess
-from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.symbols import KnownSymbols, read_symbols
+from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
+from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.model.interpreter import Chain, FrameOffsets
 from pyprof.objfile.core.memory import CoreMemory, SavedRange
 from pyprof.objfile.core.notes import AT_EXECFN, read_notes

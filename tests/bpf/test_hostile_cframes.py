@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.collectors.bpf.abi import PAGE, LossReason
 from pyprof.collectors.bpf.sample_source import build_frame_rows
-from pyprof.interpreters.cpython.rows import MAX_ROWS
+from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from tests.bpf.made_memory import FREE, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.test_hostile_memory import MOST_LATE_OF_WAITING, SIZE, code, sampled
 

@@ -11,8 +11,8 @@ from shutil import copytree
 import pytest
 
 from pyprof.collectors.bpf.abi import LossReason
+from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from pyprof.interpreters.cpython.layout import NONE
-from pyprof.interpreters.cpython.rows import MAX_ROWS
 from tests.bpf.saved_process import SavedProcess
 from tests.bpf.test_on_cores import MOST_CORES, busy, naps, sampled, saved
 from tests.bpf.user_space import MOST_RUN_NS, Ran, counted

@@ -18,7 +18,7 @@ from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.cpython.rows import MAX_ROWS
+from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from tests import warm
 from tests.chance import most
 from tests.interpreters.known_calls import record_calls
@@ -181,14 +181,14 @@ def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkey
     """Sample a process whose stacks grow to 30 KB at once, as during imports."""
     limits: list[int] = []
     monkeypatch.setattr(BpfSampler, "set_limits", lambda sampler, size, least_ns, share: limits.append(size))
-    sample_source = BpfSource(
+    source = BpfSource(
         BpfSampler(KernelTargets(99), 64 << 10, list_online_cpus()), Diagnostics(), itertools.count(1).__next__, None
     )
     try:
         for reach in (500, 30_000, 200_000):
-            sample_source.learn(feedback([1], reach))
+            source.learn(feedback([1], reach))
     finally:
-        sample_source.close()
+        source.close()
     assert limits == [128 << 10, 64 << 10, 120_000, 256 << 10]
 
 
@@ -196,41 +196,41 @@ def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkey
 def test_arguments_and_environment_of_a_program_are_not_copied(placed: bool) -> None:
     """Record a program with long arguments, which lie above the main stack in its mapping and are often longer."""
     sampler = BpfSampler(KernelTargets(500), 1 << 20, list_online_cpus())
-    sample_source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
+    source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
     try:
         words = (sys.executable, "-c", "print('ready', flush=True)\nwhile True: pass", "x" * 50_000)
         with native.running(*words) as target:
             if placed:
-                sample_source.add_processes([target.pid])
+                source.add_processes([target.pid])
             else:
-                sample_source.add_before_exec([target.pid])
+                source.add_before_exec([target.pid])
             end = time.monotonic() + 20
             while sampler.read_counts()[0][LossReason.SAMPLED] < 5 and time.monotonic() < end:
                 time.sleep(0.05)
             first = procfs.parse_stat(Path(f"/proc/{target.pid}/stat").read_bytes()).stack
-            samples = sample_source.take_samples()
+            samples = source.take_samples()
         ends = samples.base + samples.size.astype(np.uint64)
         assert set(ends.tolist()) == {(first + STACK_SLACK) & ~7}
         assert int(samples.size.max()) < 50_000
     finally:
-        sample_source.close()
+        source.close()
 
 
 def test_samples_that_find_no_room_are_counted() -> None:
     sampler = BpfSampler(KernelTargets(4000), 64 << 10, list_online_cpus())
-    sample_source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
+    source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
     try:
         with native.running("sh", "-c", "echo ready; while :; do :; done") as target:
-            sample_source.add_processes([target.pid])
+            source.add_processes([target.pid])
             end = time.monotonic() + 20
             while not sampler.read_counts()[0][LossReason.RING_FULL] and time.monotonic() < end:
                 time.sleep(0.05)
             sampler.stop_program()
             counts, histogram = sampler.read_counts()
-            samples = sample_source.take_samples()
+            samples = source.take_samples()
             assert 0 < len(samples) == counts[LossReason.SAMPLED] == sum(histogram)
             assert set(samples.pid.tolist()) == {target.pid}
-            sample_source.release_samples()
-            assert sample_source.lost == counts[LossReason.RING_FULL] > 0
+            source.release_samples()
+            assert source.lost == counts[LossReason.RING_FULL] > 0
     finally:
-        sample_source.close()
+        source.close()

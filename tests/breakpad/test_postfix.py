@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.model.arch import I386, X86_64, Arch
-from pyprof.unwind.expr import ExpressionFailed, Machine
-from pyprof.unwind.expr import evaluate_expression as evaluate_dwarf
+from pyprof.unwind.dwarf_expressions import ExpressionFailed, Machine
+from pyprof.unwind.dwarf_expressions import evaluate_expression as evaluate_dwarf
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, evaluate_postfix, run_program
 from pyprof.unwind.formats.breakpad.postfix_rules import RuleCompiler
 from pyprof.unwind.formats.breakpad.stack_cfi import RegisterNames

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.exporters.bounded import distinct_stacks, limit_stack_depth
+from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
 from pyprof.model.markers import LEFT_OUT
 from tests.exporters.profiles import Builder, code, deep
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given
 
 from pyprof.errors import OutputError
-from pyprof.exporters.names import frame_levels
-from pyprof.exporters.timing import IN_SEQUENCE
+from pyprof.exporters.begin_end_times import IN_SEQUENCE
+from pyprof.exporters.display_names import frame_levels
 from pyprof.exporters.utf8 import clean_text
 from pyprof.model.filter import timed
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType

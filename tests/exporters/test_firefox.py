@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 
+from pyprof.exporters.begin_end_times import IN_SEQUENCE
+from pyprof.exporters.display_names import frame_levels
 from pyprof.exporters.firefox_tables import CATEGORIES, WAITS, breakpad_id
-from pyprof.exporters.names import frame_levels
-from pyprof.exporters.timing import IN_SEQUENCE
 from pyprof.exporters.utf8 import clean_text
 from pyprof.model.filter import timed
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType

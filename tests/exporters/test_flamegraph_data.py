@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.exporters.display_names import frame_levels
 from pyprof.exporters.flamegraph import LIBRARIES, SCRIPTS, _asset
-from pyprof.exporters.names import frame_levels
 from pyprof.exporters.utf8 import clean_text
 from pyprof.model.profile import Profile
 from tests.exporters.profiles import EVIL, Builder, code, deep, golden, profiles, wide

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from pyprof.exporters.names import frame_levels
+from pyprof.exporters.display_names import frame_levels
 from pyprof.exporters.utf8 import clean_text
 from pyprof.model.profile import Profile
 from pyprof.records import replace

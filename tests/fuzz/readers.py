@@ -28,14 +28,14 @@ from pyprof.collectors.linux.syscalls import parse_syscall
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, RemoteError
 from pyprof.importers import collapsed, otlp, perf_script, pprof, pushes, speedscope
-from pyprof.interpreters.code_book import CodeBook
-from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.cpython.lines import find_line
+from pyprof.interpreters.cpython.layout_tables import LAYOUTS
+from pyprof.interpreters.cpython.line_table import find_line
 from pyprof.interpreters.cpython.memory import Memory as Words
 from pyprof.interpreters.cpython.memory import Unreadable
 from pyprof.interpreters.cpython.objects import Objects
-from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import read_notes
@@ -56,10 +56,10 @@ from pyprof.symbolize.dwarf.lines import SourceLines
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.perfmap import PerfMapReader
 from pyprof.symbolize.symbols import SymbolTable
-from pyprof.unwind.expr import ExpressionFailed, Machine, evaluate_expression
+from pyprof.unwind.dwarf_expressions import ExpressionFailed, Machine, evaluate_expression
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.gdb_jit import read_list, read_object
-from pyprof.unwind.formats.libunwind.dynamic import DynReader, RegionFormat
+from pyprof.unwind.formats.libunwind.registered_info import DynReader, RegionFormat
 from pyprof.unwind.formats.libunwind.tables import open_table
 from tests.breakpad.test_fuzz import exhaust as use_symbol_file
 from tests.jit.memory import Memory

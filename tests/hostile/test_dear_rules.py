@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.unwind.expr import PER_STACK
+from pyprof.unwind.dwarf_expressions import PER_STACK
 from tests.live.support.recording import record, running
 from tests.support import PROGRAMS, build
 

@@ -6,8 +6,8 @@ import pytest
 
 from pyprof.cli.short_names import function_name, function_names
 from pyprof.comparison.matching import plain_name
-from pyprof.exporters.names import Level
-from pyprof.exporters.start_up import start_nodes
+from pyprof.exporters.display_names import Level
+from pyprof.exporters.startup_frames import start_nodes
 from pyprof.model.profile import FrameKind
 from tests.exporters.profiles import golden
 

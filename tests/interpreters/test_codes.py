@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.interpreters.code_book import UNKNOWN, UNREAD, CodeBook
-from pyprof.interpreters.cpython.codes import CodeReader, PythonCode
+from pyprof.interpreters.cpython.code_objects import CodeReader, PythonCode
 from pyprof.interpreters.cpython.layout import Layout, LineTableFormat
+from pyprof.interpreters.cpython.layout_tables import LAYOUTS
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.objects import Objects
-from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.interpreters.function_numbers import UNKNOWN, UNREAD, CodeBook
 from pyprof.model.interpreter import FunctionPlace
 
 FREED = "[function freed or swapped out before its name was read]"

@@ -11,15 +11,15 @@ import pytest
 
 from pyprof.collectors.linux.libc import Gatherer, memory_reader
 from pyprof.errors import FormatError
-from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython import debug_offsets
-from pyprof.interpreters.cpython.capture import Copier
-from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.code_objects import CodeReader
+from pyprof.interpreters.cpython.frame_copier import Copier
 from pyprof.interpreters.cpython.layout import Layout
+from pyprof.interpreters.cpython.layout_tables import LAYOUTS
 from pyprof.interpreters.cpython.memory import Memory
-from pyprof.interpreters.cpython.runtime import PyThread, Runtime
+from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
 from pyprof.interpreters.cpython.snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
-from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.model.interpreter import Span
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

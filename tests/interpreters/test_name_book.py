@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from pyprof.interpreters.cpython.names import PythonThreadNames
-from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.interpreters.cpython.snapshot import ReadHints
+from pyprof.interpreters.cpython.thread_names import PythonThreadNames
 from pyprof.interpreters.cpython.threads import KnownThread, NameBook, ThreadList
 
 THREAD = PyThread(0x1000, 7, 42, 0x2000, 0, 0, 0)

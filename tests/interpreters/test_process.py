@@ -22,14 +22,14 @@ from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.code_book import CodeBook
+from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader, hash_words, head_words
+from pyprof.interpreters.cpython.detection import Programs
 from pyprof.interpreters.cpython.memory import Memory, make_gather
-from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.process import PythonProcess
-from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.cpython.rows import FrameRowReader, hash_words, head_words
-from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, open_runtime
-from pyprof.interpreters.symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
+from pyprof.interpreters.cpython.runtime_state import Runtime, UnreadRuntime, open_runtime
+from pyprof.interpreters.cpython.thread_names import PythonThreadNames
+from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
+from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.model.interpreter import FrameRows, FunctionPlace
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.images import ImageStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.interpreters.recognised import RUNTIMES
+from pyprof.interpreters.detected_runtimes import RUNTIMES
 from pyprof.model.profile import FrameKind
 from pyprof.model.quality import contents
 from pyprof.model.reasons import end_title

@@ -10,11 +10,11 @@ import pytest
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun
-from pyprof.interpreters.code_book import CodeBook
-from pyprof.interpreters.cpython.codes import PythonCode
+from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
+from pyprof.interpreters.detection_symbols import KnownSymbols
+from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
-from pyprof.interpreters.symbols import KnownSymbols
 from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, SampleState
 from pyprof.model.modules import AddressSpace
 

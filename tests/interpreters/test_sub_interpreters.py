@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.interpreters.cpython.runs import sort_runs
+from pyprof.interpreters.cpython.evaluator_runs import sort_runs
 from pyprof.model.interpreter import FunctionPlace, Run
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running

@@ -13,8 +13,8 @@ from pyprof.model.modules import AddressSpace, ReadMemory
 from pyprof.runtime_code import libunwind as code_libunwind
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.libunwind import LibunwindCode
-from pyprof.unwind.formats.libunwind.dynamic import RegionFormat
-from pyprof.unwind.formats.libunwind.locate import LIST as LIST_NAME
+from pyprof.unwind.formats.libunwind.registered_info import RegionFormat
+from pyprof.unwind.formats.libunwind.registration_list import LIST as LIST_NAME
 from tests.jit.memory import Memory
 from tests.jit.test_libunwind_list import CODE, LIST, NAME, REGION, with_procedure, words
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
-from pyprof.unwind.formats.libunwind.dynamic import MAX_INFOS, DynReader, Head, Op, RegionFormat, Tag
-from pyprof.unwind.formats.libunwind.locate import decode_getter
+from pyprof.unwind.formats.libunwind.registered_info import MAX_INFOS, DynReader, Head, Op, RegionFormat, Tag
+from pyprof.unwind.formats.libunwind.registration_list import decode_getter
 from pyprof.unwind.formats.libunwind.tables import open_table
 from tests.jit.memory import Memory
 
@@ -165,7 +165,7 @@ def test_exported_function_tells_where_the_hidden_list_is(
 @pytest.mark.system
 def test_shared_libunwind_of_this_machine_is_understood() -> None:
     from pyprof.objfile.elf.file import ElfFile
-    from pyprof.unwind.formats.libunwind.locate import find_list
+    from pyprof.unwind.formats.libunwind.registration_list import find_list
     from tests.support import missing
 
     library = Path("/usr/lib/x86_64-linux-gnu/libunwind.so.8")

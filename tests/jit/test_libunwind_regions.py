@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
-from pyprof.unwind.formats.libunwind.dynamic import Op, Region, Tag
 from pyprof.unwind.formats.libunwind.regions import NotDescribed, Procedure
+from pyprof.unwind.formats.libunwind.registered_info import Op, Region, Tag
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 RBX, RBP, RSP, R12, R13, R14, RIP = 3, 6, 7, 12, 13, 14, 16

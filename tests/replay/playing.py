@@ -18,9 +18,9 @@ from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
-from pyprof.interpreters.code_book import UNKNOWN
-from pyprof.interpreters.cpython.codes import PythonCode
+from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
+from pyprof.interpreters.function_numbers import UNKNOWN
 from pyprof.model.profile import Profile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions

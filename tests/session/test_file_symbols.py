@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.cpython.locate import WANTED, list_candidates
-from pyprof.interpreters.symbols import FoundSymbols, KnownSymbols, Symbol, find_anchor, read_symbols
+from pyprof.interpreters.cpython.runtime_address import WANTED, list_candidates
+from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Symbol, find_anchor, read_symbols
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import ImageStore
 from pyprof.records import replace

@@ -24,9 +24,9 @@ from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.exporters.base import JournalBeginning
-from pyprof.interpreters.code_book import CodeBook
-from pyprof.interpreters.cpython.codes import PythonCode
+from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
+from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.keys import ThreadKey

@@ -12,7 +12,7 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.symbols import FoundSymbols, Wanted, read_symbols
+from pyprof.interpreters.detection_symbols import FoundSymbols, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import ImageStore
 from pyprof.session.python_command import runs_python

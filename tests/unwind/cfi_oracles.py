@@ -15,10 +15,10 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.describe import describe_rule, register_name
 from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
 from pyprof.unwind.formats.cfi.eh_frame import open_eh_frame
 from pyprof.unwind.formats.cfi.source import CfiTable
+from pyprof.unwind.rule_text import describe_rule, register_name
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from tests.support import need
 from tests.unwind.cfi_assembler import ra_column

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyprof.model.arch import AARCH64, S390X, X86_64, Arch
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd
-from pyprof.unwind.heuristics.stack_cache import MIN_FRAMES
+from pyprof.unwind.heuristics.outer_frame_cache import MIN_FRAMES
 from pyprof.unwind.scalar import ScalarWalker
 from tests.unwind.made_stacks import MadeLane, Program, batch_of, make_lane, unwinder_of
 from tests.unwind.test_batch import assert_same, damage

@@ -9,7 +9,7 @@ from pyprof.model.arch import ARM
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.unwind.exception_return import find_interrupted
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Caller, NoCaller, Registers
 
 SP = 0x2000_8000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.model.arch import ARM, S390X, X86_64, Arch
-from pyprof.unwind.expr import (
+from pyprof.unwind.dwarf_expressions import (
     MAX_SAVED,
     PER_SECOND,
     PER_STACK,

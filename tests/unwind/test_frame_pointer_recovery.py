@@ -8,9 +8,9 @@ import pytest
 
 from pyprof.model.sample import SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.unwind.heuristics import calls
+from pyprof.unwind.heuristics import call_evidence
 from pyprof.unwind.heuristics import frame_pointer_recovery as recover
-from pyprof.unwind.heuristics.calls import CallSites
+from pyprof.unwind.heuristics.call_evidence import CallSites
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.scalar import ScalarWalker
 from tests.unwind.made_stacks import BASE
@@ -286,4 +286,4 @@ def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeyp
     assert done["links"] > 0
     assert done["frames"] <= times * (recover.MAX_FRAMES + 2 * recover.MAX_PLACES)
     assert done["links"] <= done["frames"] + times * (recover.MAX_PLACES + 2)
-    assert calls.MAX_SCANNED <= recover.MAX_PLACES
+    assert call_evidence.MAX_SCANNED <= recover.MAX_PLACES

@@ -7,11 +7,11 @@ import pytest
 from pyprof.model.arch import AARCH64, X86_64, Arch
 from pyprof.model.sample import SampleKind
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.unwind.expr import Budget
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.dwarf_expressions import Budget
+from pyprof.unwind.rule_table import KnownRule
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Caller, NoCaller, Registers, apply_rule
-from pyprof.unwind.table import KnownRule
 from tests.unwind.made_stacks import STACK, MadeLane, batch_of
 
 RBX, RBP, RSP, R10, RIP = 3, 6, 7, 10, 16

@@ -1,16 +1,16 @@
 """Callers of frames without unwind tables, and caches of earlier walks.
 
+batch_frame_records     Frame records, followed for many samples at once
 cached_frames           Consecutive frames of one sample as columns
-calls                   Evidence of whether the call before a return address calls the function of the callee's frame
+call_evidence           Evidence of whether the call before a return address calls the function of the callee's frame
+deep_stack_reuse        A complete walk of a thread, and the checks before a later walk reuses its frames
 deep_stacks             Walks of stacks that are longer than the part that was copied
 epilogue                Rules for code without tables, from the instructions between the pc and the return
+frame_overwriting_code  Code that overwrites the saved registers of its frame by those of another frame
 frame_pointer_recovery  Search for the frame pointer of a blocked thread in its stack copy
 frame_pointers          Callers by frame records, for frames that no table covers
-frame_records           Frame records, followed for many samples at once
 frame_size              The distance of the frame pointer from sp, from a function's code
-deep_stack_reuse        A complete walk of a thread, and the checks before a later walk reuses its frames
-replaced_frames         Code that overwrites the saved registers of its frame by those of another frame
-scan                    Stack scanning: a word on the stack that may be a return address
-stack_cache             A cache of the outer frames of each thread's deep stack
+outer_frame_cache       A cache of the outer frames of each thread's deep stack
+stack_scan              Stack scanning: a word on the stack that may be a return address
 stack_win               Frames of 32-bit Windows code, by the STACK WIN records of its symbol file
 """

@@ -21,9 +21,9 @@ from pyprof.model.sample import Piece
 from pyprof.model.walk import SharedFrames
 from pyprof.records import dataclass
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
+from pyprof.unwind.one_sample_walk import UNKNOWN, FrameRun
+from pyprof.unwind.rule_table import RuleTable
 from pyprof.unwind.scalar import LaneWalk
-from pyprof.unwind.single_lane import UNKNOWN, FrameRun
-from pyprof.unwind.table import RuleTable
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

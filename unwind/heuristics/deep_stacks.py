@@ -34,10 +34,10 @@ from pyprof.unwind.heuristics.deep_stack_reuse import (
     mask_needed_frames,
     slice_frames,
 )
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.one_sample_walk import OUTERMOST_RULE, UNKNOWN, PlainRules
+from pyprof.unwind.rule_table import CFA_FP, FP_SAVED, RuleTable
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
-from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, PlainRules
-from pyprof.unwind.table import CFA_FP, FP_SAVED, RuleTable
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

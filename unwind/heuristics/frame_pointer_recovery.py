@@ -4,8 +4,8 @@ A sample that was read from outside while its thread slept has sp and pc only. I
 inner frame saved it, places in the copy where a return address stands are tried as the frame's record. The evidence is
 weighed:
 
-- The call before the return address (heuristics/calls.py): a direct call of the frame's function proves the place, an
-  indirect call allows it, a direct call of another function refutes it.
+- The call before the return address (heuristics/call_evidence.py): a direct call of the frame's function proves the
+  place, an indirect call allows it, a direct call of another function refutes it.
 - The frame size from the function's code (heuristics/frame_size.py): if the code shows it, the record stands at that
   distance from sp. That holds for each frame on the way, too.
 - From the record, the unwind tables must lead upwards to the root, and no call on the way may be refuted.
@@ -25,15 +25,15 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
-from pyprof.unwind.code import SpaceCode
-from pyprof.unwind.heuristics.calls import CallEvidence, CallSites
+from pyprof.unwind.heuristics.call_evidence import CallEvidence, CallSites
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
 from pyprof.unwind.heuristics.frame_size import FrameRoom, Room
-from pyprof.unwind.index import SpaceIndex
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.return_address_check import SpaceCode
+from pyprof.unwind.rule_lookup import SpaceIndex
+from pyprof.unwind.rule_table import KnownRule
 from pyprof.unwind.rules import RegKind
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Accept, LaneWalk, Registers, ScalarWalker
-from pyprof.unwind.table import KnownRule
 
 MAX_PLACES = 512
 """Maximum number of words with an address of code that are examined, from the frame upwards."""

@@ -14,10 +14,10 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.images import ImageStore
-from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.exception_return import find_interrupted
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.return_address_check import SpaceCode, Verdict
 from pyprof.unwind.rules import RegKind, RegRule
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers, Rules
 
 ENTRY_SIZE = 96

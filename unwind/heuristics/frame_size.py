@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyprof.model.arch import Arch
 from pyprof.model.arch_parts import Depth, FrameCode
 from pyprof.records import dataclass
-from pyprof.unwind.code import SpaceCode
-from pyprof.unwind.heuristics.calls import MAX_FUNCTION, CallSites
+from pyprof.unwind.heuristics.call_evidence import MAX_FUNCTION, CallSites
+from pyprof.unwind.return_address_check import SpaceCode
 
 _ROOM = 1 << 15
 

@@ -18,7 +18,7 @@ from functools import partial
 
 from pyprof.collectors.linux.vma_checked_reads import make_guarded_reader
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.symbols import MAX_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
+from pyprof.interpreters.detection_symbols import MAX_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
 from pyprof.objfile.file_access import Opener
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
@@ -34,7 +34,7 @@ _NOTHING = FoundSymbols()
 
 
 class AskedSymbols:
-    """The sampler's client for interpreter symbols of files (implements interpreters.symbols.ReadSymbols)."""
+    """The sampler's client for interpreter symbols of files (implements interpreters.detection_symbols.ReadSymbols)."""
 
     def __init__(
         self,

@@ -8,9 +8,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.base import Source
-from pyprof.unwind.describe import describe_rule
 from pyprof.unwind.formats.cfi.eh_frame import open_eh_frame
 from pyprof.unwind.formats.sframe.section import open_sframe
+from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import SAME, FunctionRows, RegKind, Rule
 
 LD_PLT = {bytes.fromhex("770880003f1a3b2a332422"): 11, bytes.fromhex("770880003f1a392a332422"): 9}

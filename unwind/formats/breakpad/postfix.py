@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 
-from pyprof.unwind.expr import Read
+from pyprof.unwind.dwarf_expressions import Read
 
 MAX_TOKENS = 4096
 UNDEF = ".undef"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.records import dataclass
-from pyprof.unwind.expr import Read
+from pyprof.unwind.dwarf_expressions import Read
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, run_program
 
 WORD = 4

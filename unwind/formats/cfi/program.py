@@ -10,10 +10,10 @@ from bisect import bisect_left
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.unwind.formats.cfi import states as op
+from pyprof.unwind.formats.cfi import instruction_effects as op
 from pyprof.unwind.formats.cfi.entries import CfiEntries, Cie, Fde
+from pyprof.unwind.formats.cfi.instruction_effects import State, StateMachine
 from pyprof.unwind.formats.cfi.pointers import read_sleb128, read_uleb128
-from pyprof.unwind.formats.cfi.states import State, StateMachine
 from pyprof.unwind.rules import FunctionRows, Rule
 
 MAX_REMEMBERED = 1024

@@ -1,11 +1,11 @@
 """ARM exception index tables.
 
-code     A decoder of the ARM instructions by which compilers' prologues and epilogues change the stack pointer
-index    .ARM.exidx and .ARM.extab: the code that an entry covers, and its unwinding instructions
-memory   An .ARM.exidx in the target's memory, together with its .ARM.extab and code
-opcodes  A decoder of the frame unwinding instructions of the ARM EHABI
-roots    Code without a caller although its table says "cannot unwind": the start of a process and of its threads
-rows     Rows inside a function's prologue and epilogues, which EXIDX does not describe
-rules    A compiler from the instructions of one EXIDX entry to a Rule
-section  The ARM exception index as an unwind source
+arm_instructions  A decoder of the ARM instructions by which compilers' prologues and epilogues change the stack pointer
+index             .ARM.exidx and .ARM.extab: the code that an entry covers, and its unwinding instructions
+memory            An .ARM.exidx in the target's memory, together with its .ARM.extab and code
+opcodes           A decoder of the frame unwinding instructions of the ARM EHABI
+outermost_code    Code without a caller although its table says "cannot unwind"
+rows              Rows inside a function's prologue and epilogues, which EXIDX does not describe
+rules             A compiler from the instructions of one EXIDX entry to a Rule
+section           The ARM exception index as an unwind source
 """

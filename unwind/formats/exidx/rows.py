@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyprof.model.arch import Arch
-from pyprof.unwind.formats.exidx.code import Decoder, Effect, Insn
+from pyprof.unwind.formats.exidx.arm_instructions import Decoder, Effect, Insn
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 MAX_CODE = 1 << 14

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 
 from pyprof.model.arch import Arch
 from pyprof.records import dataclass, field, replace
-from pyprof.unwind.formats.libunwind.dynamic import Op, Region, Tag
+from pyprof.unwind.formats.libunwind.registered_info import Op, Region, Tag
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 RuleAt = Callable[[int], Rule | None]

@@ -27,7 +27,7 @@ from pyprof.objfile.target_structs import TargetStructs
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.program import CfiPrograms
 from pyprof.unwind.formats.cfi.source import CfiTable
-from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, SECTION, DynInfo, RegionFormat, table_size
+from pyprof.unwind.formats.libunwind.registered_info import MAX_TABLE_BYTES, SECTION, DynInfo, RegionFormat, table_size
 from pyprof.unwind.rules import FunctionRows
 
 MAX_ENTRY = 1 << 16

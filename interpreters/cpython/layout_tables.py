@@ -1,7 +1,7 @@
 """Layouts of CPython 3.8 to 3.12 (x86-64, GIL builds), and of objects in all versions.
 
 Source: offsetof and sizeof of each version's headers. They are valid for every release of a minor version (of 3.9 from
-3.9.5 on), not for alphas and betas. runtime.py checks them against the live process before it uses them.
+3.9.5 on), not for alphas and betas. runtime_state.py checks them against the live process before it uses them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 
 MIN_FRAMES = 256

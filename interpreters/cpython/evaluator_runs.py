@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyprof.interpreters.cpython.capture import ENTRY_OWNER
-from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.code_objects import CodeReader
+from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.snapshot import Copied
 from pyprof.model.interpreter import FunctionPlace, Run

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyprof.interpreters.symbols import FoundSymbols, Symbol, Wanted
+from pyprof.interpreters.detection_symbols import FoundSymbols, Symbol, Wanted
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.records import dataclass
 

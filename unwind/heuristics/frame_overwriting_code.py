@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyprof.model.arch import Arch
-from pyprof.unwind.code import CALL_BYTES, SpaceCode
+from pyprof.unwind.return_address_check import CALL_BYTES, SpaceCode
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, Rule
 
 MAX_CODE_BYTES = 16 << 10

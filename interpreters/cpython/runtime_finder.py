@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyprof.interpreters.cpython.locate import Located, find_old_python
+from pyprof.interpreters.cpython.detection import Programs
 from pyprof.interpreters.cpython.memory import Memory
-from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
+from pyprof.interpreters.cpython.runtime_address import Located, find_old_python
+from pyprof.interpreters.cpython.runtime_state import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
 from pyprof.model.modules import VDSO, AddressSpace
 
 _SOON_NS, _WAIT_NS = 4_000_000, 50_000_000

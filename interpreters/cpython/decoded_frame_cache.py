@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.interpreters.code_book import CodeBook
+from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.model.interpreter import Chain, FrameRows, SampleState
 
 _MAX_CHAINS = 4096

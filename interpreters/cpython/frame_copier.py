@@ -14,7 +14,7 @@ from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
 from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, GreenletSearch, SwitchedThread
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.read_plan import AheadKey, AheadSizes, plan_frames
-from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.interpreters.cpython.snapshot import (
     MAX_IN_STOP,
     MAX_SCATTERED,

@@ -7,11 +7,11 @@ and after the names are read.
 
 from __future__ import annotations
 
-from pyprof.interpreters.code_book import UNREAD, CodeBook
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
-from pyprof.interpreters.cpython.lines import find_first_instruction, find_line
+from pyprof.interpreters.cpython.line_table import find_first_instruction, find_line
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
+from pyprof.interpreters.function_numbers import UNREAD, CodeBook
 from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.profile import Line
 from pyprof.records import dataclass

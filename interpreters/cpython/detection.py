@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyprof.interpreters.base import NotBegun
-from pyprof.interpreters.cpython.locate import WANTED, Located, list_candidates, locate_in_file
 from pyprof.interpreters.cpython.memory import Memory
-from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
-from pyprof.interpreters.symbols import KnownSymbols, find_anchor
+from pyprof.interpreters.cpython.runtime_address import WANTED, Located, list_candidates, locate_in_file
+from pyprof.interpreters.cpython.runtime_state import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
+from pyprof.interpreters.detection_symbols import KnownSymbols, find_anchor
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.records import replace
 

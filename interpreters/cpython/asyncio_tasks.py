@@ -13,10 +13,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.layout import AwaitLayout, Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
-from pyprof.interpreters.symbols import KnownSymbols, Wanted
+from pyprof.interpreters.detection_symbols import KnownSymbols, Wanted
 from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass

@@ -11,8 +11,8 @@ from enum import IntEnum
 
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
-from pyprof.unwind.code import SpaceCode, Verdict
-from pyprof.unwind.index import SpaceIndex
+from pyprof.unwind.return_address_check import SpaceCode, Verdict
+from pyprof.unwind.rule_lookup import SpaceIndex
 
 MAX_FUNCTION = 64 << 10
 """Maximum number of bytes of a function that are examined."""

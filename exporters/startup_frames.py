@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from pyprof.exporters.names import Level
+from pyprof.exporters.display_names import Level
 from pyprof.model.application import is_application_file
 from pyprof.model.functions import PASSED_ON, START_UP
 from pyprof.model.profile import FrameKind, Profile

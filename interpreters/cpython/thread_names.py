@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
-from pyprof.interpreters.cpython.runtime import Runtime
+from pyprof.interpreters.cpython.runtime_state import Runtime
 
 _LONGEST = 256
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
-from pyprof.unwind.table import MetPcs
+from pyprof.unwind.rule_table import MetPcs
 
 U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]

@@ -99,7 +99,7 @@ def _amount(amount: Amount) -> dict[str, object]:
 
 def write_html(comparison: Comparison, out: BinaryIO) -> None:
     """Write a page with a flame graph."""
-    from pyprof.exporters.changes_page import write
+    from pyprof.exporters.comparison_page import write
 
     write(comparison, out)
 

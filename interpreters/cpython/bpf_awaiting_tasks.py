@@ -2,15 +2,15 @@
 tasks' coroutines in a chain.
 
 The rows of these coroutines lie between the thread's own frames and the activations that wait on its stack
-(collectors/bpf/awaiters.h, model.interpreter.FrameRows). For samples by stops, tasks.py does the same.
+(collectors/bpf/awaiters.h, model.interpreter.FrameRows). For samples by stops, asyncio_tasks.py does the same.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
 from pyprof.interpreters.cpython.layout import Layout
-from pyprof.interpreters.cpython.tasks import TaskLayout
 from pyprof.model.interpreter import AwaitOffsets, FunctionPlace, Run
 from pyprof.records import replace
 

@@ -15,8 +15,8 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
-from pyprof.unwind.code import SpaceCode, Verdict
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.return_address_check import SpaceCode, Verdict
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Caller, Fallback, LaneWalk, Outcome, Registers, ScalarWalker
 
 WORDS = 40

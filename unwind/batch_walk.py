@@ -17,15 +17,15 @@ from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.records import dataclass, field
+from pyprof.unwind.batch_step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped, Words, step_lanes
+from pyprof.unwind.heuristics.batch_frame_records import follow_records
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
-from pyprof.unwind.heuristics.frame_records import follow_records
-from pyprof.unwind.heuristics.stack_cache import MIN_FRAMES, StackCache
-from pyprof.unwind.index import SpaceIndex
-from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.heuristics.outer_frame_cache import MIN_FRAMES, StackCache
+from pyprof.unwind.one_sample_walk import PlainWalker
+from pyprof.unwind.rule_lookup import SpaceIndex
+from pyprof.unwind.rule_table import RuleTable
+from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, NoCaller, Outcome, Registers, ScalarWalker
-from pyprof.unwind.single_lane import PlainWalker
-from pyprof.unwind.step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped, Words, step_lanes
-from pyprof.unwind.table import RuleTable
 
 FEW_LANES = 16
 """Maximum number of samples for which walking them one by one is faster than a step of arrays (measured)."""

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.unwind.code import SpaceCode
-from pyprof.unwind.step import Lanes, Words, load_words
+from pyprof.unwind.batch_step import Lanes, Words, load_words
+from pyprof.unwind.return_address_check import SpaceCode
 
 _WORD = (1 << 64) - 1
 
