@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,12 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
-_OUT_OF_BAND_READS = 4
+_SLEEPER_ROUNDS = 4
 """Number of times that sleeping threads are read, because the first reads do not know how much of a stack is needed."""
+_MAX_SLEEPER_BYTES = 64 << 20
+"""Maximum number of stack bytes of sleeping threads that are read at once."""
+_LAST_ROUND_NS = 300_000_000
+"""Maximum time to read sleeping threads at the end of a recording, in nanoseconds, if none were read before."""
 
 _HELD_NS = 100_000_000
 
@@ -77,8 +81,9 @@ class BpfWaitCollector(BpfCollector):
         self._surroundings = WaitContext(options, LockWaits(source.find_gil_addresses))
         self._from_outside = from_outside
         self._outside: SampleSource | None = None
-        self._out_of_band: Iterator[SampleBatch] = iter(())
-        self._left_out_of_band = 0
+        self._sleeper_batches: Iterator[SampleBatch] = iter(())
+        self._sleeper_rounds = 0
+        self._unread_pids: list[int] = []
         self._met: dict[ThreadKey, ThreadInfo] = {}
         super().__init__(source, pid, options, diagnostics, ids, selection, before_exec)
         self.members.joined = self._join
@@ -113,9 +118,10 @@ class BpfWaitCollector(BpfCollector):
             except OSError:
                 continue
         self._close_outside()
-        if self._waits.has_unreported_threads:
-            self._outside = self._from_outside(pids)
-            self._out_of_band, self._left_out_of_band = self._outside.batches(), _OUT_OF_BAND_READS
+        self._unread_pids = [pid for pid in (*self._unread_pids, *pids) if pid in self.members.tracked.alive]
+        if self._unread_pids and self._waits.has_unreported_threads:
+            self._outside = self._from_outside(self._unread_pids)
+            self._sleeper_batches, self._sleeper_rounds = self._outside.batches(), 0
 
     def _close_outside(self) -> None:
         outside, self._outside = self._outside, None
@@ -127,7 +133,8 @@ class BpfWaitCollector(BpfCollector):
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         source = self.source
         last = until_ns == FOREVER_NS
-        asleep = self._asleep(last)
+        sleepers = self._read_sleepers(last)
+        asleep = [tid for batch in sleepers for tid in batch.tid.tolist()]
         self._revive()
         if last:
             source.stop_sampling()
@@ -142,12 +149,12 @@ class BpfWaitCollector(BpfCollector):
             records.tid[waits].astype(np.int64), records.time_ns[waits], records.why[waits], taken.wanted[waits]
         )
         before_ns = self._waits.upto_ns
-        times = self._waits.account_until(left, source.ended, waiting, asleep.tid.tolist(), now_ns, least_ns)
+        times = self._waits.account_until(left, source.ended, waiting, asleep, now_ns, least_ns)
         if self._options.locks:
             self._surroundings.locks.merge_continued_waits(times, source.ended, last)
             times.stackless = [each for each in times.stackless if is_lock_wait(each)]
         yield from self._wakers(taken, samples.narrow)
-        yield from self._without_samples(times, asleep)
+        yield from self._without_samples(times, sleepers)
         running = np.flatnonzero(taken.wanted & (records.flags & (Flag.WAITS | Flag.WAKER) == 0))
         self._taken += len(running)
         first, second = _lengths(records, waits, times)
@@ -181,21 +188,39 @@ class BpfWaitCollector(BpfCollector):
             if len(part):
                 yield replace(part, referred=True)
 
-    def _asleep(self, last: bool) -> SampleBatch:
-        """Return samples of threads that have slept since before the recording."""
-        batch = next(self._out_of_band, None) if self._outside is not None and not last else None
-        self._left_out_of_band -= 1
-        if self._left_out_of_band <= 0 and self._outside is not None:
+    def _read_sleepers(self, last: bool) -> list[SampleBatch]:
+        """Return samples of threads that have slept since before the recording, each thread once.
+
+        The end of the recording reads them only if no round was complete before.
+        """
+        outside = self._outside
+        if outside is None or (last and self._sleeper_rounds):
+            return []
+        found: list[SampleBatch] = []
+        size, rounds, began_ns = 0, outside.stats().ticks, time.monotonic_ns()
+        for batch in self._sleeper_batches:
+            found.append(self._keep_sleepers(batch))
+            size += len(batch.stack.data)
+            if outside.stats().ticks > rounds:
+                self._sleeper_rounds += 1
+                self._unread_pids = []
+                break
+            if size > _MAX_SLEEPER_BYTES or (last and time.monotonic_ns() - began_ns > _LAST_ROUND_NS):
+                break
+        else:
+            self._sleeper_rounds = _SLEEPER_ROUNDS
+        if self._sleeper_rounds >= _SLEEPER_ROUNDS:
             self._close_outside()
-        if batch is None:
-            return _NOBODY_ASLEEP
+        return found
+
+    def _keep_sleepers(self, batch: SampleBatch) -> SampleBatch:
         those = batch.kind == SampleKind.BLOCKED
         if self._options.locks:
             self._surroundings.addresses |= (found := find_lock_addresses(batch))
             those &= np.isin(batch.tid, list(found))
         return batch.take(np.flatnonzero(those))
 
-    def _without_samples(self, times: WaitTimes, asleep: SampleBatch) -> Iterator[SampleBatch]:
+    def _without_samples(self, times: WaitTimes, sleepers: list[SampleBatch]) -> Iterator[SampleBatch]:
         """Yield time of waits whose stack was accounted before, and of those without a stack."""
         if times.continued:
             tid, since, length, _, woken = (np.array(column, np.int64) for column in zip(*times.continued, strict=True))
@@ -217,8 +242,9 @@ class BpfWaitCollector(BpfCollector):
             )
             batch = replace(batch, around=self._surroundings.describe_times(batch, times.stackless, self.source.ended))
             yield batch.take(self._wanted(batch))
-        if len(asleep):
-            yield self._of_those_asleep(asleep, times)
+        for batch in sleepers:
+            if len(batch):
+                yield self._of_those_asleep(batch, times)
 
     def _of_those_asleep(self, batch: SampleBatch, times: WaitTimes) -> SampleBatch:
         """Return samples of threads that have slept since before the recording, with their time until now."""
@@ -298,11 +324,3 @@ def _labelled(batch: SampleBatch, records: Records, lanes: LaneNumbers, state: s
 
 def _number(stacks: dict[KernelStack, int], arch: str, state: str, call: int, frames: KernelStack = ()) -> int:
     return stacks.setdefault((Blocked(arch, state, call), *frames), len(stacks))
-
-
-def _nobody(tids: Iterable[int]) -> SampleBatch:
-    none = np.array([*tids], np.int64)
-    return build_stackless_batch(WIDE, NOBODY, np.zeros(len(none), np.uint8), none, none, none)
-
-
-_NOBODY_ASLEEP = _nobody(())

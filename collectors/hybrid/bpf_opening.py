@@ -23,6 +23,8 @@ from pyprof.records import replace
 if TYPE_CHECKING:
     from pyprof.collectors.bpf.sample_source import BpfSource
 
+_SLEEPER_HZ = 1000.0
+"""Rate of the collector that reads sleeping threads. The first read waits for its first sampling time."""
 _CAP_SYS_ADMIN = 21
 _NEEDED = {"CAP_BPF": 39, "CAP_PERFMON": 38}
 _LEAST_KERNEL = (5, 19)
@@ -179,6 +181,6 @@ def _from_outside(request: Request, pids: list[int]) -> SampleSource:
     """Open a collector of sleeping threads that stops none of them."""
     from pyprof.collectors.ptrace.opening import by_stops
 
-    options = replace(request.options, flush_s=0.0, handover=FlushProtocol())
+    options = replace(request.options, rate_hz=_SLEEPER_HZ, flush_s=0.0, handover=FlushProtocol())
     asleep = replace(options, running=False, stop_sleepers=False, subprocesses=False)
     return by_stops(replace(request, options=asleep), tuple(pids))

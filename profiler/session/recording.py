@@ -318,7 +318,7 @@ class Recording:
         """Yield a profile of each interval, without gaps, until the recording has ended.
 
         The last profile is the one that stop() returns, unless it is empty. A window is longer if the caller requests
-        the next one late.
+        the next one late, or if the names of the one before it took longer to find than a window.
 
         Args:
             every: Length of a window in seconds.

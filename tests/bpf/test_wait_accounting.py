@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+import pyprof
 from tests.interpreters.pythons import EACH, PROGRAMS, Python
 from tests.live.support.recording import running
 from tests.perf.test_waits import Program, Waits, program, shares, started
+from tests.support import PROGRAMS as C_PROGRAMS
+from tests.support import build
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -120,3 +125,22 @@ def test_waits_of_python_have_its_functions(python: Python, tmp_path: Path) -> N
     for thread, names in PLACES.items():
         there = sum(seconds for stack, seconds in waits.seconds[thread].items() if has(stack, names))
         assert there > 0.8 * waits.passed, (thread, waits.seconds[thread])
+
+
+@pytest.mark.parametrize("mode", ["wall", "offcpu"])
+def test_each_window_has_all_sleepers_if_their_stacks_fill_many_batches(mode: str, tmp_path: Path) -> None:
+    """The stacks of forty threads do not fit into four batches."""
+    threads = 40
+    built = build(C_PROGRAMS / "c_deep_sleepers.c", tmp_path / "deep", "-O1", "-pthread")
+    with (
+        running(built, threads) as process,
+        pyprof.attach(process.pid, mode=mode, collector="bpf", stack_size=1 << 20) as recording,
+    ):
+        windows = [*itertools.islice(recording.windows(0.5), 2), recording.stop()]
+    for window in windows:
+        asleep_ns = Counter[int]()
+        for thread, length_ns in zip(window.thread.tolist(), window.values[:, -1].tolist(), strict=True):
+            asleep_ns[window.threads[thread].tid] += length_ns
+        assert len(asleep_ns) == threads + 1
+        assert min(asleep_ns.values()) == pytest.approx(window.duration_ns, rel=0.01)
+        assert max(asleep_ns.values()) <= window.duration_ns
