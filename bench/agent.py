@@ -35,7 +35,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.per_sample import descendants, used_s
-from pyprof.agent import own_cpu, reading
+from pyprof.agent import own_cpu, spool_query
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.errors import PyprofError
 from pyprof.model.walk import StackEnd
@@ -275,7 +275,7 @@ def take_turns(
 
 
 def print_spool(spool: Path, since_ns: int, window: int) -> None:
-    names = reading.segments(str(spool), TimeSpan(since_ns, time.time_ns() + 1))
+    names = spool_query.segments(str(spool), TimeSpan(since_ns, time.time_ns() + 1))
     ends: dict[str, list[int]] = {}
     for name in names:
         ends.setdefault(name.service, []).append(name.end_ns)
@@ -285,7 +285,7 @@ def print_spool(spool: Path, since_ns: int, window: int) -> None:
     print(f"spool: {len(ends)} services, {counts[0]} to {counts[-1]} windows each, {size / 1e6:.2f} MB")
     print(f"    longest time between two ends of windows of a service: {gap:.1f} s (windows are {window} s)")
     try:
-        profile = reading.profile_of(str(spool), names, "cpu", "all")
+        profile = spool_query.profile_of(str(spool), names, "cpu", "all")
     except PyprofError as error:
         print(f"    {error}")
         return

@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.agent import SOURCES
-from pyprof.agent import own_cpu, reading
-from pyprof.agent.segments import SegmentName
+from pyprof.agent import own_cpu, spool_query
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.model.functions import costs
 from pyprof.model.share_interval import sampling_basis
@@ -130,7 +130,7 @@ def busy_loops(count: int) -> Iterator[None]:
 def judge(host: BusyHost, spool: Path, since_ns: int, tally: Tally) -> None:
     """Compare each window that began after a time with the programs' clocks."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
-    names = reading.segments(str(spool), TimeSpan(since_ns, time.time_ns() + 1))
+    names = spool_query.segments(str(spool), TimeSpan(since_ns, time.time_ns() + 1))
     by_service: dict[str, list[SegmentName]] = {f"service-{service}": [] for service in range(SERVICES)}
     for name in names:
         by_service[name.service].append(name)
@@ -146,7 +146,7 @@ def judge(host: BusyHost, spool: Path, since_ns: int, tally: Tally) -> None:
 
 
 def judge_window(spool: Path, name: SegmentName, clocks: OwnClocks, ahead_ns: int, tally: Tally) -> None:
-    profile = reading.profile_of(str(spool), [name], "cpu", "all")
+    profile = spool_query.profile_of(str(spool), [name], "cpu", "all")
     start_ns = profile.start_ns - ahead_ns
     ran_ns = clocks.between(start_ns, start_ns + profile.duration_ns)
     total = profile.total

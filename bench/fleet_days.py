@@ -19,14 +19,14 @@ from pathlib import Path
 
 from bench.fleet import bodies
 from bench.segments import DIFFERENT, STACKS
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.records import replace
 from pyprof.server import query_api
-from pyprof.server.engine import Engine, address, opened
+from pyprof.server.database import Store
 from pyprof.server.queries import Asked, Questions
-from pyprof.server.rows import SegmentRows, rows_of
-from pyprof.server.stacks import StoredStackCache
-from pyprof.server.store import Store
+from pyprof.server.segment_rows import SegmentRows, rows_of
+from pyprof.server.sql_engine import Engine, address, opened
+from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.server.cluster import cluster
 
 TOGETHER = 1000

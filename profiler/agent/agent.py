@@ -10,26 +10,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyprof.agent.budget import BudgetKeeper
-from pyprof.agent.clock import ClockSteps, WindowClock
 from pyprof.agent.config import AgentConfig
+from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.control_socket import AskSocket
-from pyprof.agent.disk import locked
 from pyprof.agent.governor import CostBudget
+from pyprof.agent.group_recording import SampledGroup
 from pyprof.agent.health import Health
-from pyprof.agent.inventory import Caps
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.metrics import Gauge
 from pyprof.agent.notify import Notifier
 from pyprof.agent.on_demand import OnDemand, RecordedNow
 from pyprof.agent.paths import default_spool
-from pyprof.agent.peers import Peer
 from pyprof.agent.processes import LOOK_S, ProcessTable
 from pyprof.agent.push.pushers import Pushers
-from pyprof.agent.sampled_group import SampledGroup
-from pyprof.agent.settings import SamplingChoice, Values
-from pyprof.agent.splitting import labelled, segments
+from pyprof.agent.socket_peer import Peer
 from pyprof.agent.spool import Spool
+from pyprof.agent.spool_inventory import Caps
+from pyprof.agent.spool_io import locked
 from pyprof.agent.window_checkpoint import WindowPart, packed, restored
+from pyprof.agent.window_end_times import ClockSteps, WindowClock
+from pyprof.agent.window_split import labelled, segments
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile

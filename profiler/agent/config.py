@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from pyprof.agent.config_file import BadConfig, ConfigError, document
+from pyprof.agent.config_schema import CRITERIA, RULE, SETTINGS, SamplingChoice, Setting, Values, Wrong, checked
 from pyprof.agent.push.sink_types import COMMON, KINDS, PushTarget, wrong
 from pyprof.agent.rules import TargetRule, Template, criterion
-from pyprof.agent.settings import CRITERIA, RULE, SETTINGS, SamplingChoice, Setting, Values, Wrong, checked
 from pyprof.model.labels import MOST
 from pyprof.records import dataclass
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pyprof.agent.control_protocol import MOST_LINE, REFUSED, AskRefused, AskRequest, parse
-from pyprof.agent.peers import Peer, peer_of
+from pyprof.agent.socket_peer import Peer, peer_of
 from pyprof.errors import UsageError
 
 NAME = "agent.sock"

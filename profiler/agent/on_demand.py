@@ -2,7 +2,7 @@
 
 It is one more Recording of the service's processes, in addition to those of the windows, which continue unchanged. The
 client receives the windows of the last minutes, the unfinished window as it was when the recording began, and the
-recording. The client merges them (control_result.py), which costs the agent nothing.
+recording. The client merges them (on_demand_merge.py), which costs the agent nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.control_protocol import ASKED, KEPT, AskRefused, AskRequest
 from pyprof.agent.control_socket import Asker
+from pyprof.agent.group_recording import FLUSH_S, IS_CONFINED, SampledGroup
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.processes import ProcessTable
-from pyprof.agent.sampled_group import FLUSH_S, IS_CONFINED, SampledGroup
-from pyprof.agent.selecting import selected
-from pyprof.agent.settings import SamplingChoice, Values
-from pyprof.agent.splitting import labelled
+from pyprof.agent.rule_selection import selected
+from pyprof.agent.window_split import labelled
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import ExportOptions
 from pyprof.flush_protocol import Stride

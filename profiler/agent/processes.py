@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pyprof.agent.config_schema import SamplingChoice
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, TargetRule, judge, user_name
-from pyprof.agent.settings import SamplingChoice
 from pyprof.collectors.linux import procfs
 from pyprof.errors import FormatError
 from pyprof.model.labels import Labels

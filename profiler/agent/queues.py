@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from pyprof.agent.disk import Disk
-from pyprof.agent.segments import SegmentName
-from pyprof.agent.settings import SINK_NAME
+from pyprof.agent.config_schema import SINK_NAME
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import QUEUE
+from pyprof.agent.spool_io import Disk
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 
-from pyprof.agent.settings import SamplingChoice, Wrong
+from pyprof.agent.config_schema import SamplingChoice, Wrong
 from pyprof.model.labels import LONGEST, Labels
 from pyprof.records import dataclass
 

@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from pyprof.agent.disk import Disk
-from pyprof.agent.inventory import Caps, Excess, Inventory
 from pyprof.agent.last_minutes import NOT_KEPT
-from pyprof.agent.segments import SegmentName, is_day, is_part
+from pyprof.agent.segment_names import SegmentName, is_day, is_part
+from pyprof.agent.spool_inventory import Caps, Excess, Inventory
+from pyprof.agent.spool_io import Disk
 from pyprof.diagnostics import Diagnostics
 from pyprof.records import dataclass
 

@@ -16,8 +16,8 @@ from pyprof.agent.exact_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessTime
 from pyprof.agent.processes import ProcessLabels
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
-from pyprof.agent.splitting import labelled, segments
 from pyprof.agent.spool import SpoolSegment
+from pyprof.agent.window_split import labelled, segments
 from pyprof.model.merge import merge
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from pyprof.agent.control_protocol import ASKED, KEPT, RECORDING, AskAnswer, AskRequest, answers
-from pyprof.agent.control_result import joined
 from pyprof.agent.control_socket import NAME, address, folder_of
+from pyprof.agent.on_demand_merge import joined
 from pyprof.cli.arguments import chosen_format
 from pyprof.cli.interrupts import listen
 from pyprof.cli.output import Names, check_writable, write

@@ -125,16 +125,16 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
 
 
 def _read(span: TimeSpan, words: str, arguments: argparse.Namespace) -> Profile:
-    from pyprof.agent import reading
+    from pyprof.agent import spool_query
 
-    names = reading.segments(arguments.spool, span, arguments.service)
+    names = spool_query.segments(arguments.spool, span, arguments.service)
     if not names:
-        known = reading.services(arguments.spool)
+        known = spool_query.services(arguments.spool)
         about = f"the services are {', '.join(known[:8])}{', …' if len(known) > 8 else ''}" if known else "pyprof agent"
         raise PyprofError(f"{arguments.spool} has no segment of this, {words}", about)
     services = list(dict.fromkeys(name.service for name in names))
     title = f"{', '.join(services[:3])}{', …' if len(services) > 3 else ''}, {words}"
-    whole = reading.profile_of(arguments.spool, names, arguments.mode, title, arguments.diff is not None)
+    whole = spool_query.profile_of(arguments.spool, names, arguments.mode, title, arguments.diff is not None)
     profile = chosen(whole, arguments)
     if len(whole.stack) and not len(profile.stack):
         raise PyprofError(f"none of the {len(whole.stack):,} samples fits", "without --thread, --function, …")
@@ -151,7 +151,7 @@ def _table(profile: Profile, arguments: argparse.Namespace) -> Iterator[str]:
     if arguments.by is None:
         yield from top(profile, width, arguments.rows)
         return
-    from pyprof.agent.groups import parts
+    from pyprof.agent.label_groups import parts
 
     yield heading(profile, profile.total)
     yield ""
@@ -162,7 +162,7 @@ def _table(profile: Profile, arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _write(profile: Profile, exporter: Exporter, arguments: argparse.Namespace) -> None:
-    from pyprof.agent.groups import rooted
+    from pyprof.agent.label_groups import rooted
     from pyprof.cli.output import check_writable, write
     from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions

@@ -60,13 +60,13 @@ def _unit(config: str | None, data: str) -> str:
     """
     import os
 
-    from pyprof.server import unit
+    from pyprof.server import systemd_unit
     from pyprof.server.config import ServerConfig
 
     command = [sys.executable, "-m", "pyprof", "server", "--log", "json", "--data", data]
     command += ["--config", os.path.abspath(config)] if config else []
     try:
-        return unit.text(command, [data] if data != ServerConfig().data else [])
+        return systemd_unit.text(command, [data] if data != ServerConfig().data else [])
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.agent.config_file import BadConfig
     from pyprof.agent.log import Log
     from pyprof.records import replace
-    from pyprof.server import config, serving, tables
+    from pyprof.server import config, lifecycle, migrations
 
     if arguments.print_config:
         print(config.printed(), end="")
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         line(f"{arguments.config or 'the defaults'}: no error")
         return 0
     if arguments.print_sql:
-        print(tables.printed(found.days), end="")
+        print(migrations.printed(found.days), end="")
         return 0
     data = os.path.abspath(arguments.data) if arguments.data else found.data
     if arguments.print_unit:
@@ -104,10 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
     prefix = "" if arguments.log == "json" else "pyprof server: "
     log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
     if arguments.rebuild:
-        count = serving.rebuild(found, log)
+        count = lifecycle.rebuild(found, log)
         line(f"{count:,} segments of {found.data} are in the database")
     else:
         from pyprof.cli.interrupts import EndBySignals, listen
 
-        serving.serve(found, log, lambda end: listen(EndBySignals(end, lambda: os._exit(1), _MOST_S)))
+        lifecycle.serve(found, log, lambda end: listen(EndBySignals(end, lambda: os._exit(1), _MOST_S)))
     return 0

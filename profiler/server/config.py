@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyprof.agent.config_file import BadConfig, ConfigError, document, read
+from pyprof.agent.config_schema import Setting, Wrong, checked
 from pyprof.agent.push.responses import NotSent
 from pyprof.agent.push.secrets import secret
-from pyprof.agent.settings import Setting, Wrong, checked
 from pyprof.errors import UsageError
 from pyprof.records import dataclass, replace
-from pyprof.server.access import READ, WRITE, Tenant
-from pyprof.server.engine import PASSWORD_VARIABLE, StoreAddress, address
+from pyprof.server.authorization import READ, WRITE, Tenant
+from pyprof.server.sql_engine import PASSWORD_VARIABLE, StoreAddress, address
 
 _MOST_TENANTS = 1000
 _LEAST_TOKEN = 16

@@ -9,23 +9,23 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import unquote
 
-from pyprof.agent.segments import SegmentName, day_of, folder_of
+from pyprof.agent.segment_names import SegmentName, day_of, folder_of
 from pyprof.errors import FormatError
 from pyprof.exporters.utf8 import dump_json
 from pyprof.importers.builder import WorkLimit, WorkLimitExceeded
 from pyprof.records import replace
 from pyprof.server import ingest_process
-from pyprof.server.access import WRITE, Access, Refused
+from pyprof.server.authorization import WRITE, Access, Refused
 from pyprof.server.body_rate_limit import Receive, Scope, Send
 from pyprof.server.config import ServerConfig
-from pyprof.server.files import DiskFull
+from pyprof.server.foreign_receivers import ForeignPush
 from pyprof.server.health import DISK_FULL
 from pyprof.server.ingest_pool import ELSEWHERE, LARGE, MOST_HELD, TakingThreads, size_of
 from pyprof.server.ingest_process import LargeBodies
-from pyprof.server.receiving import ForeignPush
-from pyprof.server.rows import SegmentRows, rows_of
+from pyprof.server.lifecycle import ServerParts
+from pyprof.server.segment_files import DiskFull
+from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.series_limit import SeriesLimit
-from pyprof.server.serving import ServerParts
 
 MOST_INFLATED = 1 << 27
 """Maximum inflated size of a request in bytes."""

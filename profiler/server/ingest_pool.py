@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pyprof.importers import pprof
 from pyprof.importers.builder import WorkLimit, WorkLimitExceeded
-from pyprof.server.access import Refused
+from pyprof.server.authorization import Refused
 
 SMALL = WorkLimit(samples=4_000, threads=1_000, unknown=100, calls=10_000, frames=100)
 MIDDLE = WorkLimit(samples=30_000, threads=2_000, unknown=100, calls=10_000, frames=100)

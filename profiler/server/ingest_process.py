@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.errors import FormatError, PyprofError
+from pyprof.server.foreign_receivers import ForeignPush
 from pyprof.server.frame_cache import FramesOfTenants
-from pyprof.server.receiving import ForeignPush
-from pyprof.server.rows import SegmentRows, rows_of
-from pyprof.server.stacks import StoredStackCache
+from pyprof.server.segment_rows import SegmentRows, rows_of
+from pyprof.server.stack_digest_cache import StoredStackCache
 
 _READER = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "

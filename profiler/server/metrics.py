@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from pyprof.agent.metrics import MetricKind
-from pyprof.server.access import STATUS
+from pyprof.server.authorization import STATUS
 from pyprof.server.health import FAILURES
 
 PREFIX = "pyprof_server_"

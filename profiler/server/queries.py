@@ -16,12 +16,12 @@ from pyprof.model.profile import Profile, ValueType
 from pyprof.model.reasons import said
 from pyprof.model.share_interval import SamplingBasis
 from pyprof.records import dataclass, field
-from pyprof.server.access import Refused
-from pyprof.server.engine import Engine, StoreError, literal
-from pyprof.server.merged import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
+from pyprof.server.authorization import Refused
+from pyprof.server.merged_profile import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
 from pyprof.server.rollup_plan import HOUR, CountedRows, Rollup, above, cover
-from pyprof.server.rows import HOUR_NS, hour_of
-from pyprof.server.selection import Question
+from pyprof.server.sample_selection import Question
+from pyprof.server.segment_rows import HOUR_NS, hour_of
+from pyprof.server.sql_engine import Engine, StoreError, literal
 from pyprof.server.symbol_files import SymbolFiles
 
 MOST_STACKS = 50_000

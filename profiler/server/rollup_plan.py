@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pyprof.records import dataclass
-from pyprof.server.rows import HOUR_NS
-from pyprof.server.selection import Question
-from pyprof.server.tables import Dialect
+from pyprof.server.migrations import Dialect
+from pyprof.server.sample_selection import Question
+from pyprof.server.segment_rows import HOUR_NS
 
 HOUR = f"intDiv(end_ns - 1, {HOUR_NS})"
 """SQL expression for the hour of a window."""

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Mapping
 
 from pyprof.records import dataclass
-from pyprof.server.engine import Engine, StoreError, literal
 from pyprof.server.rollup_plan import HOUR, above
-from pyprof.server.rows import HOUR_NS
+from pyprof.server.segment_rows import HOUR_NS
+from pyprof.server.sql_engine import Engine, StoreError, literal
 
 _LATE = 1.1
 _LATENESS_NS = 600 * 10**9

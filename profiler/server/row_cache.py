@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from pyprof.model.labels import Labels
 from pyprof.records import dataclass, field
-from pyprof.server.blocks import SeriesKey, StacksOfDay
-from pyprof.server.rows import SegmentRows
-from pyprof.server.stacks import StoredStackCache
+from pyprof.server.segment_rows import SegmentRows
+from pyprof.server.stack_digest_cache import StoredStackCache
+from pyprof.server.table_blocks import SeriesKey, StacksOfDay
 
 _MOST_SERIES = 200_000
 """Maximum number of series of a day."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from pyprof.server.access import Refused
-from pyprof.server.engine import StoreError
-from pyprof.server.store import Store
+from pyprof.server.authorization import Refused
+from pyprof.server.database import Store
+from pyprof.server.sql_engine import StoreError
 
 MOST_OF_SEGMENT = 1000
 _MOST_DAYS = 64

@@ -13,8 +13,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from pyprof.agent.disk import Disk
-from pyprof.agent.segments import PART
+from pyprof.agent.segment_names import PART
+from pyprof.agent.spool_io import Disk
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.importers.pprof import inflate
@@ -23,9 +23,9 @@ from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.file_access import is_build_id
 from pyprof.objfile.source import BytesSource, open_regular
 from pyprof.records import replace
-from pyprof.server.access import Refused
-from pyprof.server.files import FULL
-from pyprof.server.rows import is_bare
+from pyprof.server.authorization import Refused
+from pyprof.server.segment_files import FULL
+from pyprof.server.segment_rows import is_bare
 from pyprof.symbolize.breakpad import SymbolFileNames
 
 _MOST_TEXT = 1 << 27

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pyprof.agent.disk import Disk, Found
+from pyprof.agent.spool_io import Disk, Found
 
 
 class Crash(BaseException):

@@ -6,9 +6,9 @@ import io
 from itertools import cycle
 from pathlib import Path
 
-from pyprof.agent.inventory import Caps
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import Spool, SpoolSegment
+from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from pyprof.agent import reading
+from pyprof.agent import spool_query
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.recording.reader import load_recording
 from pyprof.session.worker.idle_priority import may_come_back
@@ -95,8 +95,8 @@ def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_
     note = re.compile(b"and one of (2|4|8|16|32|64) processes")
     left_out = [each for each in spool.rglob("*.pb.gz") if note.search(gzip.decompress(each.read_bytes()))]
     span = TimeSpan(0, time.time_ns())
-    names = [name for name in reading.segments(str(spool), span) if spool / name.path in left_out]
-    profile = reading.profile_of(str(spool), names, "cpu", "all")
+    names = [name for name in spool_query.segments(str(spool), span) if spool / name.path in left_out]
+    profile = spool_query.profile_of(str(spool), names, "cpu", "all")
     ran = {thread.pid for thread in profile.threads if profile.filter(pid=thread.pid).total}
     assert ran == {each.pid for each in targets}
 
@@ -138,8 +138,8 @@ def test_window_of_a_killed_agent_has_exact_sums_until_its_last_checkpoint(tmp_p
             for each in (agent, target):
                 each.kill()
                 each.wait()
-    names = reading.segments(str(spool), TimeSpan(0, time.time_ns() + 1))
-    profile = reading.profile_of(str(spool), [name for name in names if spool / name.path in found], "cpu", "all")
+    names = spool_query.segments(str(spool), TimeSpan(0, time.time_ns() + 1))
+    profile = spool_query.profile_of(str(spool), [name for name in names if spool / name.path in found], "cpu", "all")
     ahead_ns = time.time_ns() - time.monotonic_ns()
     times = np.frombuffer(clock.read_bytes(), np.int64).reshape(-1, 2)
     start_ns = profile.start_ns - ahead_ns

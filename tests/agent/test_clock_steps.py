@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import reading
-from pyprof.agent.clock import ClockSteps
+from pyprof.agent import spool_query
 from pyprof.agent.time_parsing import TimeSpan
+from pyprof.agent.window_end_times import ClockSteps
 from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY
 from tests.support import missing
@@ -59,9 +59,9 @@ def wait_for_windows(log: Path, agent: subprocess.Popen[bytes], more: int) -> No
 
 def recorded(spool: Path) -> list[tuple[int, int]]:
     """Return start and length of each window in nanoseconds, in the order in which they were written."""
-    names = reading.segments(str(spool), TimeSpan(0, 1 << 62))
+    names = spool_query.segments(str(spool), TimeSpan(0, 1 << 62))
     ordered = sorted(names, key=lambda name: (spool / name.path).stat().st_mtime_ns)
-    profiles = [reading.profile_of(str(spool), [name], "cpu", "all") for name in ordered]
+    profiles = [spool_query.profile_of(str(spool), [name], "cpu", "all") for name in ordered]
     return [(profile.start_ns, profile.duration_ns) for profile in profiles]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from pyprof.agent.config import parse, printed, without_file
 from pyprof.agent.config_file import BadConfig
+from pyprof.agent.config_schema import SETTINGS, SamplingChoice, Values
 from pyprof.agent.rules import Template, judge
-from pyprof.agent.settings import SETTINGS, SamplingChoice, Values
 
 WRONG = """\
 [spool]

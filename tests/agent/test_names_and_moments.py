@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.agent.clock import WindowClock
-from pyprof.agent.segments import SegmentName, folder_of
+from pyprof.agent.segment_names import SegmentName, folder_of
 from pyprof.agent.time_parsing import TimeSpan, moment, span
+from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import UsageError
 
 NOW = datetime.datetime(2026, 11, 23, 15, 30)

@@ -14,11 +14,11 @@ import pytest
 
 from pyprof.agent import processes
 from pyprof.agent.config import parse
+from pyprof.agent.config_schema import SamplingChoice
 from pyprof.agent.own_cpu import OwnCpu
 from pyprof.agent.processes import Facts, ProcessTable, Seen
+from pyprof.agent.rule_selection import RuleSelection
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, judge
-from pyprof.agent.selecting import RuleSelection
-from pyprof.agent.settings import SamplingChoice
 from pyprof.collectors.linux import procfs
 from pyprof.records import replace
 from tests.chance import most

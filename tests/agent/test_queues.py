@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.inventory import Caps
 from pyprof.agent.queues import forget, queues
 from pyprof.agent.spool import Spool
+from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from tests.agent.filled import MINUTE_NS, segment

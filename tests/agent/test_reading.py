@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.agent.groups import parts, rooted
-from pyprof.agent.reading import profile_of, segments, services
+from pyprof.agent.label_groups import parts, rooted
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
-from pyprof.agent.splitting import labelled
-from pyprof.agent.splitting import segments as split
-from pyprof.agent.status import state
+from pyprof.agent.spool_query import profile_of, segments, services
+from pyprof.agent.spool_status import state
 from pyprof.agent.time_parsing import TimeSpan
+from pyprof.agent.window_split import labelled
+from pyprof.agent.window_split import segments as split
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, PyprofError
 from pyprof.importers import evidence

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from pyprof.agent.clock import WindowClock
 from pyprof.agent.config import parse
+from pyprof.agent.group_recording import SampledGroup
 from pyprof.agent.processes import ProcessTable
-from pyprof.agent.sampled_group import SampledGroup
+from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import AccessDenied
 from pyprof.flush_protocol import Stride
 from pyprof.session import opening

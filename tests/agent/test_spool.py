@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent import spool as spool_module
-from pyprof.agent.disk import Disk, locked
-from pyprof.agent.inventory import Caps
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import LARGE, MANY, OLD, REFUSED, SO_FAR, STRANGE, Restore, Spool, SpoolSegment
+from pyprof.agent.spool_inventory import Caps
+from pyprof.agent.spool_io import Disk, locked
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import OutputError
 

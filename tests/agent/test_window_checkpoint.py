@@ -15,8 +15,8 @@ import pytest
 from pyprof.agent.process_clocks import ProcessTime
 from pyprof.agent.processes import ProcessLabels
 from pyprof.agent.rules import RuleVerdict
-from pyprof.agent.splitting import labelled, segments
 from pyprof.agent.window_checkpoint import WindowPart, packed, restored
+from pyprof.agent.window_split import labelled, segments
 from pyprof.importers import pprof
 from pyprof.model.filter import selected
 from pyprof.model.keys import ProcessKey

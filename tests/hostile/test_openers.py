@@ -43,7 +43,7 @@ ALLOWED = {
     ("profiler/objfile/breakpad/symbol_text.py", "lzma.LZMAFile"): "a stream that is open",
     ("profiler/server/query_api.py", "open"): "a file that was just made in a folder of its own",
     ("profiler/cli/demo_fleet.py", "open"): "a descriptor that was just made, in a folder of its own",
-    ("profiler/server/app.py", ".read_bytes"): "the page's own files",
+    ("profiler/server/http_app.py", ".read_bytes"): "the page's own files",
     ("profiler/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
     ("profiler/agent/push/pusher.py", "open"): "a segment of the spool, where nobody else gives names",
     ("collectors/replay/collector.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",

@@ -13,19 +13,19 @@ from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.records import replace
-from pyprof.server import blocks, query_api, tables
-from pyprof.server import engine as engine_of
-from pyprof.server.access import Refused
-from pyprof.server.engine import Engine, StoreError, address, literal, migrate, opened
-from pyprof.server.native_format import Block
+from pyprof.server import migrations, query_api, table_blocks
+from pyprof.server import sql_engine as engine_of
+from pyprof.server.authorization import Refused
+from pyprof.server.clickhouse_native import Block
+from pyprof.server.database import Store
+from pyprof.server.migrations import Dialect
 from pyprof.server.queries import Asked
-from pyprof.server.rows import HOUR_NS, SegmentRows, rows_of
-from pyprof.server.selection import selection
-from pyprof.server.stacks import StoredStackCache
-from pyprof.server.store import Store
-from pyprof.server.tables import Dialect
+from pyprof.server.sample_selection import selection
+from pyprof.server.segment_rows import HOUR_NS, SegmentRows, rows_of
+from pyprof.server.sql_engine import Engine, StoreError, address, literal, migrate, opened
+from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.agent.filled import MINUTE_NS
 from tests.server.serving import windows
 
@@ -107,9 +107,9 @@ def refusal(store: Store) -> str:
 
 def opened_as(version: int, url: str) -> Engine:
     """Open the store as a server with this number of migrations does."""
-    made = tables.migrations()[:version]
+    made = migrations.migrations()[:version]
     sql = " ".join(text for each in made for text in each.statements(Dialect()))
-    names = tuple(name for name in tables.NAMES if f"EXISTS {name} " in sql)
+    names = tuple(name for name in migrations.NAMES if f"EXISTS {name} " in sql)
     with patch.object(engine_of, "migrations", lambda: made), patch.object(engine_of, "NAMES", names):
         return opened(address(url), 100)
 
@@ -127,11 +127,11 @@ def insert_as_before(engine: Engine, segments: list[SegmentRows]) -> None:
         for number, labels in each.labels.items()
     }
     parts = {
-        "stacks": [blocks.stacks(stacks.values())],
-        "series": [blocks.series(series)],
-        "samples": [blocks.samples(segments, batches), blocks.samples(segments[:3], failed[:3])],
-        "builds": [blocks.builds(segments, batches)],
-        "windows": [blocks.windows(segments, batches)],
+        "stacks": [table_blocks.stacks(stacks.values())],
+        "series": [table_blocks.series(series)],
+        "samples": [table_blocks.samples(segments, batches), table_blocks.samples(segments[:3], failed[:3])],
+        "builds": [table_blocks.builds(segments, batches)],
+        "windows": [table_blocks.windows(segments, batches)],
     }
     for table, made in parts.items():
         for block in made:
@@ -201,7 +201,7 @@ def main(url: str, version: int) -> None:
     if not old:
         store.insert(segments)
     failed = engine.dialect.read("window_samples")
-    engine.insert(failed, blocks.samples(segments[:2], [5000, 6000]))  # rows of an insert that was killed
+    engine.insert(failed, table_blocks.samples(segments[:2], [5000, 6000]))  # rows of an insert that was killed
 
     def count() -> None:
         counts.append([int(engine.rows(f"SELECT count() FROM {engine.dialect.read(table)}")[0][0]) for table in TABLES])

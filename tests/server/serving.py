@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import SpoolSegment
 from pyprof.model.profile import Profile
 from pyprof.records import replace

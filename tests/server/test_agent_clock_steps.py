@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.agent import reading
-from pyprof.agent.segments import SegmentName
+from pyprof.agent import spool_query
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import SpoolSegment
 from pyprof.agent.time_parsing import TimeSpan
 from tests.agent.test_clock_steps import CONFIG, HOUR_NS, library, lines, wait_for_windows
@@ -94,9 +94,9 @@ def test_server_has_each_second_once_when_the_agents_clock_is_set_by_an_hour(tmp
     steps = [line["seconds"] for line in lines(log) if line["event"] == "clock was set"]
     assert [round(float(str(step)) / 3600) for step in steps] == [1, -1, -1], "each step is one line"
     root = str(data / "segments" / "default")
-    names = reading.segments(root, TimeSpan(0, 1 << 62))
+    names = spool_query.segments(root, TimeSpan(0, 1 << 62))
     assert {name.path for name in names} == {str(each.relative_to(spool)) for each in written}
-    windows = [reading.profile_of(root, [name], "cpu", "all") for name in names]
+    windows = [spool_query.profile_of(root, [name], "cpu", "all") for name in names]
     real = sorted(real_span(profile.start_ns, profile.duration_ns) for profile in windows)
     gaps = [later - end for (_, end), (later, _) in pairwise(real)]
     assert all(abs(gap) < 20_000_000 for gap in gaps), gaps

@@ -8,12 +8,12 @@ from queue import SimpleQueue
 import pytest
 from starlette.requests import Request
 
-from pyprof.server.access import Access, Refused
-from pyprof.server.app import FleetServer
-from pyprof.server.engine import ChdbEngine, StoreError
+from pyprof.server.authorization import Access, Refused
+from pyprof.server.database import Store
+from pyprof.server.http_app import FleetServer
 from pyprof.server.queries import Asked, GivenUp
-from pyprof.server.selection import selection
-from pyprof.server.store import Store
+from pyprof.server.sample_selection import selection
+from pyprof.server.sql_engine import ChdbEngine, StoreError
 from tests.server.test_rollups import Told
 
 pytestmark = pytest.mark.system

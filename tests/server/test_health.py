@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.server.access import STATUS
-from pyprof.server.engine import StoreError
+from pyprof.server.authorization import STATUS
 from pyprof.server.health import DISK_FULL, FAILURES, STORE_FAILED, ServerHealth
 from pyprof.server.refusal_log import INTERVAL_S, UNLOGGED, RefusalLog
+from pyprof.server.sql_engine import StoreError
 from tests.server.serving import served, windows
 from tests.small_disk import only_root, small_disk
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.errors import FormatError
 from pyprof.exporters.base import ExportOptions
 from pyprof.importers.builder import About, Builder, function_frame
@@ -15,11 +15,11 @@ from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
 from pyprof.records import replace
-from pyprof.server import blocks, rows
-from pyprof.server.frames import frame_of, text_of
+from pyprof.server import segment_rows, table_blocks
+from pyprof.server.frame_text import frame_of, text_of
 from pyprof.server.row_cache import StoredRowCache
-from pyprof.server.rows import SegmentRows, rows_of
-from pyprof.server.stacks import StoredStackCache
+from pyprof.server.segment_rows import SegmentRows, rows_of
+from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.exporters.support import export
 
 pytestmark = pytest.mark.system
@@ -59,7 +59,7 @@ def calls(*names: str) -> list[Frame]:
 def test_stacks_of_more_calls_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = profile([calls("main", *"f" * depth) for depth in range(1, 20)])
     read(found)
-    monkeypatch.setattr(rows, "_MOST_CALLS", 100)
+    monkeypatch.setattr(segment_rows, "_MOST_CALLS", 100)
     with pytest.raises(FormatError, match="more than 100 calls"):
         read(found)
 
@@ -67,13 +67,13 @@ def test_stacks_of_more_calls_than_there_is_room_for_are_refused(monkeypatch: py
 def test_names_that_each_stack_repeats_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = profile([calls("x" * 1000, f"f{at}") for at in range(20)])
     read(found)
-    monkeypatch.setattr(rows, "_MOST_LETTERS", 40_000)
+    monkeypatch.setattr(segment_rows, "_MOST_LETTERS", 40_000)
     with pytest.raises(FormatError, match="40,000 letters"):
         read(found)
 
 
 def test_files_that_each_stack_names_count_as_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_MOST_LETTERS", 20_000)
+    monkeypatch.setattr(segment_rows, "_MOST_LETTERS", 20_000)
     builder = Builder()
     for at in range(10):
         module = builder.add_module(ModuleInfo(f"/{at}{'x' * 1000}", "", at << 20, (at + 1) << 20, 0, False, False))
@@ -114,15 +114,15 @@ def test_stacks_go_to_the_database_in_pieces_that_have_room(monkeypatch: pytest.
     book = StoredStackCache()
     segments = [read(profile([calls(f"{part}{at}") for at in range(40)]), book) for part in "ab"]
     lacking = StoredRowCache().lacking_stacks(segments)
-    (whole,) = blocks.pieces(lacking)
+    (whole,) = table_blocks.pieces(lacking)
     assert whole[0][3].tolist() == lacking[0][3].tolist()
-    monkeypatch.setattr(blocks, "_LETTERS", 1000)
-    pieces = list(blocks.pieces(lacking))
+    monkeypatch.setattr(table_blocks, "_LETTERS", 1000)
+    pieces = list(table_blocks.pieces(lacking))
     sent = [row for piece in pieces for *_, row in piece]
     assert sorted(np.concatenate(sent).tolist()) == lacking[0][3].tolist()
     assert len(pieces) > 2
     assert max(int(book.letters[row].sum()) for row in sent) < 1100
-    assert sum(blocks.stacks(piece).rows for piece in pieces) == 80
+    assert sum(table_blocks.stacks(piece).rows for piece in pieces) == 80
 
 
 def test_files_of_a_book_count_as_what_it_holds() -> None:

@@ -25,14 +25,14 @@ from pyprof.importers import pprof
 from pyprof.importers.builder import About, Builder, function_frame
 from pyprof.model.profile import ThreadInfo, ValueType
 from pyprof.server import header_timeout, ingest_process
-from pyprof.server.access import Refused
+from pyprof.server.authorization import Refused
 from pyprof.server.body_rate_limit import App, Receive, Scope, Send
-from pyprof.server.engine import StoreError
+from pyprof.server.database import Store
 from pyprof.server.ingest import answer
 from pyprof.server.ingest_pool import ELSEWHERE
 from pyprof.server.ingest_process import LargeBodies
 from pyprof.server.series_limit import MOST_OF_SEGMENT, SeriesLimit
-from pyprof.server.store import Store
+from pyprof.server.sql_engine import StoreError
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
 

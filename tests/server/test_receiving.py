@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.exporters.protobuf import encode_data
 from pyprof.records import replace
-from pyprof.server.receiving import ForeignPush
+from pyprof.server.foreign_receivers import ForeignPush
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.server.serving import Served, served

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.server.engine import StoreError
-from pyprof.server.files import SegmentFiles
-from pyprof.server.index import Indexer, Retention
-from pyprof.server.native_format import Block
+from pyprof.server.clickhouse_native import Block
+from pyprof.server.database import Store
+from pyprof.server.indexer import Indexer, Retention
+from pyprof.server.migrations import Dialect
 from pyprof.server.rollup_plan import LEAST_NS, Rollup, cover
 from pyprof.server.rollups import Hours, WindowsOfHour
-from pyprof.server.rows import HOUR_NS, hour_of
-from pyprof.server.selection import Question
-from pyprof.server.stacks import StackBooks
-from pyprof.server.store import Store
-from pyprof.server.tables import Dialect
+from pyprof.server.sample_selection import Question
+from pyprof.server.segment_files import SegmentFiles
+from pyprof.server.segment_rows import HOUR_NS, hour_of
+from pyprof.server.sql_engine import StoreError
+from pyprof.server.stack_digest_cache import StackBooks
 
 pytestmark = pytest.mark.system
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.protobuf import encode_data, encode_number
 from pyprof.importers.builder import About, Builder, WorkLimit, WorkLimitExceeded, function_frame
@@ -18,14 +18,14 @@ from pyprof.importers.pprof import _Reader
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
 from pyprof.records import replace
-from pyprof.server.engine import StoreError
-from pyprof.server.files import SegmentFiles
-from pyprof.server.index import Indexer, Retention
-from pyprof.server.native_format import Block
-from pyprof.server.rows import SegmentRows, rows_of
-from pyprof.server.stacks import StackBooks, StoredStackCache
-from pyprof.server.store import Store
-from pyprof.server.tables import Dialect
+from pyprof.server.clickhouse_native import Block
+from pyprof.server.database import Store
+from pyprof.server.indexer import Indexer, Retention
+from pyprof.server.migrations import Dialect
+from pyprof.server.segment_files import SegmentFiles
+from pyprof.server.segment_rows import SegmentRows, rows_of
+from pyprof.server.sql_engine import StoreError
+from pyprof.server.stack_digest_cache import StackBooks, StoredStackCache
 from tests.agent.filled import marked
 from tests.agent.test_known_stacks import window
 from tests.exporters.support import export

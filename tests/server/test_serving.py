@@ -25,7 +25,7 @@ from pyprof.importers import pprof
 from pyprof.model.functions import costs
 from pyprof.model.reason_requests import REQUESTS
 from pyprof.records import replace
-from pyprof.server.access import STATUS
+from pyprof.server.authorization import STATUS
 from tests import warm
 from tests.agent.filled import marked
 from tests.server.serving import Served, name_of, served, windows

@@ -21,9 +21,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyprof.agent import own_cpu, reading
+from pyprof.agent import own_cpu, spool_query
 from pyprof.agent.control_socket import NAME
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.errors import PyprofError
@@ -130,7 +130,7 @@ def targets(word: str, churning: bool) -> list[subprocess.Popen[bytes]]:
 
 
 def segments(spool: Path) -> list[SegmentName]:
-    return reading.segments(str(spool), TimeSpan(0, time.time_ns() + 10**18))
+    return spool_query.segments(str(spool), TimeSpan(0, time.time_ns() + 10**18))
 
 
 def kill_agents(
@@ -166,7 +166,7 @@ def kill_agents(
     ends = [name.end_ns for name in names]
     for name in names:
         try:
-            reading.profile_of(str(spool), [name], "cpu", "x")
+            spool_query.profile_of(str(spool), [name], "cpu", "x")
         except PyprofError as error:
             wrong.append(f"{name.path}: {error}")
     if len(names) < _SERVICES * len(moments):

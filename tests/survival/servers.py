@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import SpoolSegment
 from tests.agent.filled import marked, segment
 from tests.server.serving import Client, Served, served

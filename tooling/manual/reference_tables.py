@@ -18,7 +18,7 @@ from pyprof.model.reason_requests import ASKS, REQUESTS
 from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PROBLEMS
 from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS
 from pyprof.recording.schema import parse_tables
-from pyprof.server.access import STATUS
+from pyprof.server.authorization import STATUS
 
 PLACE = re.compile(r"^<!-- table: (\w+) -->$", re.MULTILINE)
 """The line of a page that a table replaces, and the name of the table."""

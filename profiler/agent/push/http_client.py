@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 import orjson
 
-from pyprof.agent.push.bounded_answer import BoundedAnswer
+from pyprof.agent.push.bounded_response import BoundedAnswer
 from pyprof.agent.push.responses import NO_REASON, NotSent, StatedReason, judge_http
 from pyprof.agent.push.secrets import Credentials
 from pyprof.objfile.breakpad.symbol_server import RequestDeadline, build_opener

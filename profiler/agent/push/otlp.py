@@ -9,8 +9,8 @@ from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
 from pyprof.agent.push.progress import SegmentProgress
 from pyprof.agent.push.responses import NotSent
-from pyprof.agent.push.series import cut, read
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.push.segment_to_pprof import cut, read
+from pyprof.agent.segment_names import SegmentName
 from pyprof.exporters import otlp
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile

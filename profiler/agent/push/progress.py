@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 
 Some = TypeVar("Some")
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 
 from pyprof.agent.push.responses import LATER, REFUSED, NotSent, RefusedForGood
 from pyprof.agent.push.sink import SegmentSink
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import QUEUE, Spool
 from pyprof.diagnostics import Diagnostics
 

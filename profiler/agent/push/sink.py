@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 
 
 class SegmentSink(Protocol):

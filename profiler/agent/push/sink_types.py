@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from pyprof.agent.settings import Setting
+from pyprof.agent.config_schema import Setting
 from pyprof.errors import UsageError
 from pyprof.records import dataclass, field
 
@@ -113,7 +113,7 @@ def _endpoint(values: dict[str, Any]) -> Endpoint:
 
 
 def _pyprof(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.agent.push.server import ServerSink
+    from pyprof.agent.push.pyprof_server import ServerSink
 
     return ServerSink(_endpoint(values))
 
@@ -126,7 +126,7 @@ def _pyroscope(values: dict[str, Any]) -> SegmentSink:
 
 def _otlp(values: dict[str, Any]) -> SegmentSink:
     from pyprof.agent.push import otlp
-    from pyprof.agent.push.rpc import GrpcCall
+    from pyprof.agent.push.grpc_call import GrpcCall
 
     endpoint = _endpoint(values)
     grpc = values.get("protocol") == "grpc"
@@ -135,7 +135,7 @@ def _otlp(values: dict[str, Any]) -> SegmentSink:
 
 def _parca(values: dict[str, Any]) -> SegmentSink:
     from pyprof.agent.push import parca
-    from pyprof.agent.push.rpc import GrpcCall
+    from pyprof.agent.push.grpc_call import GrpcCall
 
     endpoint = _endpoint(values)
     grpc = values.get("protocol") == "grpc"
@@ -143,13 +143,13 @@ def _parca(values: dict[str, Any]) -> SegmentSink:
 
 
 def _folder(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.agent.push.folder import FolderSink
+    from pyprof.agent.push.directory_sink import FolderSink
 
     return FolderSink(values["path"])
 
 
 def _bucket(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.agent.push.bucket import BucketSink
+    from pyprof.agent.push.bucket_sink import BucketSink
 
     import_module("fsspec")
     return BucketSink(values["url"], values.get("options", {}))

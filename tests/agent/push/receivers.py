@@ -12,7 +12,7 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 from pyprof.agent.push.http_client import Endpoint
 from pyprof.agent.push.secrets import Credentials
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile

@@ -13,17 +13,17 @@ import pytest
 
 from pyprof.agent import config
 from pyprof.agent.config_file import BadConfig
-from pyprof.agent.inventory import Caps
 from pyprof.agent.metrics import PUSHES
-from pyprof.agent.push.folder import FolderSink
+from pyprof.agent.push.directory_sink import FolderSink
 from pyprof.agent.push.pusher import Pusher
 from pyprof.agent.push.pushers import Pushers
+from pyprof.agent.push.pyprof_server import ServerSink
 from pyprof.agent.push.responses import GRPC, HTTP, LATER, REFUSED, NotSent
-from pyprof.agent.push.server import ServerSink
 from pyprof.agent.push.sink import SegmentSink
 from pyprof.agent.push.sink_types import KINDS, PushTarget, made
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import Spool, SpoolSegment
+from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.reasons import COUNTERS
 from tests.agent.push.receivers import Said, receiver

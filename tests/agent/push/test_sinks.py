@@ -15,15 +15,15 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from pyprof.agent.push import otlp, parca, series
-from pyprof.agent.push.bucket import BucketSink
+from pyprof.agent.push import otlp, parca, segment_to_pprof
+from pyprof.agent.push.bucket_sink import BucketSink
+from pyprof.agent.push.grpc_call import GrpcCall
 from pyprof.agent.push.http_client import Endpoint
+from pyprof.agent.push.pyprof_server import ServerSink
 from pyprof.agent.push.pyroscope import PyroscopeSink
 from pyprof.agent.push.responses import NotSent, RefusedForGood
-from pyprof.agent.push.rpc import GrpcCall
 from pyprof.agent.push.secrets import Credentials
-from pyprof.agent.push.server import ServerSink
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.importers import pprof
 from pyprof.model.profile import Profile
 from tests.agent.push.contracts import decoded
@@ -80,20 +80,20 @@ def test_pyroscope_series_has_labels_of_the_rule_only() -> None:
 def test_parts_of_a_large_segment_sum_up_and_each_is_within_the_limits() -> None:
     profile = labelled()
     whole = pprof.read_pprof(segment(profile)[1], "x")
-    size = series.inflated_size(series.packed(whole))
-    cut = list(series.cut(whole, size // 2))
+    size = segment_to_pprof.inflated_size(segment_to_pprof.packed(whole))
+    cut = list(segment_to_pprof.cut(whole, size // 2))
     assert len(cut) > 1
-    assert all(series.inflated_size(series.packed(part)) <= size // 2 for part in cut)
+    assert all(segment_to_pprof.inflated_size(segment_to_pprof.packed(part)) <= size // 2 for part in cut)
     assert np.sum([totals(part) for part in cut], axis=0).tolist() == totals(whole)
     with pytest.raises(RefusedForGood) as caught:
-        list(series.cut(whole, 100))
+        list(segment_to_pprof.cut(whole, 100))
     assert caught.value.word == "too_large"
 
 
 def test_segment_in_parts_goes_on_where_the_receiver_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     name, data = segment()
-    monkeypatch.setattr(series, "MOST_SAMPLES", 2)
-    count = len(list(series.parts(data, "web")))
+    monkeypatch.setattr(segment_to_pprof, "MOST_SAMPLES", 2)
+    count = len(list(segment_to_pprof.parts(data, "web")))
     assert count > 2
     answers = iter([200, 503, *[200] * count])
     with receiver(lambda _: proto(next(answers))) as server:

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.agent.segments import SegmentName, day_of
+from pyprof.agent.segment_names import SegmentName, day_of
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
 from pyprof.importers.builder import About, Builder, Parts, WorkLimit, WorkLimitExceeded
@@ -23,8 +23,8 @@ from pyprof.model.profile import Frame, FrameKind, ValueType
 from pyprof.model.share_interval import squared_weights
 from pyprof.records import dataclass
 from pyprof.server.frame_cache import FrameCache, ShownFrame, piece_of
-from pyprof.server.frames import cut_name, text_of
-from pyprof.server.stacks import NOBODY, StackFacts, StatedStacks, StoredStackCache
+from pyprof.server.frame_text import cut_name, text_of
+from pyprof.server.stack_digest_cache import NOBODY, StackFacts, StatedStacks, StoredStackCache
 
 HOUR_NS = 3600 * 10**9
 HOST = "host"

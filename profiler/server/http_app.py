@@ -18,15 +18,15 @@ from pyprof.agent.metrics import CONTENT_TYPE
 from pyprof.exporters.utf8 import dump_json
 from pyprof.model.reason_requests import REQUESTS
 from pyprof.server import query_api
-from pyprof.server.access import COOKIE, READ, Access, Refused
+from pyprof.server.authorization import COOKIE, READ, Access, Refused
 from pyprof.server.body_rate_limit import PacedBodies, Receive, Scope, Send
 from pyprof.server.config import ServerConfig
-from pyprof.server.engine import StoreError
+from pyprof.server.foreign_receivers import SENDERS, ForeignPush
 from pyprof.server.ingest import JSON, SAFE, SEGMENTS, ClientGone, Taking
+from pyprof.server.lifecycle import ServerParts
 from pyprof.server.queries import Asked, GivenUp, Questions
-from pyprof.server.receiving import SENDERS, ForeignPush
-from pyprof.server.selection import check_words
-from pyprof.server.serving import ServerParts
+from pyprof.server.sample_selection import check_words
+from pyprof.server.sql_engine import StoreError
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

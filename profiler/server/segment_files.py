@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
-from pyprof.agent.disk import Disk, locked
-from pyprof.agent.segments import PART, SegmentName, is_day
+from pyprof.agent.segment_names import PART, SegmentName, is_day
+from pyprof.agent.spool_io import Disk, locked
 from pyprof.objfile.source import open_regular
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from pyprof.agent.clock import WindowClock
+from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.exact_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
 from pyprof.agent.processes import ProcessTable
-from pyprof.agent.selecting import selected
-from pyprof.agent.settings import SamplingChoice, Values
+from pyprof.agent.rule_selection import selected
 from pyprof.agent.window_checkpoint import WindowPart
+from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import PyprofError
 from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.agent.disk import Disk
-from pyprof.agent.segments import SegmentName, is_day
+from pyprof.agent.segment_names import SegmentName, is_day
+from pyprof.agent.spool_io import Disk
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.errors import FormatError, PyprofError, RecordingError
 from pyprof.importers import pprof

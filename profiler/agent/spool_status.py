@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pyprof.agent import reading
-from pyprof.agent.disk import Disk
-from pyprof.agent.segments import SegmentName
+from pyprof.agent import spool_query
+from pyprof.agent.segment_names import SegmentName
+from pyprof.agent.spool_io import Disk
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
@@ -71,7 +71,7 @@ def state(root: str, span: TimeSpan) -> SpoolState:
         RecordingError: The spool cannot be read.
     """
     by_service: dict[str, list[SegmentName]] = {}
-    for name in reading.segments(root, span):
+    for name in spool_query.segments(root, span):
         by_service.setdefault(name.service, []).append(name)
     sizes, services = _Sizes(root), []
     unnamed: list[Unnamed] = []
@@ -113,7 +113,7 @@ def _profiles(root: str, names: Sequence[SegmentName]) -> Iterator[Profile]:
     """Yield one profile for each mode that has any samples."""
     for mode in SIMPLE_MODES:
         try:
-            yield reading.profile_of(root, names, mode, mode)
+            yield spool_query.profile_of(root, names, mode, mode)
         except PyprofError:
             continue
 

@@ -12,14 +12,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.errors import FormatError
 from pyprof.records import dataclass
-from pyprof.server.engine import StoreError
-from pyprof.server.files import SegmentFiles
-from pyprof.server.rows import SegmentRows, rows_of
-from pyprof.server.stacks import StackBooks
-from pyprof.server.store import Store
+from pyprof.server.database import Store
+from pyprof.server.segment_files import SegmentFiles
+from pyprof.server.segment_rows import SegmentRows, rows_of
+from pyprof.server.sql_engine import StoreError
+from pyprof.server.stack_digest_cache import StackBooks
 
 _MOST_WAITING = 4000
 _MOST_AT_ONCE = 2000

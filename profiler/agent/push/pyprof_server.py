@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyprof.agent.push.http_client import Endpoint, HttpClient
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 
 PATH = "/api/v1/segments"
 _THERE = 409

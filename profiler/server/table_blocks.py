@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.labels import Labels
-from pyprof.server.native_format import (
+from pyprof.server.clickhouse_native import (
     Block,
     BlockColumn,
     column,
@@ -19,8 +19,8 @@ from pyprof.server.native_format import (
     text_bytes,
     texts,
 )
-from pyprof.server.rows import SegmentRows, hour_of
-from pyprof.server.stacks import StoredStackCache
+from pyprof.server.segment_rows import SegmentRows, hour_of
+from pyprof.server.stack_digest_cache import StoredStackCache
 
 SeriesKey = tuple[str, str, str, str, int]
 """(day, tenant, type, service, number)."""

@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Mapping
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.errors import FormatError
 from pyprof.exporters import pprof as written
 from pyprof.exporters.base import ExportOptions

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from pyprof.server import blocks
-from pyprof.server.engine import Engine, literal
-from pyprof.server.native_format import Block
+from pyprof.server import table_blocks
+from pyprof.server.clickhouse_native import Block
+from pyprof.server.migrations import NAMES
 from pyprof.server.queries import Asked, Questions
 from pyprof.server.rollups import Hours
 from pyprof.server.row_cache import StoredRowCache
-from pyprof.server.rows import SegmentRows
+from pyprof.server.segment_rows import SegmentRows
+from pyprof.server.sql_engine import Engine, literal
 from pyprof.server.symbol_files import SymbolFiles
-from pyprof.server.tables import NAMES
 
 _FIRST_BATCH = 1 << 63
 """First batch number, above the numbers of older versions, which did not grow."""
@@ -40,15 +40,15 @@ class Store:
         if not segments:
             return
         stacks, series = self._stored.lacking_stacks(segments), self._stored.lacking_series(segments)
-        for piece in blocks.pieces(stacks):
-            self._put("stacks", blocks.stacks(piece))
-        self._put("series", blocks.series(series))
+        for piece in table_blocks.pieces(stacks):
+            self._put("stacks", table_blocks.stacks(piece))
+        self._put("series", table_blocks.series(series))
         self._stored.add(stacks, series)
         batches = self._batches(len(segments))
-        self._put("window_samples", blocks.samples(segments, batches))
-        self._put("window_builds", blocks.builds(segments, batches))
-        self._put("window_series", blocks.series_of_windows(segments, batches))
-        self._put("windows", blocks.windows(segments, batches))
+        self._put("window_samples", table_blocks.samples(segments, batches))
+        self._put("window_builds", table_blocks.builds(segments, batches))
+        self._put("window_series", table_blocks.series_of_windows(segments, batches))
+        self._put("windows", table_blocks.windows(segments, batches))
 
     def _batches(self, count: int) -> list[int]:
         """Return a batch number for each segment, which identifies the attempt to insert it.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 
-from pyprof.agent.disk import Disk
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
+from pyprof.agent.spool_io import Disk
 from pyprof.exporters import output_file
 
 

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator
 from enum import IntEnum
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.records import dataclass, field
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from pyprof.agent.push.responses import NotSent
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 
 
 class BucketSink:

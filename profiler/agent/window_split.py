@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from pyprof.agent.rules import RuleVerdict
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import SpoolSegment
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 
 from pyprof.records import dataclass
-from pyprof.server.access import Refused
+from pyprof.server.authorization import Refused
 
 LABEL = "label."
 """Prefix of parameters that select samples by labels."""

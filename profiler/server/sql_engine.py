@@ -17,8 +17,8 @@ import orjson
 
 from pyprof.errors import PyprofError, UsageError
 from pyprof.records import dataclass
-from pyprof.server.native_format import Block
-from pyprof.server.tables import NAMES, VERSIONS, Dialect, migrations
+from pyprof.server.clickhouse_native import Block
+from pyprof.server.migrations import NAMES, VERSIONS, Dialect, migrations
 
 _MOST_ANSWER = 1 << 30
 _PATIENCE_S, _LONG_S = 60.0, 3600.0

@@ -13,14 +13,14 @@ from pyprof.agent.notify import Notifier
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 from pyprof.server.config import ServerConfig
-from pyprof.server.engine import opened
-from pyprof.server.files import SegmentFiles
+from pyprof.server.database import Store
 from pyprof.server.health import DISK_FULL, STORE_FAILED, ServerHealth
-from pyprof.server.index import Indexer, Retention
+from pyprof.server.indexer import Indexer, Retention
 from pyprof.server.metrics import Numbers
 from pyprof.server.refusal_log import RefusalLog
-from pyprof.server.stacks import StackBooks
-from pyprof.server.store import Store
+from pyprof.server.segment_files import SegmentFiles
+from pyprof.server.sql_engine import opened
+from pyprof.server.stack_digest_cache import StackBooks
 from pyprof.server.symbol_files import SymbolFiles
 
 Say = Callable[..., None]
@@ -97,7 +97,7 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
         import httptools  # noqa: F401
         import uvicorn  # noqa: F401
 
-        from pyprof.server.app import FleetServer
+        from pyprof.server.http_app import FleetServer
     except ImportError:
         raise UsageError(
             "the server lacks starlette, uvicorn or httptools", "pip install 'pyprof-live[server]'"
