@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tests.lockstep
+from tests.lockstep.agent import record_shares_by_agent
 from tests.lockstep.gaps import GAPS, ks_probability
 from tests.lockstep.shares import COLLECTORS, PERIODS, Share, record_shares
 from tests.support import BUILDS
 
+AGENT = "agent"
+NAMES = [*COLLECTORS, AGENT]
 MAX_Z, DISPERSION, MIN_PROBABILITY = 5.5, (0.7, 1.3), 1e-7
 
 
@@ -22,7 +25,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rates", type=float, nargs="+", default=[19, 99, 100, 999, 1000], metavar="HZ")
-    parser.add_argument("--collectors", nargs="+", default=[*COLLECTORS], choices=[*COLLECTORS], metavar="NAME")
+    parser.add_argument("--collectors", nargs="+", default=NAMES, choices=NAMES, metavar="NAME")
     parser.add_argument("--samples", type=int, default=400, help="of each program, then the next row (%(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="of a row at most (%(default)s)")
     options = parser.parse_args()
@@ -39,7 +42,7 @@ def _rows(collectors: list[str], rates: list[float], samples: int, seconds: floa
     squares: list[float] = []
     for collector in collectors:
         for rate in rates:
-            shares = record_shares(collector, rate, PERIODS, lambda n, passed: n >= samples or passed >= seconds)
+            shares = _record_shares(collector, rate, lambda n, passed: n >= samples or passed >= seconds)
             probability = _gaps_fit(collector, rate, seconds / 6)
             squares += [share.z**2 for share in shares]
             print(_row(collector, rate, shares, probability), flush=True)
@@ -48,6 +51,12 @@ def _rows(collectors: list[str], rates: list[float], samples: int, seconds: floa
     dispersion = sum(squares) / len(squares)
     print(f"\nchi2/df over {len(squares)} shares: {dispersion:.2f} (sum of squares {sum(squares):.1f})")
     yield not DISPERSION[0] <= dispersion <= DISPERSION[1]
+
+
+def _record_shares(collector: str, rate: float, until: Callable[[int, float], bool]) -> list[Share]:
+    if collector == AGENT:
+        return record_shares_by_agent(rate, PERIODS, until)
+    return record_shares(collector, rate, PERIODS, until)
 
 
 def _gaps_fit(collector: str, rate: float, seconds: float) -> float | None:

@@ -33,6 +33,8 @@ GOLDEN = (1 + math.sqrt(5)) / 2
 PERIODS = {"1/2": 0.5, "1": 1.0, "2": 2.0, "3": 3.0, "99/100": 0.99, "100/99": 100 / 99, "golden ratio": GOLDEN}
 """Periods of the programs as multiples of the sampling period."""
 _TRUTH = struct.Struct("=7Q")
+Truth = tuple[int, ...]
+"""Fields of a struct truth of c_lockstep.c."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ processors at the kernel's ticks, which are in step with programs that alternate
 
 
 @contextmanager
-def _program(clock: str, periods_ns: list[int]) -> Iterator[tuple[int, Callable[[], list[tuple[int, ...]]]]]:
+def lockstep_program(clock: str, periods_ns: list[int]) -> Iterator[tuple[int, Callable[[], list[Truth]]]]:
     """Run the program, and yield its pid and a function that reads the results of its threads (struct truth of
     c_lockstep.c).
     """
@@ -131,7 +133,10 @@ def record_shares(
         clock: Clock by which the program alternates: "wall", "cpu", or "" for that in COLLECTORS.
     """
     usual, opened = COLLECTORS[collector]
-    with _program(clock or usual, [round(1e9 / rate_hz * period) for period in periods.values()]) as (pid, read):
+    with lockstep_program(clock or usual, [round(1e9 / rate_hz * period) for period in periods.values()]) as (
+        pid,
+        read,
+    ):
         source = opened(pid, CollectOptions(rate_hz=rate_hz, flush_s=0.2))
         before = after = read()
         counts = {truth[0]: np.zeros(2, np.int64) for truth in before}

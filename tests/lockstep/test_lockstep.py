@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.collectors.base import CollectorRefused
+from tests.lockstep.agent import record_shares_by_agent
 from tests.lockstep.gaps import bpf_gaps, ks_probability
 from tests.lockstep.shares import COLLECTORS, record_shares
 from tests.support import missing
@@ -14,6 +15,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 CLOCKS = {"perf on threads": "cpu"}
 """Clocks of programs that do not alternate by wall time: events on threads count the time of their thread."""
 RATE_HZ, SAMPLES, LONGEST_S = 1000.0, 400, 60.0
+AGENT_SAMPLES = 120
 
 
 @pytest.mark.parametrize("period", [1.0, 0.5])
@@ -33,6 +35,16 @@ def test_program_in_step_has_its_shares_by_each_collector(collector: str, period
         raise
     assert sum(share.samples) > 50
     assert abs(share.z) < 5.5, share
+
+
+def test_windows_of_the_agent_have_the_shares_of_a_program_in_step() -> None:
+    """Allow 5.5 standard deviations, which the binomial distribution exceeds once in 26 million runs."""
+    shares = record_shares_by_agent(
+        99.0, {"1": 1.0, "1/2": 0.5}, lambda n, passed: n >= AGENT_SAMPLES or passed > LONGEST_S
+    )
+    for share in shares:
+        assert sum(share.samples) > 20
+        assert abs(share.z) < 5.5, share
 
 
 def test_gaps_between_samples_of_bpf_have_the_designed_distribution() -> None:
