@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,12 @@ TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 100
 """After a reading that used t of processor time, no reading is made for 100 t."""
 _LOOK_NS = 100_000_000
+_FIRST_READINGS, _LAST_READINGS = 2, 5
+"""Numbers of readings that are kept of each tree."""
 _MIN_NS, _MIN_SHARE = 40_000_000, 0.03
+"""Missing time of a process tree that is reported: nanoseconds, and share of its processor time."""
+_MIN_PROCESS_NS = 1_000_000
+"""Time of a process without samples that is reported if all processes of the machine are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,9 @@ class Account:
         only_lost: True if lost records are the only reason for missing samples.
         ended_ns: Sampling times at which a thread ended before its sample was taken.
         waits: True if the sampler had to wait for a processor like other processes, so that it was late at times.
+        readings: (monotonic time, spent_ns at that time) of the first and the last readings, in order.
+        pids: Processes of the tree that had samples in this window.
+        all_or_nothing: True if a tree with samples misses no time.
     """
 
     name: str
@@ -55,6 +63,40 @@ class Account:
     only_lost: bool = False
     ended_ns: int = 0
     waits: bool = False
+    readings: tuple[tuple[int, int], ...] = ()
+    pids: frozenset[int] = frozenset()
+    all_or_nothing: bool = False
+
+    def spent_at(self, at_ns: int) -> int:
+        """Return spent_ns at a monotonic time, interpolated; outside the readings, the first or last value."""
+        times, values = zip(*self.readings, strict=True)
+        return round(float(np.interp(at_ns - times[0], np.subtract(times, times[0]), values)))
+
+    def followed_by(self, later: Account) -> Account:
+        """Return the account of two consecutive recordings of the same tree.
+
+        The later recording may begin before the first one ends. The time of both counts once.
+        """
+        readings = self.readings or later.readings
+        if self.readings and later.readings:
+            switch_ns = later.readings[0][0]
+            shift_ns = self.spent_at(switch_ns)
+            earlier = (reading for reading in self.readings if reading[0] < switch_ns)
+            readings = (*earlier, *((at_ns, spent_ns + shift_ns) for at_ns, spent_ns in later.readings))
+        return Account(
+            later.name,
+            self.spent_ns + later.spent_ns,
+            self.due_ns + later.due_ns,
+            self.seen_ns + later.seen_ns,
+            self.chance_ns + later.chance_ns,
+            self.kernel_ns + later.kernel_ns,
+            self.lost_ns + later.lost_ns,
+            ended_ns=self.ended_ns + later.ended_ns,
+            waits=self.waits or later.waits,
+            readings=readings,
+            pids=self.pids | later.pids,
+            all_or_nothing=later.all_or_nothing,
+        )
 
 
 NO_ACCOUNT = Account("", 0, 0, 0)
@@ -111,6 +153,22 @@ class UnsampledTime:
     late_ns: int = 0
 
 
+def find_spent_time(old: Account, account: Account, start_ns: int, end_ns: int) -> int:
+    """Return the processor time of a process tree between two monotonic times, in nanoseconds.
+
+    Args:
+        old: Account from about start_ns, which has readings around it; NO_ACCOUNT if the tree is newer.
+        account: Account from about end_ns.
+        start_ns: Beginning of the period.
+        end_ns: End of the period.
+    """
+    if not account.readings:
+        return max(account.spent_ns - old.spent_ns, 0)
+    readings = tuple(sorted({*old.readings, *account.readings}))
+    whole = replace(account, readings=readings)
+    return max(whole.spent_at(end_ns) - whole.spent_at(start_ns), 0)
+
+
 def count_missed_time(old: Account, account: Account) -> tuple[int, int]:
     """Return the processor time that fell into missed sampling times between two accounts, in nanoseconds.
 
@@ -135,6 +193,11 @@ def find_unsampled_time(before: Mapping[int, Account], after: Mapping[int, Accou
     found = []
     for root, account in after.items():
         old = before.get(root, NO_ACCOUNT)
+        if account.all_or_nothing:
+            missing = 0 if account.pids else account.spent_ns - old.spent_ns
+            if missing >= _MIN_PROCESS_NS:
+                found.append(UnsampledTime(root, account.name, missing, 0, 0))
+            continue
         least = _least(account.spent_ns - old.spent_ns)
         kernel = account.kernel_ns - old.kernel_ns
         missing = account.due_ns - old.due_ns - (account.seen_ns - old.seen_ns)
@@ -201,7 +264,8 @@ class Accounts:
     """Processor time of the process trees of a recording.
 
     It is kept only if samples should stand for all time on processors. `on` is False if sleeping threads are sampled
-    too, or only some threads.
+    too, or only some threads. If all processes of the machine are recorded, each is a tree of its own, and no time of
+    it is said to be missing.
 
     The kernel's account does not judge samples by events on processors. If another processor makes a thread preempt,
     the thread is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only after the
@@ -214,7 +278,7 @@ class Accounts:
     def __init__(
         self,
         options: CollectOptions,
-        everything: bool = False,
+        all_but: Callable[[], Set[int]] | None = None,
         user_only: bool = False,
         lost: Callable[[], LostSamples] = lambda: NOTHING_LOST,
         endings: Callable[[], EndedThreadTimes | None] = lambda: None,
@@ -224,19 +288,22 @@ class Accounts:
 
         Args:
             options: Options of the recording.
-            everything: True if all processes are recorded.
+            all_but: Given if all processes of the machine are recorded; returns those that are left out.
             user_only: True if time in the kernel has no samples.
             lost: Returns the sampling times whose records were lost.
             endings: Returns what records know about ended processes beyond the account, or None if there are no such
                 records.
             clock: Monotonic clock in nanoseconds.
         """
-        self.on = options.running and not (options.idle or everything or options.thread)
+        self.on = options.running and not (options.idle or options.thread or (all_but and user_only))
+        self._all_but = all_but
         self._period_ns = round(1e9 / options.rate_hz)
-        self._children = options.subprocesses
+        self._children = options.subprocesses and not all_but
         self._user_only, self._lost, self._endings = user_only, lost, endings
         self._clock = clock
         self._members: dict[int, _Member] = {}
+        self._known: dict[int, _Member] = {}
+        self._noted: tuple[int, dict[int, int]] = (0, {})
         self._names: dict[int, str] = {}
         self._spent: Counter[int] = Counter()
         self._kernel: Counter[int] = Counter()
@@ -244,6 +311,8 @@ class Accounts:
         self._slots = (0, 0)
         self._ended: Counter[int] = Counter()
         self._seen: defaultdict[int, _Seen] = defaultdict(_Seen)
+        self._pids: defaultdict[int, set[int]] = defaultdict(set)
+        self._readings: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         self._not_before = 0
         self._began = 0
         self._leaving: DelayedRemoval[int] = DelayedRemoval()
@@ -251,18 +320,38 @@ class Accounts:
         self.waits = False
 
     def start(self, roots: Mapping[int, int]) -> None:
-        """Start to count the processor time of each process.
+        """Start to count the processor time of each process, or continue after a pause without samples.
 
         Args:
             roots: Maps each existing process to the selected process of its tree.
         """
         if not self.on:
             return
+        if self._members:
+            due = self._due.copy()
+            self.read_accounts(roots, force=True, slots=self._slots)
+            self._due = due
+            return
         self._began = read_boot_ticks()
         self._members = {}
-        for pid, root in roots.items():
+        for pid, root in self._trees(roots).items():
             if (found := self._read(pid, root)) is not None:
                 self._members[pid] = _Member(root, found.parent, self._ns(found), found.start)
+                self._readings[root] = [(self._clock(), 0)]
+
+    def _trees(self, roots: Mapping[int, int]) -> Mapping[int, int]:
+        """Return the trees that are accounted: the given ones, or all processes of the machine."""
+        if self._all_but is None:
+            return roots
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - self._all_but()
+        return {pid: pid for pid in pids}
+
+    def note_clocks(self) -> None:
+        """Read only the clocks of known processes, for the next read_accounts(). May be called from any thread.
+
+        The collector may be late when a recording ends. The time of that moment would have to be interpolated.
+        """
+        self._noted = self._clock(), {pid: read_process_ns(pid) for pid in [*self._members]}
 
     @property
     def is_due(self) -> bool:
@@ -285,15 +374,21 @@ class Accounts:
         if not self.on or (self._clock() < self._not_before and not force):
             return False
         before = time.thread_time_ns()
-        known, self._members = self._members, {}
+        roots = self._trees(roots)
+        known = self._known = self._members
+        self._members = {}
         spent: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        read_at: dict[int, int] = {}
+        noted_at, noted = self._noted
+        since_noted: Counter[int] = Counter()
         for pid in roots.keys() | known.keys():
             old = known.get(pid)
             root = roots.get(pid, old.root if old else pid)
             found = self._read(pid, root)
             if found is None:
                 continue
-            ns = self._ns(found)
+            ns, read_at[root] = self._ns(found), self._clock()
+            since_noted[root] += found.own_ns - (noted.get(pid) or found.own_ns)
             self._members[pid] = _Member(root, found.parent, ns, found.start)
             if old is not None and old.start == found.start:
                 spent[root] = _plus(_plus(spent[root], ns), old.ns, -1)
@@ -309,8 +404,32 @@ class Accounts:
             self._kernel[root] += kernel
             user = total - kernel
             self._due[root] += round(user * kept / (kept + missed)) if kept + missed else user
+        for root, at_ns in read_at.items():
+            self._add_reading(root, at_ns, (noted_at, self._spent[root] - since_noted[root]))
         self._not_before = self._clock() + max(_LOOK_NS, _BUDGET * (time.thread_time_ns() - before))
         return True
+
+    def _add_reading(self, root: int, at_ns: int, noted: tuple[int, int]) -> None:
+        """Note a tree's time, and drop readings other than the first and the last ones.
+
+        Args:
+            root: The tree.
+            at_ns: Time of the reading.
+            noted: An earlier time, and the tree's time at it.
+        """
+        readings = self._readings[root]
+        if not readings:
+            readings.append((min(self._began_ns(root), at_ns - 1), 0))
+        if readings[-1] < noted < (at_ns, self._spent[root]) and noted[1] >= readings[-1][1]:
+            readings.append(noted)
+        readings.append((at_ns, self._spent[root]))
+        del readings[_FIRST_READINGS:-_LAST_READINGS]
+
+    def _began_ns(self, root: int) -> int:
+        """Return the start of a tree's first process by the monotonic clock, or 0 if it has ended."""
+        member = self._members.get(root)
+        ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._clock()
+        return max(member.start, self._began) * TICK_NS - ahead_ns if member is not None else 0
 
     def _was_waited_for(self, ended: _Member, known: Mapping[int, _Member]) -> bool:
         """Return True if a living process has the ended process's time in its account now.
@@ -337,7 +456,9 @@ class Accounts:
             at, batch.weight * (batch.weight - 1), len(pids)
         )  # each was taken with a chance of 1/weight
         for pid, weight, spread in zip(pids.tolist(), weights.tolist(), spreads.tolist(), strict=True):
-            seen = self._seen[root_of(pid)]
+            root = pid if self._all_but else root_of(pid)
+            self._pids[root].add(pid)
+            seen = self._seen[root]
             seen.rounds += weight
             seen.spread += spread
 
@@ -351,12 +472,13 @@ class Accounts:
         Args:
             roots: Maps each process to the selected process of its tree.
         """
-        there = set(roots.values()) | {member.root for member in self._members.values()}
+        self._pids.clear()
+        there = set(self._trees(roots).values()) | {member.root for member in self._members.values()}
         for root in self._leaving.take_gone((self._names.keys() | self._seen.keys()) - there):
             self._past_due += self._due[root]
             self._past_seen += self._seen_ns(root)
             self._names.pop(root, None)
-            for table in (self._spent, self._kernel, self._due, self._ended, self._seen):
+            for table in (self._spent, self._kernel, self._due, self._ended, self._seen, self._readings):
                 table.pop(root, None)
 
     def spent_ns(self, root: int) -> int:
@@ -365,6 +487,8 @@ class Accounts:
 
     def result(self) -> dict[int, Account]:
         """Return the account of each process tree by its root."""
+        if self._all_but:
+            return {root: self._whole_account(root) for root, spent in sorted(self._spent.items()) if spent}
         missing = {root: max(self._due[root] - self._seen_ns(root), 0) for root in self._names}
         excess = self._excess(sum(missing.values()))
         return {
@@ -386,6 +510,12 @@ class Accounts:
         chance_ns = math.sqrt(sum(self._spent.values()) * TICK_NS)
         return min(missing_ns - endings.missing_ns, endings.inexact_ns + chance_ns) / missing_ns
 
+    def _whole_account(self, root: int) -> Account:
+        """Return the account of a process of which no time is said to be missing."""
+        spent, readings, pids = self._spent[root], tuple(self._readings[root]), frozenset(self._pids.get(root, ()))
+        name = self._names.get(root, "")
+        return Account(name, spent, spent, spent, readings=readings, pids=pids, all_or_nothing=True)
+
     def _account(self, root: int, name: str, excess: int) -> Account:
         """Return the account of a tree. `excess` is user time by the kernel's account that really was kernel time."""
         seen, lost = self._seen[root], self._lost()
@@ -395,7 +525,10 @@ class Accounts:
         seen_ns = self._seen_ns(root)
         kernel = max(min(self._kernel[root] + excess, spent - seen_ns), 0) if self._user_only else 0
         lost_ns, ended_ns = round(lost.times * self._period_ns), self._ended[root] * self._period_ns
-        return Account(name, spent, due, seen_ns, chance, kernel, lost_ns, lost.only, ended_ns, self.waits)
+        readings, pids = tuple(self._readings[root]), frozenset(self._pids.get(root, ()))
+        return Account(
+            name, spent, due, seen_ns, chance, kernel, lost_ns, lost.only, ended_ns, self.waits, readings, pids
+        )
 
     def _asleep(self, rounds: float) -> float:
         """Return the share of sampling times at which no thread ran. Which ones these are is chance."""
@@ -409,6 +542,9 @@ class Accounts:
 
     def _read(self, pid: int, root: int) -> ProcessTimes | None:
         """Return the times of a process, or None if it has ended."""
+        known = self._known.get(pid) if self._all_but else None
+        if known is not None and (own_ns := read_process_ns(pid)) >= known.ns[0]:
+            return ProcessTimes("", known.parent, known.start, own_ns, 0)
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 found = parse_times(file.read())

@@ -22,12 +22,18 @@ class FlushProtocol:
         given_ns: Time up to which all samples were yielded.
         begun_ns: Beginning of the recording, 0 before it.
         ended_ns: Time of the request to end the recording, 0 before it.
+        on_begin: Called when the recording begins.
+        on_border: Called from any thread at the end of the recording or of a window, or soon after it.
+        samples_when_open: True if the collector takes samples before the first batch is requested.
         on_sampling: Called in the collector's thread when the first samples may be taken.
     """
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
         self.given_ns = self.begun_ns = self.ended_ns = 0
+        self.on_begin: Callable[[], None] = lambda: None
+        self.on_border: Callable[[], None] = lambda: None
+        self.samples_when_open = False
         self.on_sampling: Callable[[], None] = lambda: None
         self._is_sampling = False
         self._wanted: tuple[int, ...] = ()
@@ -35,13 +41,17 @@ class FlushProtocol:
         self._lock = threading.RLock()  # reentrant, because a signal handler may interrupt a holder
 
     def begin(self) -> None:
-        """Start the recording now. Earlier samples do not belong to it."""
-        self.given_ns = self.begun_ns = time.monotonic_ns()
+        """Start the recording now, unless it has begun. Earlier samples do not belong to it."""
+        if not self.begun_ns:
+            self.given_ns = self.begun_ns = time.monotonic_ns()
+            self.on_begin()
 
     def end(self) -> int:
         """Set the end of the recording to now, unless it is set, and return it. May be called from a signal handler."""
         with self._lock:
-            self.ended_ns = self.ended_ns or time.monotonic_ns()
+            is_first, self.ended_ns = not self.ended_ns, self.ended_ns or time.monotonic_ns()
+        if is_first:
+            self.on_border()
         return self.ended_ns
 
     def report_sampling(self) -> None:
@@ -55,6 +65,7 @@ class FlushProtocol:
         with self._lock:
             self._wanted = (*self._wanted, at_ns)
         self.wake()
+        self.on_border()
 
     def often(self, every_ns: int) -> None:
         """Request a flush at this interval from now on. May be called from any thread."""

@@ -25,8 +25,6 @@ PACKAGES = {
     "gdb-multiarch": "gdb-multiarch",
     "gcore": "gdb",
     "node": "nodejs",
-    "java": "openjdk-17-jdk-headless",
-    "javac": "openjdk-17-jdk-headless",
     "luajit": "luajit",
     "lli": "llvm",
     "perl": "perl",

@@ -101,7 +101,7 @@ class BpfCollector(PerfCollector):
             source.stop_sampling()
         samples = source.take_samples(until_ns)
         taken = self.take_samples(until_ns, samples, source.words)
-        self._accounts.read_accounts(self.members.tracked.roots, until_ns == FOREVER_NS, self.slots())
+        self._read_accounts(until_ns)
         lanes = np.flatnonzero(taken.wanted)
         self._taken += len(lanes)
         chosen, every = self._decimation.choose(len(lanes))

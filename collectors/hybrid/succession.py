@@ -95,19 +95,6 @@ class Succession:
 
 
 def _together(first: Mapping[int, Account], then: Mapping[int, Account]) -> dict[int, Account]:
-    """Return the sums of accounts of two consecutive periods."""
-    found = dict(first)
-    for root, account in then.items():
-        known = found.get(root, Account(account.name, 0, 0, 0))
-        found[root] = Account(
-            account.name,
-            known.spent_ns + account.spent_ns,
-            known.due_ns + account.due_ns,
-            known.seen_ns + account.seen_ns,
-            known.chance_ns + account.chance_ns,
-            known.kernel_ns + account.kernel_ns,
-            known.lost_ns + account.lost_ns,
-            ended_ns=known.ended_ns + account.ended_ns,
-            waits=known.waits or account.waits,
-        )
-    return found
+    """Return the accounts of two consecutive periods."""
+    later = {root: first[root].followed_by(account) if root in first else account for root, account in then.items()}
+    return {**first, **later}

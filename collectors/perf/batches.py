@@ -99,6 +99,7 @@ class BatchMaker:
         self._scope = scope
         self._tracked = tracked
         self._pattern = options.thread
+        self._running, self._handover = options.running, options.handover
         self._diagnostics = diagnostics
         self._kernel: set[int] = set()
         self._looked_ns = 0
@@ -193,6 +194,8 @@ class BatchMaker:
         if unknown.any():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
         kept: Mask = (space > 0) & self.mask_wanted(samples.tid, samples.time_ns) & (samples.time_ns < self.end_ns)
+        if self._running:
+            kept &= samples.time_ns >= self._handover.begun_ns  # earlier ones are from the opening
         if self.elsewhere is not None:
             kept &= ~self.elsewhere(samples.pid, samples.tid, samples.time_ns)
         return kept

@@ -138,7 +138,11 @@ class PerfCollector:
         undo.callback(self._events.close)
         members.tracked.filters = scope.filtered
         self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id, members.ours)
-        self._accounts = Accounts(options, members.everything, scope.event.user_only, self._all_lost, self._endings)
+        all_but = (lambda: members.ours) if members.everything else None
+        self._accounts = Accounts(options, all_but, scope.event.user_only, self._all_lost, self._endings)
+        self.handover.samples_when_open = True
+        self.handover.on_border = lambda: self._accounts.note_clocks()
+        self.handover.on_begin = lambda: self._accounts.start(members.tracked.roots)
         members.watch_rings(rings)
         if self._accounts.on and not scope.processors:
             self._starvation = Starvation(options.rate_hz)
@@ -307,7 +311,7 @@ class PerfCollector:
         self._revive()
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
-        self._accounts.read_accounts(self.members.tracked.roots, self._trial or last, self.slots())
+        self._read_accounts(until_ns, force=self._trial)
         first = self._trial and bool(found.samples) and not (last or self._stopping)
         if first or last:  # the events pause while tables are read: that takes longer than the rings have room
             self._events.pause()
@@ -325,6 +329,11 @@ class PerfCollector:
             self.members.tracked.forget_ended()
         else:
             self.release_samples(found)
+
+    def _read_accounts(self, until_ns: int, force: bool = False) -> None:
+        """Read the kernel's accounts if they are due, or if the window or the recording ends."""
+        force = force or until_ns == FOREVER_NS or self.handover.ends_window(until_ns)
+        self._accounts.read_accounts(self.members.tracked.roots, force, self.slots())
 
     def _revive(self) -> None:
         """Open events on processors that were offline or are new."""

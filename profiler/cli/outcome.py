@@ -141,7 +141,9 @@ def _share(whole: float) -> Callable[[float], str]:
 
 def _samples(profile: Profile) -> Callable[[float], str]:
     """Return a function that formats nanoseconds as a number of samples."""
-    return lambda value: f"{round(value / profile.period_ns):,}"
+    sampled = profile.values[:, 0] > 0
+    count, time_ns = profile.values[sampled, 0].sum(), profile.values[sampled, -1].sum()
+    return lambda value: f"{round(value * count / max(time_ns, 1)):,}"
 
 
 def _more_samples(summary: Summary) -> str:
@@ -160,7 +162,7 @@ def _processor_time(summary: Summary) -> str:
 
     The text is empty if nearly all of it was sampled, or if it is not known.
     """
-    spent, missing = summary.processor_s, summary.not_sampled_s + summary.late_s
+    spent, missing = summary.processor_s, summary.not_sampled_s
     if missing <= _SHOWN_MISSING * spent:
         return ""
     short = summary.not_sampled_s - summary.lost_s - summary.kernel_s
@@ -168,7 +170,6 @@ def _processor_time(summary: Summary) -> str:
         (short, "ran too short"),
         (summary.lost_s, "in lost records"),
         (summary.kernel_s, "in the kernel"),
-        (summary.late_s, "at sampling times that were missed"),
     )
     parts = ", ".join(f"{seconds:.2f} s {reason}" for seconds, reason in reasons if seconds >= 0.005)
     return f"{spent:.2f} s of processor time: {max(spent - missing, 0):.2f} s sampled, {missing:.2f} s not ({parts})"

@@ -53,7 +53,6 @@ class Trust(IntEnum):
     COMPLETED = 16
     KERNEL = 15
     GO = 17
-    HOTSPOT = 18
 
     @property
     def label(self) -> str:

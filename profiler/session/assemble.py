@@ -18,6 +18,7 @@ from pyprof.session.inlined import inlined_inside
 from pyprof.session.recorder import Window
 from pyprof.session.rows import Rows
 from pyprof.session.summarize import summarize
+from pyprof.session.unsampled_time import scale_to_accounts
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer
@@ -76,7 +77,7 @@ def assemble(
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)
     frame = np.array(window.stacks.frame, np.int32)
-    values = amounts(window, period_ns)
+    values = scale_to_accounts(window, amounts(window, period_ns))
     profile = Profile(
         value_types=(ValueType("samples", "count"), ValueType(mode, "nanoseconds")),
         period_ns=period_ns,

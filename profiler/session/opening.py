@@ -110,6 +110,7 @@ def of_command(
         subject = Recorded(command.pid, os.path.basename(program), asked={**given, "command": program})
         recording = _of_selection(selection, options, subject, start, command)
         try:
+            recording.begin()
             command.release()
         except BaseException:
             recording.close()

@@ -53,6 +53,7 @@ class Window:
         errors: Diagnostic counters of the window.
         keys: Threads by number.
         unfollowed: Processor time of children that are not recorded.
+        epoch_ns: Difference between the times of this window and the monotonic clock.
     """
 
     stacks: StackTable
@@ -72,6 +73,7 @@ class Window:
     cpu: npt.NDArray[np.int32]
     keys: Mapping[int, ThreadKey]
     unfollowed: Spent = NOTHING
+    epoch_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +329,7 @@ class Recorder:
             length_ns=length_ns,
             state=(rows.state | rows.taken).astype(np.int32),
             cpu=rows.cpu,
+            epoch_ns=self._epoch_ns,
             start_ns=start_ns,
             duration_ns=duration_ns,
             before=counted.before,

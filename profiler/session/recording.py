@@ -157,6 +157,10 @@ class Recording:
         """Wait until the collector takes samples, or the recording is over."""
         self._begun_or_over.wait()
 
+    def begin(self) -> None:
+        """Begin the recording before run(), because the target does something from now on."""
+        self._handover.begin()
+
     def run(self, beat: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
         """Run the loop in this thread until the target has ended, the duration is over or end() is called.
 

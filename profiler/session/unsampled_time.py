@@ -1,15 +1,24 @@
-"""Processor time without samples, as a separate block of the profile and a sentence in the summary.
+"""Processor time by the kernel's accounts: samples only divide it, and what no sample stands for is a separate block.
 
 Most threads and processes that live shorter than a sampling period are never sampled. Records are lost if the profiler
 is late, and kernel time may be hidden. The kernel's accounts tell how much processor time this is. The profile shows it
-below the process that was selected.
+below the process that was selected. Moments of samples are random, and so is their number: the samples of a process
+tree share the rest of its processor time.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from pyprof.collectors.cpu_accounts import NO_ACCOUNT, UnsampledTime, count_missed_time, find_unsampled_time
+from pyprof.collectors.cpu_accounts import (
+    NO_ACCOUNT,
+    Account,
+    UnsampledTime,
+    count_missed_time,
+    find_spent_time,
+    find_unsampled_time,
+)
 from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
@@ -53,6 +62,44 @@ def with_unseen(window: Window) -> Window:
         state=np.append(window.state, np.zeros(n, np.int32)),
         cpu=np.append(window.cpu, np.full(n, UNKNOWN, np.int32)),
     )
+
+
+def scale_to_accounts(window: Window, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the values of a window's rows with the kernel's processor time as the sum of each process tree.
+
+    Samples after the last reading of an account, and trees without an account, keep their values.
+
+    Args:
+        window: The window, with the rows of unsampled time.
+        values: Number of samples and nanoseconds of each row, shape (n, 2).
+    """
+    before, after = window.before.accounts, window.after.accounts
+    root_of = {pid: root for root, account in after.items() for pid in account.pids if account.readings}
+    numbers = {number: root_of[key.pid] for number, key in window.keys.items() if key.pid in root_of}
+    if not numbers:
+        return values
+    scaled = values.copy()
+    unsampled = {each.pid: each for each in _found(window)}
+    roots = np.full(max(max(numbers), int(window.thread.max(initial=0))) + 1, UNKNOWN, np.int64)
+    roots[list(numbers)] = list(numbers.values())
+    root = np.where((window.length_ns < 0) & (window.thread >= 0), roots[np.maximum(window.thread, 0)], UNKNOWN)
+    order = np.argsort(root, kind="stable")
+    borders = np.flatnonzero(np.diff(root[order])) + 1
+    for rows in np.split(order, borders):
+        if len(rows) and (found := int(root[rows[0]])) != UNKNOWN:
+            account = after[found]
+            rows = rows[window.time_ns[rows] - window.epoch_ns <= account.readings[-1][0]]
+            blocks_ns = sum(ns for _, ns in _parts(unsampled[found])) if found in unsampled else 0
+            spent_ns = _spent(window, before.get(found, NO_ACCOUNT), account) - blocks_ns
+            if (sampled_ns := int(values[rows, 1].sum())) and spent_ns > 0:
+                upto = np.rint(np.cumsum(values[rows, 1]) * (spent_ns / sampled_ns)).astype(np.int64)
+                scaled[rows, 1] = np.diff(upto, prepend=0)
+    return scaled
+
+
+def _spent(window: Window, old: Account, account: Account) -> int:
+    start_ns = window.start_ns - window.epoch_ns
+    return find_spent_time(old, account, start_ns, start_ns + window.duration_ns)
 
 
 def _leader(each: UnsampledTime, began: int) -> ThreadInfo:
@@ -123,7 +170,8 @@ class ProcessorTime:
         return (said("times_missed", time=self._share(self.late)),)
 
     def _share(self, part: float) -> str:
-        return f"{part:.2f} s of {self.spent:.2f} s of processor time ({100 * part / self.spent:.0f} %)"
+        spent = max(self.spent, part)
+        return f"{part:.2f} s of {spent:.2f} s of processor time ({100 * part / spent:.0f} %)"
 
 
 def processor_time(window: Window) -> ProcessorTime:
@@ -132,7 +180,7 @@ def processor_time(window: Window) -> ProcessorTime:
     spent = late = 0
     for root, account in after.items():  # an account whose tree has ended may be missing later
         old = before.get(root, NO_ACCOUNT)
-        spent += max(account.spent_ns - old.spent_ns, 0)
+        spent += _spent(window, old, account)
         late += count_missed_time(old, account)[1]
     found = _found(window)
     rows = [(each.short_ns, each.lost_ns, each.kernel_ns, each.late_ns) for each in found] or [(0, 0, 0, 0)]

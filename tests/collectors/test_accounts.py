@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +17,12 @@ import numpy.typing as npt
 import pytest
 
 from pyprof.collectors.cpu_accounts import (
+    NO_ACCOUNT,
     TICK_NS,
     Account,
     Accounts,
     EndedThreadTimes,
+    find_spent_time,
     find_unsampled_time,
     parse_times,
     read_process_ns,
@@ -223,3 +227,61 @@ def test_own_line_of_stat_has_what_the_clocks_say() -> None:
         *(70 * MS, 40 * MS),
         *(110 * MS, 60 * MS),
     )
+
+
+def test_time_of_the_end_is_known_although_the_account_is_read_later(program: Start) -> None:
+    target = program("c_births", "thread", "2000", "1")
+    kept = Accounts(CollectOptions())
+    kept.start({target.pid: target.pid})
+    start_ns, before = time.monotonic_ns(), read_process_ns(target.pid)
+    while read_process_ns(target.pid) < before + 200 * MS:
+        pass
+    kept.note_clocks()
+    end_ns, spent_ns = time.monotonic_ns(), read_process_ns(target.pid) - before
+    target.process.send_signal(signal.SIGSTOP)
+    time.sleep(0.5)  # interpolation over this time would be wrong
+    kept.read_accounts({target.pid: target.pid}, force=True)
+    found = find_spent_time(NO_ACCOUNT, kept.result()[target.pid], start_ns, end_ns)
+    assert found == pytest.approx(spent_ns, abs=15 * MS)
+
+
+def test_pause_is_spent_but_no_samples_are_due_in_it(program: Start) -> None:
+    target = program("c_births", "thread", "2000", "1")
+    kept = Accounts(CollectOptions())
+    roots = {target.pid: target.pid}
+    kept.start(roots)
+    before = read_process_ns(target.pid)
+    while read_process_ns(target.pid) < before + 100 * MS:
+        pass
+    kept.start(roots)
+    account = kept.result()[target.pid]
+    assert account.spent_ns >= 99 * MS
+    assert account.due_ns == 0
+
+
+def test_each_process_of_the_machine_has_its_own_account(program: Start) -> None:
+    target = program("c_births", "thread", "2000", "1")
+    kept = Accounts(CollectOptions(subprocesses=True), all_but=lambda: {os.getpid()})
+    kept.start({})
+    before = read_process_ns(target.pid)
+    while read_process_ns(target.pid) < before + 100 * MS:
+        pass
+    later = program("c_births", "thread", "2000", "1")
+    while read_process_ns(later.pid) < 50 * MS:
+        pass
+    kept.read_accounts({}, force=True)
+    found = kept.result()
+    assert os.getpid() not in found
+    assert found[target.pid].spent_ns >= 99 * MS
+    assert found[later.pid].spent_ns >= 49 * MS
+    missing = {each.pid: each.short_ns for each in find_unsampled_time({}, found)}
+    assert missing[target.pid] == found[target.pid].spent_ns
+    kept.count_batch(cast("SampleBatch", Seen(3)), lambda pid: pid)
+    assert 7 not in {each.pid for each in find_unsampled_time({}, kept.result())}
+
+
+def test_account_of_two_collectors_counts_the_time_of_both_once() -> None:
+    first = Account("a", 500, 500, 500, readings=((0, 0), (1000, 500)))
+    later = Account("a", 900, 900, 900, readings=((800, 0), (1700, 900)))
+    found = first.followed_by(later)
+    assert [found.spent_at(at_ns) for at_ns in (400, 800, 1700)] == [200, 400, 1300]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from pyprof.collectors.cpu_accounts import Account
 from pyprof.diagnostics import Diagnostics
@@ -12,7 +13,7 @@ from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
 from pyprof.session.recorder import Window
 from pyprof.session.summarize import summarize
-from pyprof.session.unsampled_time import processor_time, with_unseen
+from pyprof.session.unsampled_time import processor_time, scale_to_accounts, with_unseen
 from tests.exporters.profiles import Builder, code
 from tests.session.test_views import native, window_of
 
@@ -123,3 +124,30 @@ def test_what_samples_stand_for_was_not_missed() -> None:
     assert with_unseen(found) is found
     assert processor_time(found).late == 0.22
     assert processor_time(window(Account("a", 1000 * MS, 600 * MS, 1010 * MS))).late == 0
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        (((-100, 0), (10_100, 1020)), [333, 333, 333]),
+        (((0, 0), (10_000, 600)), [200, 200, 200]),
+        (((0, 0), (5000, 500)), [250, 250, 10]),
+    ],
+    ids=["read outside of the window", "read at its borders", "ended before the third sample"],
+)
+def test_samples_of_a_process_share_its_processor_time(
+    readings: tuple[tuple[int, int], ...], expected: list[int]
+) -> None:
+    """Take three samples in a window of 10 s; readings are (ms since its start, ms of processor time)."""
+    found = window_of([native(1)], [native(1)], [native(1)])
+    found = replace(found, start_ns=0, epoch_ns=0, duration_ns=10_000 * MS, time_ns=np.array([MS, 2 * MS, 9000 * MS]))
+    spent_ns = readings[-1][1] * MS
+    in_ns = tuple((at * MS, spent * MS) for at, spent in readings)
+    pids = frozenset(key.pid for key in found.keys.values())
+    of_process = Account("a", spent_ns, spent_ns, spent_ns, readings=in_ns, pids=pids)
+    found = replace(found, after=replace(found.after, accounts={7: of_process}))
+    scaled = scale_to_accounts(found, np.array([[1, 10 * MS]] * 3, np.int64))
+    assert scaled[:, 0].tolist() == [1, 1, 1]
+    assert (scaled[:, 1] / MS).tolist() == pytest.approx(expected, abs=1)
+    in_time = found.time_ns <= of_process.readings[-1][0]
+    assert scaled[in_time, 1].sum() == pytest.approx(processor_time(found).spent * 1e9, abs=MS)

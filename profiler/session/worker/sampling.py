@@ -224,8 +224,10 @@ class Sampling:
 
     def _begin(self) -> Begin:
         confined, unwind, naming = self._ways
-        stats, yields = self._collector.stats(), self._link.worker.yields
         self._handover.begin()
+        if self._handover.samples_when_open:
+            self._handover.report_sampling()
+        stats, yields = self._collector.stats(), self._link.worker.yields
         now_ns, monotonic_ns = _on_both_clocks(self._handover.begun_ns)
         return Begin(confined, unwind, naming, stats, now_ns, monotonic_ns, yields, self._times)
 
