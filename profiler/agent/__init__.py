@@ -2,6 +2,7 @@
 
 agent              The agent as a whole: rules, collectors, windows, the spool
 budget             Enforcement of the agent's budget
+conditions         The conditions under which the agent does not do all of its work
 config             The agent's configuration: TOML in, checked values out
 config_file        A file of settings: TOML that only its owner may write, and errors with their lines
 config_schema      Each setting of the agent's configuration
@@ -10,7 +11,7 @@ control_socket     The agent's control socket
 exact_sums         Sums of a window by the kernel's clocks of its processes
 governor           Controller of the agent's effort
 group_recording    One collector of the agent
-health             The agent's health, for /healthz and /metrics
+health             The agent's health, for /healthz, /readyz and /metrics
 http_page          Pages on 127.0.0.1
 label_groups       A profile by label
 last_minutes       The windows of the last minutes as they were recorded

@@ -6,10 +6,12 @@ import contextlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyprof.agent.budget import BudgetKeeper
+from pyprof.agent.conditions import Conditions
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.control_socket import AskSocket
@@ -24,9 +26,9 @@ from pyprof.agent.paths import default_spool
 from pyprof.agent.processes import LOOK_S, ProcessTable
 from pyprof.agent.push.pushers import Pushers
 from pyprof.agent.socket_peer import Peer
-from pyprof.agent.spool import Spool
+from pyprof.agent.spool import NO_ROOM, Spool
 from pyprof.agent.spool_inventory import Caps
-from pyprof.agent.spool_io import locked
+from pyprof.agent.spool_io import has_room, locked
 from pyprof.agent.window_checkpoint import WindowPart, packed, restored
 from pyprof.agent.window_end_times import ClockSteps, WindowClock
 from pyprof.agent.window_split import labelled, segments
@@ -71,8 +73,9 @@ class Agent:
         self._minutes = LastMinutes(root, values.last, values.disk, self._diagnostics)
         self.spool = Spool(root, caps, self._diagnostics, None, sinks, spare=self._minutes.clear, restore=restored)
         self._writing = threading.Lock()
-        self._pushers = Pushers(self.spool, self._writing, say, self._diagnostics)
-        self._budget = BudgetKeeper(_budget(values), say)
+        self._conditions = Conditions(say)
+        self._pushers = Pushers(self.spool, self._writing, self._conditions, self._diagnostics)
+        self._budget = BudgetKeeper(_budget(values), say, self._conditions)
         self._wake = threading.Event()
         self._ending = self._reloading = False
         self._on_demand = OnDemand(lambda: RecordedNow(self._config.values, self._table, self._lanes), self._minutes)
@@ -82,7 +85,9 @@ class Agent:
         self._draw_at = 0.0
         self._steps = ClockSteps(say)
         self._begin()
-        self._health = Health(values.every, self._gauges(), self._diagnostics, self._pushers.numbers)
+        numbers = self._pushers.numbers
+        self._health = Health(values.every, self._gauges(), self._diagnostics, self._conditions, numbers)
+        self._lost = Counter[str]()
 
     def _gauges(self) -> dict[str, Gauge]:
         return {
@@ -164,7 +169,8 @@ class Agent:
     def _pages(self) -> HttpPages:
         from pyprof.agent.http_page import HttpPages  # most agents have none
 
-        pages = {"/metrics": self._health.metrics_page, "/healthz": self._health.page}
+        health = self._health
+        pages = {"/metrics": health.metrics_page, "/healthz": health.page, "/readyz": health.ready_page}
         return HttpPages(self._config.values.port, pages)
 
     def _run(self) -> None:
@@ -187,6 +193,7 @@ class Agent:
             self._keep_budget()
             self._steps.total_ns()
             self._health.beat()
+            self._notifier.report(self._conditions.reasons)
             self._notifier.alive()
             self._wake.wait(LOOK_S)
             self._wake.clear()
@@ -234,7 +241,7 @@ class Agent:
             config = self._load()
             self._pushers.begin(config.pushes)
         except (PyprofError, OSError) as error:
-            self._say("error", "reload failed", error=str(error))
+            self._conditions.begin("reload_failed", str(error))
             self._health.reloaded(False)
         else:
             self._close()
@@ -243,6 +250,7 @@ class Agent:
             self._begin()
             self._health.every = config.values.every
             self._health.reloaded(True)
+            self._conditions.end("reload_failed")
             self._say("info", "reloaded", rules=len(config.rules))
         self._notifier.send("READY=1")
 
@@ -256,7 +264,7 @@ class Agent:
         data = packed(part, self._budget.notes(), labels)
         with self._writing:
             if not self.spool.save(window, time.time_ns(), data):
-                self._say("warning", "window under way not saved", mode=sampling.mode, rate=sampling.rate)
+                self._report_spool()
 
     def _took(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:
         seen = self._table.recorded(sampling).values()
@@ -266,6 +274,8 @@ class Agent:
         with self._writing:
             kept = self.spool.put(found, window)
             self._health.metrics.took(sampling.mode, profile, kept)
+            self._report_spool()
+            self._conditions.end("recording_failed", mode=sampling.mode, rate=sampling.rate)
             inventory, dropped = self.spool.inventory, self._health.new_counts()
             self._say(
                 "info" if kept else "error",
@@ -281,8 +291,25 @@ class Agent:
                 spool_bytes=inventory.bytes,
                 **({"dropped": dropped} if dropped else {}),
             )
-            if kept and profile.summary.samples:
-                self._minutes.take(profile)
+            if kept and profile.summary.samples and not self._minutes.take(profile):
+                self._report_disk("a window for pyprof agent record was not stored")
+
+    def _report_spool(self) -> None:
+        """Begin or end the conditions of the spool, and report segments that sinks have lost."""
+        failure = self.spool.failure
+        if failure is not None:
+            self._report_disk(failure.strerror or type(failure).__name__, failure.errno in NO_ROOM)
+        elif has_room(self.spool.root):  # what was dropped makes room for some windows, and the disk is still full
+            self._conditions.end("spool_failed")
+            self._conditions.end("spool_disk_full")
+        for sink, count in (self.spool.lost - self._lost).items():
+            error = f"{count} segment{'s' * (count != 1)} dropped before {sink} had taken them"
+            self._conditions.note("push_lost", error, sink=sink)
+        self._lost = self.spool.lost.copy()
+
+    def _report_disk(self, about: str, is_full: bool = False) -> None:
+        is_full = is_full or not has_room(self.spool.root)
+        self._conditions.begin("spool_disk_full" if is_full else "spool_failed", f"{self.spool.root}: {about}")
 
     def _asked(self, peer: Peer | None, outcome: str) -> None:
         self._health.metrics.count("asks", outcome)
@@ -299,8 +326,8 @@ class Agent:
     def _failed(self, sampling: SamplingChoice, error: BaseException) -> None:
         self._health.metrics.count("failures", sampling.mode)
         hint = error.hint if isinstance(error, PyprofError) else ""
-        about = {"error": str(error) or type(error).__name__, **({"hint": hint} if hint else {})}
-        self._say("error", "not recording", mode=sampling.mode, rate=sampling.rate, **about)
+        about = str(error) or type(error).__name__
+        self._conditions.begin("recording_failed", about, hint, mode=sampling.mode, rate=sampling.rate)
 
 
 def _budget(values: Values) -> CostBudget:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from pyprof.agent.conditions import Conditions
 from pyprof.agent.governor import BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.agent.own_cpu import OwnCpu, memory, spent
 from pyprof.flush_protocol import Stride
@@ -14,7 +15,7 @@ from pyprof.records import replace
 
 CHECKS = 12
 """Number of checks in the time over which the budget is enforced."""
-_EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more", BudgetVerdict.BROKEN: "budget not kept"}
+_EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more"}
 
 
 class BudgetKeeper:
@@ -26,13 +27,12 @@ class BudgetKeeper:
         own_cpu: Processor time for the log line of a window.
     """
 
-    def __init__(self, budget: CostBudget, say: Callable[..., None]) -> None:
+    def __init__(self, budget: CostBudget, say: Callable[..., None], conditions: Conditions) -> None:
         """Start to enforce a budget; say writes a line of the log."""
         self.stride = Stride()
         self.exceeded = 0
         self.own_cpu = OwnCpu()
-        self._say = say
-        self._said_at = -budget.every_s
+        self._say, self._conditions = say, conditions
         self._memory_bytes, self._memory_at = 0, 0.0
         self.begin(budget)
 
@@ -72,18 +72,18 @@ class BudgetKeeper:
         before = self.effort
         verdict = self._governor.look(now, spent(), self._memory)
         self.stride.every = self.effort.times
+        governor = self._governor
         if verdict is BudgetVerdict.BROKEN:
             self.exceeded += 1
-            if now < self._said_at + self._governor.budget.every_s:
-                return False
-            self._said_at = now
-        if verdict is not BudgetVerdict.NOTHING:
-            is_broken = verdict is BudgetVerdict.BROKEN
-            needed = {"needed_cpu_percent": round(100 * self._governor.needed_cpu, 2)} if is_broken else {}
-            self._say("warning" if is_broken else "info", _EVENTS[verdict], **self._state(), **needed)
+            needed = round(100 * governor.needed_cpu, 2)
+            self._conditions.begin("budget_exceeded", "", "", **self._state(), needed_cpu_percent=needed)
+        elif verdict is not BudgetVerdict.NOTHING:
+            self._say("info", _EVENTS[verdict], **self._state())
+        if governor.cpu <= governor.budget.cpu and governor.memory <= governor.budget.memory:
+            self._conditions.end("budget_exceeded")
         return self.effort.processes != before.processes
 
-    def _state(self) -> Mapping[str, object]:
+    def _state(self) -> dict[str, object]:
         governor, effort = self._governor, self.effort
         return {
             "own_cpu_percent": round(100 * governor.cpu, 2),

@@ -56,7 +56,7 @@ SETTINGS = (
     Setting("record", "last", "SPAN", '"10m"', "what pyprof agent record gets of the time before it asks"),
     Setting("record", "disk", "SIZE", '"64M"', "of the files that hold it, in kept/ of the spool"),
     Setting("record", "group", "GROUP", "", "whose members may ask beside root and the agent's user; name or number"),
-    Setting("http", "port", "PORT", "", "127.0.0.1:PORT has /metrics and /healthz; without it nothing is listened at"),
+    Setting("http", "port", "PORT", "", "127.0.0.1:PORT has /metrics, /healthz and /readyz; without it none of them"),
 )
 """Settings in tables with one value for each name. In addition there are [labels] and [[rule]]."""
 

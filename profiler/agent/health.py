@@ -1,20 +1,24 @@
-"""The agent's health, for /healthz and /metrics."""
+"""The agent's health, for /healthz, /readyz and /metrics."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
+from pyprof.agent.conditions import NOT_READY, UNHEALTHY, Conditions
 from pyprof.agent.metrics import ACCURACY, CONTENT_TYPE, Gauge, Metrics, PushNumber
 from pyprof.agent.own_cpu import memory, spent
 from pyprof.agent.push.responses import LATER
 from pyprof.diagnostics import Diagnostics
+from pyprof.exporters.utf8 import dump_json
 
 SILENT_S = 30.0
 """Time in seconds after which the main loop, which runs once a second, counts as stuck."""
 WINDOWS = 3
-"""Number of window lengths without a window after which the agent is unhealthy, if there are processes to record."""
+"""Number of window lengths without a window, after START_S, after which an agent with processes is unhealthy."""
+START_S = 60.0
+"""Time in seconds in which a recording begins, also again after a failure, and its first window is named."""
 _WAITING = frozenset(LATER.values())
 
 
@@ -26,6 +30,7 @@ class Health:
         every: float,
         gauges: Mapping[str, Gauge],
         diagnostics: Diagnostics,
+        conditions: Conditions,
         pushes: Callable[[], Iterable[PushNumber]] = tuple,
     ) -> None:
         """Create the object.
@@ -34,10 +39,11 @@ class Health:
             every: Length of a window in seconds.
             gauges: Gauges of the metrics, with "processes" among them; others are added here.
             diagnostics: Counters of the agent.
+            conditions: Conditions of the agent; check() adds two.
             pushes: Returns the metrics of sinks.
         """
         self.every = every
-        self._diagnostics = diagnostics
+        self._diagnostics, self._conditions = diagnostics, conditions
         self._reported: dict[str, int] = {}
         self._reload = 1.0, time.time()
         self._beat = time.monotonic()
@@ -51,15 +57,22 @@ class Health:
             "reload_timestamp_seconds": lambda: self._reload[1],
             **{name: partial(self._accuracy, name) for name in ACCURACY},
         }
-        self.metrics = Metrics({**gauges, **own}, lambda: self._diagnostics.counts, pushes)
+        self.metrics = Metrics({**gauges, **own}, lambda: self._diagnostics.counts, pushes, self._failing)
 
     def _accuracy(self, name: str) -> float | None:
         return self.metrics.accuracy.get(name)
 
+    def _failing(self) -> Collection[str]:
+        self.check()
+        return self._conditions.reasons
+
     def beat(self) -> None:
+        """Note that the main loop runs, and write the log lines that are due."""
         self._beat = time.monotonic()
         if not self._processes():
             self._idle_at = self._beat
+        self.check()
+        self._conditions.write_lines()
 
     def reloaded(self, success: bool) -> None:
         self._reload = float(success), time.time()
@@ -71,20 +84,34 @@ class Health:
         self._reported = counts
         return {name: count for name, count in found.items() if count}
 
-    def complaint(self) -> str:
-        """Return what is wrong, "" if nothing is."""
-        silent_s = time.monotonic() - self._beat
-        if silent_s > SILENT_S:
-            return f"the agent does nothing since {silent_s:.0f} s"
-        since_s = time.monotonic() - max(self.metrics.last_window_at, self._idle_at)
-        if since_s > WINDOWS * self.every:
-            return f"no window since {since_s:.0f} s, though there are processes to record"
-        return ""
+    def check(self) -> None:
+        """Begin or end the conditions that follow from the time that has passed."""
+        now = time.monotonic()
+        self._set("loop_stuck", now - self._beat > SILENT_S)
+        last = max(self.metrics.last_window_at, self._idle_at)
+        self._set("no_windows", now - last > WINDOWS * self.every + START_S)
+
+    def _set(self, reason: str, holds: bool) -> None:
+        if holds:
+            self._conditions.begin(reason)
+        else:
+            self._conditions.end(reason)
 
     def page(self) -> tuple[int, str, str]:
-        """Return the page for /healthz."""
-        complaint = self.complaint()
-        return 503 if complaint else 200, "text/plain; charset=utf-8", f"{complaint or 'ok'}\n"
+        """Return the page for /healthz: 503 if a restart may help."""
+        return self._page(UNHEALTHY)
+
+    def ready_page(self) -> tuple[int, str, str]:
+        """Return the page for /readyz: 503 if data is late or lost."""
+        return self._page(NOT_READY)
+
+    def _page(self, red: Collection[str]) -> tuple[int, str, str]:
+        self.check()
+        failures = self._conditions.failures()
+        reasons = {str(each["reason"]) for each in failures}
+        status = "unhealthy" if reasons & UNHEALTHY else "degraded" if reasons else "ok"
+        body = dump_json({"status": status, "failures": failures}).decode()
+        return 503 if not reasons.isdisjoint(red) else 200, "application/json", f"{body}\n"
 
     def metrics_page(self) -> tuple[int, str, str]:
         return 200, CONTENT_TYPE, self.metrics.text()

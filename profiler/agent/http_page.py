@@ -1,4 +1,4 @@
-"""/metrics and /healthz of a running agent, on 127.0.0.1 only."""
+"""/metrics, /healthz and /readyz of a running agent, on 127.0.0.1 only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class HttpPages:
 
             def do_GET(self) -> None:
                 page = pages.get(self.path.partition("?")[0])
-                status, kind, text = page() if page is not None else (404, "text/plain", "/metrics, /healthz\n")
+                known = f"{', '.join(pages)}\n"
+                status, kind, text = page() if page is not None else (404, "text/plain", known)
                 body = text.encode()
                 self.send_response(status)
                 self.send_header("Content-Type", kind)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
 from pyprof.agent.control_protocol import OUTCOMES
 from pyprof.agent.spool import REASONS
 from pyprof.model.profile import Profile
+from pyprof.model.reason_conditions import CONDITIONS
 from pyprof.model.share_interval import profile_basis, sampling_basis
 from pyprof.options import SIMPLE_MODES
 from pyprof.records import dataclass
@@ -34,6 +35,7 @@ class MetricKind:
     labels: tuple[str, tuple[str, ...]] = ("", ("",))
 
 
+_CONDITION = ("reason", tuple(reason.name for reason in CONDITIONS))
 _MODE, _REASON = ("mode", SIMPLE_MODES), ("reason", tuple(REASONS))
 COUNTERS = (
     MetricKind("windows", "counter", "Windows that are in the spool.", _MODE),
@@ -49,6 +51,7 @@ COUNTERS = (
     MetricKind("looks_failed", "counter", "Looks at the list of processes that failed."),
 )
 GAUGES = (
+    MetricKind("failing", "gauge", "1 while the agent does not do all of its work for this reason.", _CONDITION),
     MetricKind("memory_bytes", "gauge", "Memory of the agent and its workers, what they share once."),
     MetricKind("processes", "gauge", "Processes that the rules choose."),
     MetricKind("processes_left_out", "gauge", "Of these, processes that are not recorded for the budget's sake."),
@@ -82,6 +85,7 @@ PUSHES = (
     MetricKind("push_clock_ahead_seconds", "gauge", "By how much our clock is ahead of the receiver's."),
     MetricKind("push_sent", "counter", "Segments that a sink has taken."),
     MetricKind("push_failures", "counter", "Tries that a sink did not take, by why."),
+    MetricKind("push_lost", "counter", "Segments that the spool dropped before a sink had taken them."),
     MetricKind("push_refused", "counter", "Segments that a sink refused for good, by why."),
 )
 """Metrics of each sink: they have the labels sink and type, and reason if there are reasons."""
@@ -121,17 +125,18 @@ class Metrics:
         gauges: Mapping[str, Gauge],
         dropped: Callable[[], Mapping[str, int]],
         pushes: Callable[[], Iterable[PushNumber]] = tuple,
+        failing: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Create the metrics.
 
         Args:
             gauges: Functions by name that return a number, or None if it is not known. They are called by text(), and
-                include
-                counters that other objects keep.
+                include counters that other objects keep.
             dropped: Returns counts by reason.
             pushes: Returns the metrics of sinks.
+            failing: Returns the names of the conditions that hold.
         """
-        self._pushes = pushes
+        self._pushes, self._failing = pushes, failing
         self.last_window_s = self.last_window_at = 0.0
         self.accuracy: Mapping[str, float] = {}
         self._gauges = gauges
@@ -157,12 +162,13 @@ class Metrics:
         return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
-        dropped = self._dropped()
+        dropped, failing = self._dropped(), self._failing()
         for metric in (*COUNTERS, *GAUGES):
             yield from _head(metric)
             label, values = metric.labels
             for value in values:
-                number = self._number(metric, dropped, value)
+                is_condition = metric.labels is _CONDITION
+                number = float(value in failing) if is_condition else self._number(metric, dropped, value)
                 if number is not None:
                     suffix = "_total" if metric.kind == "counter" else ""
                     labels = f'{{{label}="{value}"}}' if label else ""

@@ -1,11 +1,11 @@
-"""Notifications for systemd (sd_notify(3)): READY, RELOADING, STOPPING, WATCHDOG. Without systemd nothing is sent."""
+"""Notifications for systemd (sd_notify(3)): READY, RELOADING, STATUS, STOPPING, WATCHDOG. Without it none is sent."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import suppress
 
 
@@ -17,6 +17,7 @@ class Notifier:
         mine = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self._every = int(usec) / 2e6 if usec.isascii() and usec.isdigit() and mine else 0.0
         self._next = 0.0
+        self._reported = frozenset[str]()
 
     def send(self, state: str) -> None:
         if self._address:
@@ -26,6 +27,12 @@ class Notifier:
 
     def reloading(self) -> None:
         self.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def report(self, reasons: Set[str]) -> None:
+        """Send the names of the conditions that hold, for `systemctl status`, if they have changed."""
+        if reasons != self._reported:
+            self._reported = frozenset(reasons)
+            self.send(f"STATUS={'failing: ' if reasons else 'ok'}{', '.join(sorted(reasons))}")
 
     def alive(self) -> None:
         """Notify the watchdog if it is due; callers call this more often."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -49,7 +50,8 @@ QUEUE, ASIDE, SO_FAR = "queue", "refused", "sofar"
 _SAVED = re.compile(r"\d{19}-([0-9a-f]{32})")
 MOST_REFUSED = 100
 """Maximum number of refused segments that are kept for each reason."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk."""
 _TRIES = 4
 """Number of attempts to make room for one segment."""
 
@@ -72,6 +74,9 @@ class Spool:
     Attributes:
         held: Segments that wait in memory.
         recovered: Number of segments from checkpoints of a killed agent.
+        lost: For each sink, the number of segments that were dropped before it had taken them.
+        failure: The last error of put() or of save() since the last put() began, None if there was none. put() may have
+            succeeded after making room.
     """
 
     def __init__(
@@ -96,6 +101,8 @@ class Spool:
         self.inventory = Inventory()
         self.held: tuple[SpoolSegment, ...] = ()
         self.recovered = 0
+        self.lost = Counter[str]()
+        self.failure: OSError | None = None
         self.root = root
         self._caps = caps
         self._diagnostics = diagnostics
@@ -189,7 +196,8 @@ class Spool:
             disk.rename(part, to)
             self._saved.setdefault(window, []).append(to)
             disk.sync_folder(folder)
-        except OSError:
+        except OSError as error:
+            self.failure = error
             self._forget((part,))
             return False
         return True
@@ -203,6 +211,7 @@ class Spool:
         """Store the segments of one window, and those that wait in memory. Return False if some wait now or are
         lost.
         """
+        self.failure = None
         waiting, self.held = self.held, ()
         over, self._over = self._over, self._saved.pop(window, [])
         lost = sum(not self._written(segment) for segment in waiting)
@@ -221,7 +230,8 @@ class Spool:
             try:
                 self._write(segment)
             except OSError as error:
-                if error.errno not in _NO_ROOM or not left or not self._make_room(len(segment.data)):
+                self.failure = error
+                if error.errno not in NO_ROOM or not left or not self._make_room(len(segment.data)):
                     return False
             else:
                 return True
@@ -301,9 +311,12 @@ class Spool:
                 self._disk.unlink(self._path(place, name.path))
             except FileNotFoundError:
                 pass
-            except OSError:
+            except OSError as error:
+                self.failure = error
                 return False
             self.inventory.left(name, place)
+            if place.startswith(f"{QUEUE}/"):
+                self.lost[place.removeprefix(f"{QUEUE}/")] += 1
             with suppress(OSError):  # other files are there
                 self._disk.remove_folder(self._path(place, f"{name.day}/{name.folder}"))
                 self._disk.remove_folder(self._path(place, name.day))

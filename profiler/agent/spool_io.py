@@ -11,6 +11,8 @@ from pyprof.errors import OutputError
 from pyprof.exporters import output_file
 from pyprof.records import dataclass
 
+MIN_FREE_BYTES = 1 << 20
+"""Free bytes up to which a disk counts as full, once a file could not be written."""
 _FOLDER, _FILE = 0o750, 0o640
 
 
@@ -81,6 +83,15 @@ class Disk:
             output_file.sync_file(fd)
         finally:
             os.close(fd)
+
+
+def has_room(root: str) -> bool:
+    """Return True if the file system of a folder has more room than MIN_FREE_BYTES, or half of a tiny one."""
+    try:
+        found = os.statvfs(root)
+    except OSError:
+        return False
+    return found.f_bavail > min(MIN_FREE_BYTES // found.f_frsize, found.f_blocks // 2)
 
 
 def locked(root: str) -> int:

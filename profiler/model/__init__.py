@@ -37,6 +37,7 @@ profile           A finished profile: an immutable value with everything that an
 reason            A reason why something is lost, skipped, truncated or refused, as a value
 reason_requests   Reasons why the server refuses a request, or the agent a requested recording
 reason_sentences  Reasons whose text has arguments: of one file, of a recording, in a stack
+reason_conditions  Reasons why an agent does not do all of its work
 reason_pushes     Reasons why segments are not sent
 reason_table      The table of reasons: everything that is lost, skipped, truncated or refused
 reasons           Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files

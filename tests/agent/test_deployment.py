@@ -51,7 +51,11 @@ def test_pod_of_a_cluster_has_what_the_agent_needs_and_no_more() -> None:
     }
     assert security["readOnlyRootFilesystem"]
     assert pod["hostPID"]
-    assert container["livenessProbe"]["httpGet"]["port"] == said.values.port
+    probes = [container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
+    assert [(probe["port"], probe["path"]) for probe in probes] == [
+        (said.values.port, "/healthz"),
+        (said.values.port, "/readyz"),
+    ]
     volumes = {volume["name"] for volume in pod["volumes"]}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts.keys() == volumes

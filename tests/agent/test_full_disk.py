@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
+from pyprof.agent.spool_io import has_room
+from tests.server.serving import free_port
 from tests.small_disk import fill, only_root, small_disk
 from tests.warm import run
 
@@ -30,9 +34,16 @@ def until(so: Callable[[], bool], agent: subprocess.Popen[bytes], log: Path) -> 
         time.sleep(0.05)
 
 
+def failing(port: int) -> set[str]:
+    """Return the reasons of the conditions that /healthz names."""
+    with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
+        return {each["reason"] for each in json.loads(answer.read())["failures"]}
+
+
 def test_oldest_segments_make_room_and_new_ones_are_whole(tmp_path: Path) -> None:
+    port = free_port()
     word, log, config = f"agent-full-{os.getpid()}", tmp_path / "log", tmp_path / "agent.toml"
-    config.write_text(CONFIG.replace("WORD", word))
+    config.write_text(f"[http]\nport = {port}\n{CONFIG.replace('WORD', word)}")
     config.chmod(0o600)
     spool = tmp_path / "disk" / "spool"
     command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool), "--log", "json"]
@@ -48,6 +59,8 @@ def test_oldest_segments_make_room_and_new_ones_are_whole(tmp_path: Path) -> Non
             fill(disk)
             first = segments()[0]
             until(lambda: "the disk is full" in log.read_text() and not first.exists(), agent, log)
+            until(lambda: "spool_disk_full" in failing(port), agent, log)
+            assert "spool_disk_full" in log.read_text()
             newest = segments()[-1]
             until(lambda: segments()[-1].name > newest.name, agent, log)
             agent.send_signal(signal.SIGTERM)
@@ -59,3 +72,13 @@ def test_oldest_segments_make_room_and_new_ones_are_whole(tmp_path: Path) -> Non
             for each in (agent, target):
                 each.kill()
                 each.wait()
+
+
+def test_disk_has_room_again_when_other_files_are_gone(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        assert has_room(str(disk))
+        (disk / "others").write_bytes(bytes(3 << 20))
+        assert not has_room(str(disk)), "a mebibyte less the folder"
+        (disk / "others").unlink()
+        assert has_room(str(disk))
+    assert not has_room(str(tmp_path / "none"))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.agent import budget
+from pyprof.agent.conditions import Conditions
 from pyprof.agent.governor import AIM, MOST_PATIENCE, PARTS, STRIDES, BudgetVerdict, CostBudget, Effort, Governor
 
 MB = 1 << 20
@@ -169,7 +170,9 @@ def test_memory_is_read_once_in_the_budgets_time_however_often_it_is_exceeded(mo
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(budget, "spent", lambda: spent_s)
     monkeypatch.setattr(budget, "memory", memory)
-    keeper = budget.BudgetKeeper(CostBudget(0.001, 100 << 20, 60.0), lambda *_, **__: None)
+    keeper = budget.BudgetKeeper(
+        CostBudget(0.001, 100 << 20, 60.0), lambda *_, **__: None, Conditions(lambda *_, **__: None)
+    )
     for _ in range(240):
         now, spent_s = now + 5, spent_s + 0.5
         keeper.keep()

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from pyprof.agent import health, http_page, spool
+from pyprof.agent.conditions import Conditions
 from pyprof.agent.health import Health
 from pyprof.agent.http_page import ADDRESS, HttpPages
 from pyprof.agent.metrics import COUNTERS, GAUGES, PREFIX
@@ -23,7 +24,8 @@ LINE = re.compile(r'([a-z_]+)(?:\{([a-z]+)="([a-z_]+)"\})? (-?[0-9.e+]+)')
 
 def made(processes: int = 1) -> tuple[Health, Diagnostics]:
     diagnostics = Diagnostics()
-    return Health(60.0, {"processes": lambda: processes}, diagnostics), diagnostics
+    conditions = Conditions(lambda *_, **__: None)
+    return Health(60.0, {"processes": lambda: processes}, diagnostics, conditions), diagnostics
 
 
 def numbers(text: str) -> dict[tuple[str, str], float]:
@@ -77,18 +79,18 @@ def test_each_reason_of_the_spool_has_its_label() -> None:
 def test_agent_is_unwell_when_its_loop_stands_still_or_windows_stay_away(monkeypatch: pytest.MonkeyPatch) -> None:
     well, _ = made()
     well.beat()
-    assert well.page()[::2] == (200, "ok\n")
-    wall, later = time.time(), time.monotonic() + health.WINDOWS * 60 + 1
+    assert well.page()[::2] == (200, '{"status":"ok","failures":[]}\n')
+    wall, later = time.time(), time.monotonic() + health.WINDOWS * 60 + health.START_S + 1
     monkeypatch.setattr(time, "time", lambda: wall + 7200)
     assert well.page()[0] == 200, "the wall clock was set"
     monkeypatch.setattr(time, "monotonic", lambda: later)
     well.beat()
-    assert "no window" in well.page()[2]
+    assert "no_windows" in well.page()[2]
     assert made(processes=0)[0].page()[0] == 200, "nothing to record is no fault"
     well.metrics.took("cpu", golden(), True)
     assert well.page()[0] == 200
     monkeypatch.setattr(time, "monotonic", lambda: later + health.SILENT_S + 1)
-    assert "does nothing" in well.page()[2]
+    assert "loop_stuck" in well.page()[2]
 
 
 def test_pages_are_answered_on_this_host_also_while_others_ask_slowly(monkeypatch: pytest.MonkeyPatch) -> None:

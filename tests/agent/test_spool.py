@@ -171,3 +171,25 @@ def test_folder_of_everybody_is_no_spool(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(OutputError, match="others may write"):
         locked(str(tmp_path))
+
+
+def test_spool_names_its_last_error_also_when_making_room_helped(tmp_path: Path) -> None:
+    freed: list[int] = []
+    full = Spool(
+        str(tmp_path),
+        Caps(),
+        Diagnostics(),
+        FullUntil(lambda: len(freed) % 2 == 0),
+        clock=lambda: 100 * DAY_NS,
+        spare=lambda: freed.append(1) or 1000,  # type: ignore[func-returns-value]
+    )
+    full.open()
+    assert full.failure is None
+    assert full.put([segment(90)])
+    assert full.failure is not None
+    assert full.failure.errno == errno.ENOSPC
+    assert full.put([segment(91)])
+    assert full.failure is None
+    freed.append(1)
+    assert not full.save("0" * 32, 1, b"")
+    assert full.failure is not None

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from pyprof.agent.conditions import NOT_READY, UNHEALTHY
 from pyprof.cli.live.keys import KEYS
 from pyprof.frame_sources import FRAME_SOURCES
 from pyprof.model.reason import Reason
+from pyprof.model.reason_conditions import CONDITIONS
 from pyprof.model.reason_requests import ASKS, REQUESTS
 from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PROBLEMS
 from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS
@@ -64,6 +66,18 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
         ((f"`{reason.name}`", str(STATUS[reason.name]), reason.meaning) for reason in REQUESTS),
     ),
     "agent_refusals": lambda: rows(("reason", "meaning"), ((f"`{each.name}`", each.meaning) for each in ASKS)),
+    "agent_conditions": lambda: rows(
+        ("reason", "`/healthz`, `/readyz`", "meaning", "what helps"),
+        (
+            (
+                f"`{each.name}`",
+                f"{503 if each.name in UNHEALTHY else 200}, {503 if each.name in NOT_READY else 200}",
+                each.sentence,
+                each.retry,
+            )
+            for each in CONDITIONS
+        ),
+    ),
     "frame_sources": lambda: rows(
         ("source", "allowed by `--unwind`", "meaning"),
         ((f"`{each.name}`", f"`{each.option}`" if each.option else "–", each.meaning) for each in FRAME_SOURCES),

@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from pyprof.agent.push.responses import LATER, REFUSED, NotSent, RefusedForGood
+from pyprof.agent.conditions import Conditions
+from pyprof.agent.push.responses import LATER, REFUSED, NotSent, RefusedForGood, remedy_of
 from pyprof.agent.push.sink import SegmentSink
 from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import QUEUE, Spool
@@ -42,21 +42,21 @@ class Pusher:
         sink: SegmentSink,
         spool: Spool,
         writing: AbstractContextManager[object],
-        say: Callable[..., None],
+        conditions: Conditions,
         diagnostics: Diagnostics,
     ) -> None:
         """Create the object; start() starts its thread.
 
         Args:
             writing: Lock that is held while the spool is used, never during a request.
-            say: Writes a line of the log.
+            conditions: Conditions of the agent.
         """
         self.name = name
         self.sent = 0
         self.later = dict.fromkeys(LATER, 0)
         self.refused = dict.fromkeys(REFUSED, 0)
-        self._sink, self._spool, self._writing, self._say = sink, spool, writing, say
-        self._diagnostics = diagnostics
+        self._sink, self._spool, self._writing = sink, spool, writing
+        self._conditions, self._diagnostics = conditions, diagnostics
         self._ending = threading.Event()
         self._failures = 0
         self._after_s = 0.0
@@ -108,6 +108,8 @@ class Pusher:
             return self._waits(name, error.word, str(error), error.after_s)
         except OSError as error:
             return self._waits(name, "disk", error.strerror or type(error).__name__)
+        except Exception as error:  # if the thread ended, nothing more would be sent
+            return self._waits(name, "otherwise", f"{type(error).__name__}: {error}")
         return True
 
     def _push(self, name: SegmentName) -> None:
@@ -139,15 +141,14 @@ class Pusher:
             self._spool.refused(self.name, name, word)
             self._diagnostics.count(REFUSED[word])
         self.refused[word] += 1
-        if self.refused[word] == 1:
-            self._say("warning", "push refused", sink=self.name, reason=word, error=about, segment=name.path)
+        remedy = remedy_of(REFUSED[word])
+        self._conditions.note("push_refused", about, remedy, sink=self.name, cause=word, segment=name.path)
 
     def _goes_on(self) -> None:
         self._tried = None, 0
         self._after_s = 0.0
-        if self._failures:
-            self._failures = 0
-            self._say("info", "push goes on", sink=self.name)
+        self._failures = 0
+        self._conditions.end("push_failing", sink=self.name)
 
     def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0) -> bool:
         """Record a failed attempt. Return True if the segment itself caused the failures and was set aside."""
@@ -160,8 +161,8 @@ class Pusher:
             self._set_aside(name, "never_taken", about)
             self._goes_on()
             return True
-        if not self._failures:
-            self._say("warning", "push waits", sink=self.name, reason=word, error=about)
+        if not self._ending.is_set():
+            self._conditions.begin("push_failing", about, remedy_of(LATER[word]), sink=self.name, cause=word)
         self._failures += 1
         self._after_s = after_s
         return False
@@ -174,7 +175,7 @@ class Pusher:
             return False
         try:
             self._sink.send(other, data)
-        except (NotSent, RefusedForGood, OSError):
+        except Exception:
             return False
         self._gone(other)
         self.sent += 1

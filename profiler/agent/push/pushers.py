@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
+from pyprof.agent.conditions import Conditions
 from pyprof.agent.push.pusher import Pusher
 from pyprof.agent.push.receiver_clock import ReceiverClock
 from pyprof.agent.push.sink_types import PushTarget, made
@@ -16,16 +17,17 @@ Number = tuple[str, dict[str, str], float]
 
 
 class Pushers:
-    """The sinks and their queues; writing and say are those of Pusher."""
+    """The sinks and their queues; the arguments are those of Pusher."""
 
     def __init__(
         self,
         spool: Spool,
         writing: AbstractContextManager[object],
-        say: Callable[..., None],
+        conditions: Conditions,
         diagnostics: Diagnostics,
     ) -> None:
-        self._spool, self._writing, self._say, self._diagnostics = spool, writing, say, diagnostics
+        self._spool, self._writing = spool, writing
+        self._conditions, self._diagnostics = conditions, diagnostics
         self._of: list[tuple[PushTarget, Pusher]] = []
         self._clocks: dict[str, ReceiverClock] = {}
 
@@ -36,7 +38,9 @@ class Pushers:
             UsageError: A sink cannot be created; then nothing has changed.
         """
         known = [target for target, _ in self._of]
-        clocks = {target.name: ReceiverClock(target.name, self._say) for target in targets if target not in known}
+        clocks = {
+            target.name: ReceiverClock(target.name, self._conditions) for target in targets if target not in known
+        }
         new = [
             (target, made(target, clocks[target.name].compare), clocks[target.name])
             for target in targets
@@ -47,10 +51,12 @@ class Pushers:
         for target, pusher in self._of:
             if target not in targets:
                 pusher.end()
+                for reason in ("push_failing", "push_refused", "push_lost", "clock_differs"):
+                    self._conditions.end(reason, sink=target.name)
         self._of = [(target, pusher) for target, pusher in self._of if target in targets]
         for target, sink, clock in new:
             self._clocks[target.name] = clock
-            pusher = Pusher(target.name, sink, self._spool, self._writing, self._say, self._diagnostics)
+            pusher = Pusher(target.name, sink, self._spool, self._writing, self._conditions, self._diagnostics)
             self._of.append((target, pusher))
             pusher.start()
 
@@ -67,6 +73,7 @@ class Pushers:
             yield "push_lag_seconds", sink, age_s
             yield "push_clock_ahead_seconds", sink, self._clocks[target.name].ahead_s
             yield "push_sent", sink, pusher.sent
+            yield "push_lost", sink, self._spool.lost[target.name]
             for word, count in pusher.later.items():
                 yield "push_failures", {**sink, "reason": word}, count
             for word, count in pusher.refused.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pyprof.agent.conditions import Conditions
 
 MOST_DIFFERENCE_S = 30.0
 """Difference in seconds above which the agent warns: windows have the agent's time, queries use the server's."""
@@ -11,26 +11,21 @@ MOST_DIFFERENCE_S = 30.0
 class ReceiverClock:
     """The clock of one sink's receiver; ahead_s is how far this machine's clock was ahead at the last response."""
 
-    def __init__(self, sink: str, say: Callable[..., None]) -> None:
-        """Create the object.
-
-        Args:
-            sink: Name of the sink.
-            say: Writes a line of the log.
-        """
+    def __init__(self, sink: str, conditions: Conditions) -> None:
+        """Create the object for the sink with a name."""
         self.ahead_s = 0.0
-        self._sink, self._say = sink, say
-        self._warned_s = 0.0
+        self._sink, self._conditions = sink, conditions
+        self._stated_s = 0.0
 
     def compare(self, ahead_s: float) -> None:
-        """Record the difference at a response, and log when the clocks begin or cease to differ, or the difference
-        changes.
-        """
+        """Record the difference at a response. A change of the difference is a new line of the log."""
         self.ahead_s = ahead_s
-        differs = abs(ahead_s) > MOST_DIFFERENCE_S
-        if differs and abs(ahead_s - self._warned_s) > MOST_DIFFERENCE_S:
-            self._warned_s = ahead_s
-            self._say("warning", "clocks differ", sink=self._sink, ahead_seconds=round(ahead_s))
-        elif not differs and self._warned_s:
-            self._warned_s = 0.0
-            self._say("info", "clocks agree", sink=self._sink)
+        if abs(ahead_s) <= MOST_DIFFERENCE_S:
+            self._stated_s = 0.0
+            self._conditions.end("clock_differs", sink=self._sink)
+            return
+        if abs(ahead_s - self._stated_s) > MOST_DIFFERENCE_S:
+            self._stated_s = ahead_s
+        seconds = round(self._stated_s)
+        error = f"this host's clock is {abs(seconds)} s {'ahead of' if seconds > 0 else 'behind'} the receiver's"
+        self._conditions.begin("clock_differs", error, sink=self._sink, ahead_seconds=seconds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from pyprof.model.reason_pushes import PUSH
 from pyprof.records import dataclass
 
 LATER = {
@@ -43,6 +44,13 @@ REFUSED = {
     }.items()
 }
 """Word -> reason; the segment is set aside."""
+
+_REMEDIES = {reason.name: reason.retry for reason in PUSH}
+
+
+def remedy_of(outcome: str) -> str:
+    """Return what helps against a value of LATER or REFUSED, "" if nothing is known."""
+    return _REMEDIES[outcome]
 
 
 class PushVerdict(Enum):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.agent.conditions import MIN_INTERVAL_S, Conditions
 from pyprof.agent.push.bounded_response import MOST_READ
 from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, HttpClient, clock_ahead_s, stated_reason, wait_s
 from pyprof.agent.push.receiver_clock import ReceiverClock
@@ -226,13 +227,19 @@ def test_date_of_an_answer_says_how_far_clocks_differ_at_least(date: str, ahead_
 
 def test_clocks_that_differ_are_said_once_and_when_they_agree_again() -> None:
     said: list[tuple[object, ...]] = []
-    clock = ReceiverClock("server", lambda *words, **fields: said.append((*words, *fields.values())))
+    now = 0.0
+    conditions = Conditions(
+        lambda level, event, **fields: said.append((level, event, fields["sink"], fields.get("ahead_seconds"))),
+        lambda: now,
+    )
+    clock = ReceiverClock("server", conditions)
     for ahead_s in (0.0, 29.0, -31.0, -32.0, -31.0, 3600.0, 3601.0, 1.0, 0.0):
+        now += MIN_INTERVAL_S
         clock.compare(ahead_s)
     assert said == [
-        ("warning", "clocks differ", "server", -31),
-        ("warning", "clocks differ", "server", 3600),
-        ("info", "clocks agree", "server"),
+        ("warning", "degraded", "server", -31),
+        ("warning", "degraded", "server", 3600),
+        ("info", "healthy again", "server", None),
     ]
     assert clock.ahead_s == 0.0
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent import config
+from pyprof.agent.conditions import Conditions
 from pyprof.agent.config_file import BadConfig
 from pyprof.agent.metrics import PUSHES
 from pyprof.agent.push.directory_sink import FolderSink
 from pyprof.agent.push.pusher import Pusher
 from pyprof.agent.push.pushers import Pushers
 from pyprof.agent.push.pyprof_server import ServerSink
-from pyprof.agent.push.responses import GRPC, HTTP, LATER, REFUSED, NotSent
+from pyprof.agent.push.responses import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood
 from pyprof.agent.push.sink import SegmentSink
 from pyprof.agent.push.sink_types import KINDS, PushTarget, made
 from pyprof.agent.segment_names import SegmentName
@@ -39,7 +40,7 @@ def opened(folder: Path, caps: Caps | None = None) -> Spool:
 
 
 def of(spool: Spool, sink: SegmentSink) -> Pusher:
-    return Pusher("nas", sink, spool, threading.Lock(), lambda *_, **__: None, Diagnostics())
+    return Pusher("nas", sink, spool, threading.Lock(), Conditions(lambda *_, **__: None), Diagnostics())
 
 
 def pusher(spool: Spool, to: Path) -> Pusher:
@@ -224,7 +225,7 @@ def test_pause_grows_with_failures_and_heeds_what_the_receiver_asks(
 def test_sinks_begin_anew_with_the_configuration_and_keep_their_queues(tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool")
     lock = threading.Lock()
-    pushers = Pushers(spool, lock, lambda *_, **__: None, Diagnostics())
+    pushers = Pushers(spool, lock, Conditions(lambda *_, **__: None), Diagnostics())
     away = PushTarget("nas", "folder", {"path": str(tmp_path / "away")})
     with lock:
         assert spool.put(segments(5))
@@ -289,3 +290,68 @@ def test_wrong_push_is_said_with_its_line(lines: str, line: int, text: str) -> N
     with pytest.raises(BadConfig, match=text) as caught:
         config.parse(f"{RULE}[[push]]\n{lines}\n", "x")
     assert caught.value.errors[0].line == line
+
+
+def with_conditions(spool: Spool, sink: SegmentSink) -> tuple[Pusher, Conditions, list[dict[str, object]]]:
+    lines: list[dict[str, object]] = []
+    conditions = Conditions(lambda level, event, **fields: lines.append({"event": event, **fields}))
+    return Pusher("nas", sink, spool, threading.Lock(), conditions, Diagnostics()), conditions, lines
+
+
+@pytest.mark.parametrize("word", sorted(LATER))
+def test_failing_sink_is_a_condition_with_cause_and_remedy_until_it_takes_a_segment(word: str, tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    assert spool.put(segments(1))
+    pushing, conditions, lines = with_conditions(spool, Scripted(NotSent(word, "about"), NotSent(word, "again")))
+    assert [pushing.push(), pushing.push()] == [0, 0]
+    assert [(line["reason"], line["sink"], line["cause"], line["error"]) for line in lines] == [
+        ("push_failing", "nas", word, "about")
+    ]
+    assert lines[0]["remedy"]
+    assert conditions.reasons == {"push_failing"}
+    assert pushing.push() == 1
+    assert lines[1]["event"] == "healthy again"
+    assert not conditions.reasons
+
+
+def test_refused_segments_are_one_condition_and_name_the_cause(tmp_path: Path) -> None:
+    spool, kept = opened(tmp_path / "spool"), segments(4)
+    assert spool.put(kept)
+    pushing, conditions, lines = with_conditions(spool, Scripted(*[RefusedForGood("too_old", "status 400")] * 3))
+    assert pushing.push() == 1
+    assert conditions.reasons == {"push_refused"}
+    assert [(line["cause"], line["error"], line["sink"]) for line in lines] == [("too_old", "status 400", "nas")]
+    assert [each["segment"] for each in conditions.failures()] == [kept[2].name.path], "the last one"
+
+
+def test_error_that_no_sink_should_raise_keeps_the_thread_and_is_said(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    assert spool.put(segments(1))
+    pushing, _, lines = with_conditions(spool, Scripted(ZeroDivisionError("division by zero")))
+    assert pushing.push() == 0
+    assert [(line["cause"], line["error"]) for line in lines] == [("otherwise", "ZeroDivisionError: division by zero")]
+    assert pushing.push() == 1
+
+
+def test_sink_that_leaves_the_configuration_is_no_failure_any_more(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    conditions = Conditions(lambda *_, **__: None)
+    pushers = Pushers(spool, threading.Lock(), conditions, Diagnostics())
+    assert spool.put(segments(1))
+    pushers.begin([PushTarget("nas", "folder", {"path": str(tmp_path / "away")})])
+    waited = threading.Event()
+    while not conditions.reasons:
+        waited.wait(0.01)
+    conditions.begin("clock_differs", sink="nas")
+    conditions.note("push_lost", sink="nas")
+    pushers.begin([])
+    assert not conditions.reasons
+    pushers.end()
+
+
+def test_segments_that_are_dropped_before_a_sink_has_them_are_counted_as_lost(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool", Caps(most_files=3))
+    assert spool.put(segments(2))
+    assert of(spool, Scripted()).push() == 2
+    assert spool.put(segments(7)[2:])
+    assert spool.lost == {"nas": 2}, "two of the four that were dropped had been sent"

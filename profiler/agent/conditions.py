@@ -1,0 +1,146 @@
+"""The conditions under which the agent does not do all of its work.
+
+Each condition that holds is in the log, in /healthz and in the metric pyprof_agent_failing. Its name is that of a row
+of model/reason_conditions.py.
+
+A restart loses samples and repairs neither a receiver nor a disk. So only two conditions make the agent unhealthy.
+Others make it not ready (data is late or lost) or only degraded.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from pyprof.model.reason_conditions import CONDITIONS
+
+UNHEALTHY = frozenset({"loop_stuck", "no_windows"})
+"""Conditions that a restart may end; /healthz answers 503."""
+NOT_READY = UNHEALTHY | {"recording_failed", "spool_disk_full", "spool_failed", "push_failing"}
+"""Conditions under which data is late or lost; /readyz answers 503."""
+MIN_INTERVAL_S = 60.0
+"""Minimum time between two log lines about the begin of the same condition, in seconds."""
+REMINDER_S = 3600.0
+"""Time after which the log repeats a condition that still holds, in seconds."""
+EVENT_S = 600.0
+"""Time for which an event, such as a refused segment, counts as a condition, in seconds."""
+PLACES = ("sink", "mode", "rate")
+"""Fields that tell conditions with the same reason apart."""
+_ROWS = {reason.name: reason for reason in CONDITIONS}
+
+
+class _Condition:
+    """One condition, which holds or has held, and what the log says about it."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, object] = {}
+        self.began = 0.0
+        self.until = -math.inf
+        self._unlogged = 0
+        self._logged_at = -math.inf
+        self._logged = ""
+
+    def holds(self, now: float) -> bool:
+        return now < self.until
+
+    def renew(self, fields: dict[str, object], now: float, until: float) -> None:
+        """Note that the condition holds, or that its event has happened again."""
+        is_new = not self.holds(now)
+        if is_new:
+            self.began = now
+        self._unlogged += is_new or until < math.inf
+        self.fields, self.until = fields, until
+
+    def take_line(self, now: float) -> tuple[str, str, dict[str, object]] | None:
+        """Return the level, event and fields of the line that is due, None if none is."""
+        if not self.holds(now):
+            return self._take_end(now)
+        summary = str(self.fields.get("cause") or self.fields["error"])
+        is_news = summary != self._logged or (self.until < math.inf and self._unlogged)
+        if now - self._logged_at < (MIN_INTERVAL_S if is_news else REMINDER_S):
+            return None
+        more = {"unlogged_before": self._unlogged - 1} if self._unlogged > 1 else {}
+        if now >= self.began + 1:
+            more["since_seconds"] = round(now - self.began)
+        self._logged_at, self._logged, self._unlogged = now, summary, 0
+        level, event = ("error", "unhealthy") if self.fields["reason"] in UNHEALTHY else ("warning", "degraded")
+        return level, event, {**self.fields, **more}
+
+    def _take_end(self, now: float) -> tuple[str, str, dict[str, object]] | None:
+        if not self._logged:
+            return None
+        self._logged = ""
+        place = {name: self.fields[name] for name in ("reason", *PLACES) if name in self.fields}
+        return "info", "healthy again", {**place, "seconds": round(now - self.began)}
+
+
+class Conditions:
+    """All conditions of the agent. Its methods may be called from any thread."""
+
+    def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
+        """Create an empty set; say writes a line of the log."""
+        self._say, self._clock = say, clock
+        self._known: dict[tuple[object, ...], _Condition] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, reason: str, error: str = "", remedy: str = "", **fields: object) -> None:
+        """Note that a condition holds until end().
+
+        Args:
+            reason: A row of CONDITIONS.
+            error: What happened, "" for the sentence of the row.
+            remedy: What helps, "" for that of the row.
+            fields: The sink or mode, the cause (a word), and other fields of the log line.
+        """
+        self._renew(reason, error, remedy, fields, math.inf)
+
+    def note(self, reason: str, error: str = "", remedy: str = "", **fields: object) -> None:
+        """Note an event, which counts as a condition for EVENT_S. The arguments are those of begin()."""
+        self._renew(reason, error, remedy, fields, self._clock() + EVENT_S)
+
+    def _renew(self, reason: str, error: str, remedy: str, fields: dict[str, object], until: float) -> None:
+        row = _ROWS[reason]
+        found = {"reason": reason, **fields, "error": error or row.sentence, "remedy": remedy or row.retry}
+        with self._lock:
+            condition = self._known.setdefault(_key(reason, fields), _Condition())
+            condition.renew(found, self._clock(), until)
+        self.write_lines()
+
+    def end(self, reason: str, **fields: object) -> None:
+        """Note that a condition no longer holds."""
+        with self._lock:
+            condition = self._known.get(_key(reason, fields))
+            if condition is None or condition.until == -math.inf:
+                return
+            condition.until = -math.inf
+        self.write_lines()
+
+    def write_lines(self) -> None:
+        """Write the log lines that are due. The main loop calls this once a second."""
+        with self._lock:
+            lines = [condition.take_line(self._clock()) for condition in self._known.values()]
+        for line in lines:
+            if line is not None:
+                level, event, fields = line
+                self._say(level, event, **fields)
+
+    def failures(self) -> list[Mapping[str, object]]:
+        """Return the fields of each condition that holds, with since_seconds."""
+        now = self._clock()
+        with self._lock:
+            return [
+                {**each.fields, "since_seconds": round(now - each.began)}
+                for each in self._known.values()
+                if each.holds(now)
+            ]
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """The names of the conditions that hold."""
+        return frozenset(str(each["reason"]) for each in self.failures())
+
+
+def _key(reason: str, fields: Mapping[str, object]) -> tuple[object, ...]:
+    return reason, *(fields.get(name) for name in PLACES)
