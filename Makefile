@@ -25,13 +25,17 @@ install: $(BIN)/pytest ## set up .venv with pyprof (editable) and the developmen
 demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.html
 	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py 6
 
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# tests/conftest.py orders the files
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(BIN)/pytest ## run the tests that give the same result on every machine, and short recordings of real programs
 	$(PYTEST) -m 'not live and not matrix'
 
 test-live: $(BIN)/pytest ## run the tests of each interpreter, toolchain and kernel interface against running programs
 	$(PYTEST) -m 'live or matrix'
+
+test-all: $(BIN)/pytest ## `make test` and `make test-live` in one run, which is shorter
+	$(PYTEST)
 
 test-busy: $(BIN)/pytest ## make the short recordings of real programs next to four busy loops
 	$(PYTEST) tests/smoke --busy-loops 4
@@ -115,7 +119,13 @@ docs: $(BIN)/sphinx-build ## the manual as HTML in build/docs; a broken link is 
 	$(BIN)/python tooling/manual/reference_tables.py build/manual
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c tooling/manual build/manual build/docs
 
-check: lint types test test-live ## lint, types, tests
+# what CI needs, resolved once; a tenth of these modules is ever imported, so the interpreter compiles them when it is
+$(VENV)/ci: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[fuzz,docs]' --no-compile
+	@touch $(BIN)/pyprof $(BIN)/pytest $(BIN)/sphinx-build $(VENV)/fuzz $@
+
+check: lint types test-all ## lint, types, tests
 
 bpf: ## compile the program in the kernel (needs clang and llvm); its object is part of the package
 	collectors/bpf/build
@@ -137,4 +147,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bpf native install demo fuzz test test-live test-busy quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean
+.PHONY: help bpf native install demo fuzz test test-live test-all test-busy quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean

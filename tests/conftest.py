@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -91,13 +92,26 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        _put_long_files_first(items)
     for item in items:
         kinds = {mark.name for mark in item.iter_markers()} & KINDS.keys()
         if not kinds:
             item.add_marker("unit")
         if "live" in kinds and getattr(item.config.option, "reruns", 0) is None:  # no option: -p no:rerunfailures
             item.add_marker(pytest.mark.flaky(reruns=RERUNS_OF_LIVE_TESTS))
+
+
+def _put_long_files_first(items: list[pytest.Item]) -> None:
+    """Put files of live and matrix tests before others and files of many tests before files of few.
+
+    xdist hands out the files in this order, so that no process runs a long file at the end while the others have
+    nothing to do.
+    """
+    counts = Counter(item.path for item in items)
+    slow = {item.path for item in items if any(item.iter_markers("live")) or any(item.iter_markers("matrix"))}
+    items.sort(key=lambda item: (item.path not in slow, -counts[item.path]))
 
 
 @pytest.hookimpl(trylast=True)

@@ -30,7 +30,8 @@ def from_pypi(minor: int, *names: str, options: tuple[str, ...] = ()) -> Path:
             coming = Path(mkdtemp(dir=folder.parent, prefix="coming-"))
         except OSError as error:
             missing(f"needs {', '.join(names)} from PyPI: {error}")
-        command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(coming), *wanted]
+        # the modules would be compiled for the interpreter of the tests, not for the one that imports them
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(coming), *wanted]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         if done.returncode:
             missing(f"needs {', '.join(names)} from PyPI: {done.stderr[-300:]}")
