@@ -47,6 +47,12 @@ FRAME_SOURCES = (
         "What the program registered by `_U_dyn_register`",
     ),
     FrameSource("gdb_jit", "gdb_jit", "JIT, debugger interface", "An object file that the program registered for GDB"),
+    FrameSource(
+        "hotspot",
+        "hotspot",
+        "Java virtual machine",
+        "What HotSpot states about its code: the size of a compiled frame, the links of an interpreter frame",
+    ),
     FrameSource("jitdump", "jitdump", "jitdump", "The unwind tables of a jitdump file"),
     FrameSource("fp", "fp", "frame pointer", "A frame record that the frame pointer leads to"),
     FrameSource("lr", "fp", "link register", "The link register, of a function that has no frame yet or makes none"),

@@ -25,6 +25,8 @@ PACKAGES = {
     "gdb-multiarch": "gdb-multiarch",
     "gcore": "gdb",
     "node": "nodejs",
+    "java": "openjdk-17-jdk-headless",
+    "javac": "openjdk-17-jdk-headless",
     "luajit": "luajit",
     "lli": "llvm",
     "perl": "perl",

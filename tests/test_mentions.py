@@ -64,6 +64,7 @@ OTHER_CLASSES = {
         "PusherService",
     ),  # formats and libraries
     *("CodeView", "HotSpot", "MiniDebugInfo", "PerfSupportPlugin"),  # compilers and their formats
+    *("CodeBlob", "CompressedLineNumberReadStream", "MacroAssembler", "PcDesc"),  # HotSpot
     *("InstructionAddressSeemsValid", "ScanForReturnAddress"),  # Breakpad
     "ThumbExpandImm",  # ARM's manual
 }

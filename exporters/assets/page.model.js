@@ -135,6 +135,7 @@ const TRUST_TITLES = {
   breakpad: "Breakpad file",
   libunwind_dynamic: "code registered at run time",
   gdb_jit: "JIT, debugger interface",
+  hotspot: "Java virtual machine",
   jitdump: "jitdump",
   fp: "frame pointer",
   lr: "link register",

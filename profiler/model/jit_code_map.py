@@ -8,7 +8,7 @@ is used: it was read right after the sample, the other before it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -181,11 +181,13 @@ class CodeName:
         name: The name.
         start: Start address (avma).
         lines: (avma, file, line), ascending, empty if unknown.
+        places: (function, file, line) of the functions at a lookup pc, the innermost inlined one first. It grows.
     """
 
     name: str
     start: int
     lines: tuple[tuple[int, str, int], ...] = ()
+    places: Mapping[int, tuple[tuple[str, str | None, int], ...]] | None = None
 
     def line_at(self, avma: int) -> tuple[str, int] | None:
         """Return (file, line) of the code at avma, or None."""

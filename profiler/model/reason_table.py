@@ -317,6 +317,8 @@ RUN_TIME_CODE = (
            "What the target registered with libunwind changed while it was read, or is broken."),
     Reason("gdb jit: *", Stage.RUN_TIME_CODE,
            "What the target registered for debuggers changed while it was read, or is broken."),
+    Reason("hotspot: *", Stage.RUN_TIME_CODE,
+           "The Java virtual machine describes its data in a way that is not known; its functions have no names."),
     Reason("jitdump: *", Stage.RUN_TIME_CODE,
            "The target's jitdump file is broken from some place on."),
     Reason("perf map: *", Stage.RUN_TIME_CODE,

@@ -53,6 +53,7 @@ class Trust(IntEnum):
     COMPLETED = 16
     KERNEL = 15
     GO = 17
+    HOTSPOT = 18
 
     @property
     def label(self) -> str:

@@ -36,7 +36,7 @@ I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 
 KERNELS = frozenset({"[vdso]", "[vsyscall]"})
-NAME_ORDER = ("gdb", "jitdump", "libunwind", "perf map")
+NAME_ORDER = ("gdb", "hotspot", "jitdump", "libunwind", "perf map")
 """Labels of the sources in the order in which names are taken: first those with lines, then those with exact times."""
 
 
@@ -129,7 +129,9 @@ class RuntimeCode:
     def _symbols_of(self, image: Image, arch: Arch) -> list[tuple[bytes, int, bool]]:
         """Return (name, file address, whether the word there holds the list's address in the process)."""
         file = image.file
-        found = [(name, svma, False) for name, svma in file.named_symbols((DESCRIPTOR,)).items()]
+        from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
+
+        found = [(name, svma, False) for name, svma in file.named_symbols((DESCRIPTOR, *SYMBOLS)).items()]
         listed = find_list(file, arch, None if ".symtab" in file.sections else image.debug)
         return found + ([(LIST, *listed)] if listed is not None else [])
 
@@ -189,6 +191,11 @@ class RuntimeCode:
                 pcs, inverse = np.unique(lookup[inside[part]], return_inverse=True)
                 numbers = [self._number(process, space, pc, time_ns) for pc in pcs.tolist()]
                 code[inside[part]] = np.array(numbers, np.int32)[inverse]
+            start, end = process.hotspot.interpreter
+            for at in inside[(lookup[inside] >= start) & (lookup[inside] < end)].tolist():
+                span = process.hotspot.bind_interpreted(batch, walk, int(lane[at]), at)
+                if span is not None:
+                    code[at] = self._number_spans(process, space, int(lookup[at]), process.spans_with(span))
         self._finish()
         return code
 
@@ -225,7 +232,9 @@ class RuntimeCode:
     def _number(self, process: ProcessCode, space: AddressSpace, pc: int, time_ns: int) -> int:
         if self._images.image(space, pc) is not None:
             return 0
-        spans = process.spans(pc, time_ns)
+        return self._number_spans(process, space, pc, process.spans(pc, time_ns))
+
+    def _number_spans(self, process: ProcessCode, space: AddressSpace, pc: int, spans: Spans) -> int:
         if not any(spans):
             return 0
         mapping = space.mapping_at(pc)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
@@ -21,6 +21,11 @@ from pyprof.runtime_code.gdb_jit import GdbCode
 from pyprof.runtime_code.jitdump import JitdumpCode
 from pyprof.runtime_code.libunwind import LibunwindCode
 from pyprof.runtime_code.perf_map import PerfMapCode
+from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
+from pyprof.unwind.formats.libunwind.registration_list import LIST
+
+if TYPE_CHECKING:
+    from pyprof.runtime_code.hotspot.vm import JavaCode
 
 REST = 2
 """Factor: after an update that took t, there is no quick update for REST * t."""
@@ -51,14 +56,18 @@ class ProcessCode:
         self.arch = arch
         self._jitdump = JitdumpCode(file_owners(space), arch, diagnostics)
         self._perf_map = PerfMapCode(perf_map_file(space), diagnostics)
+        from pyprof.runtime_code.hotspot.source import HotspotCode  # only for processes that generate code
+
+        self.hotspot = HotspotCode(arch, diagnostics)
         self.sources: list[CodeSource] = [
             LibunwindCode(diagnostics),
             GdbCode(options.sources, diagnostics),
+            self.hotspot,
             self._jitdump,
             self._perf_map,
         ]
         self.ended_ns: int | None = None
-        unwinding = {"libunwind": "libunwind_dynamic", "gdb": "gdb_jit", "jitdump": "jitdump"}
+        unwinding = {"libunwind": "libunwind_dynamic", "gdb": "gdb_jit", "jitdump": "jitdump", "hotspot": "hotspot"}
         ranks = {name: rank for rank, name in enumerate(options.sources)}
         wanted = [(ranks.get(unwinding.get(s.label, ""), -1), at) for at, s in enumerate(self.sources)]
         self._asked = [at for rank, at in sorted(wanted) if rank >= 0]
@@ -100,7 +109,7 @@ class ProcessCode:
     @property
     def watched(self) -> bool:
         """True if the process has registration lists, whose changes one short read reveals."""
-        return bool(self._symbols)
+        return any(name in (DESCRIPTOR, LIST) for name, _ in self._symbols)
 
     def look(self) -> None:
         """Run a quick update, unless the last update took too long."""
@@ -141,6 +150,10 @@ class ProcessCode:
 
     def spans(self, pc: int, time_ns: int) -> Spans:
         return tuple(source.spans.find(pc, time_ns) for source in self.sources)
+
+    def spans_with(self, java: Span[JavaCode]) -> Spans:
+        """Return the description of a frame that only the Java virtual machine describes."""
+        return tuple(java if source is self.hotspot else None for source in self.sources)
 
     def first_spans(self, pc: int) -> Spans:
         return tuple(source.spans.first(pc) for source in self.sources)

@@ -252,7 +252,11 @@ class Symbolizer:
         if not item.system_name:
             item.system_name = code.name
             item.function = code.start
-            if code.name and not item.source:
+            known = code.places.get(item.lookup) if code.places is not None else None
+            if known:
+                item.source = [SourcePlace(*place) for place in known]
+                item.system_name = item.source[-1].name
+            elif code.name and not item.source:
                 file, line = code.line_at(item.lookup) or (None, 0)
                 item.source = [SourcePlace(code.name, file, line)]
 

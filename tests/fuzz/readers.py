@@ -62,6 +62,7 @@ from pyprof.unwind.formats.gdb_jit import read_list, read_object
 from pyprof.unwind.formats.libunwind.registered_info import DynReader, RegionFormat
 from pyprof.unwind.formats.libunwind.tables import open_table
 from tests.breakpad.test_fuzz import exhaust as use_symbol_file
+from tests.jit.java_vm import exhaust as read_java_vm
 from tests.jit.memory import Memory
 from tests.jit.test_libunwind_list import INFO, LIST, NAME, REGION
 from tests.objfile.test_fuzz_elf import use_everything
@@ -299,6 +300,10 @@ def gdb_jit(data: bytes) -> None:
         code_ranges(relocate_memory_object(data, "x"))
 
 
+def java_vm(data: bytes) -> None:
+    read_java_vm(data)
+
+
 def names(data: bytes) -> None:
     """Demangle a name if it is one that pyprof demangles within its process."""
     name = data.decode("utf-8", "replace")
@@ -369,7 +374,7 @@ READERS: dict[str, Reader] = {
     for reader in (
         *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
         *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
-        *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, names),
+        *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, java_vm, names),
         *(imported, pushed, asks, push_answers, sample_columns, packed_blocks, go_table),
     )
 }

@@ -27,6 +27,8 @@ _LATE = (
     "pyprof.objfile.minidump.modules",
     "pyprof.session.matched_stacks",
     "pyprof.session.journal_writer",
+    "pyprof.runtime_code.hotspot.source",
+    "pyprof.runtime_code.hotspot.vm",
     "pyprof.symbolize.frame_cache",
     "pyprof.symbolize.go_names",
     "pyprof.unwind.formats.exidx.memory",

@@ -1,0 +1,182 @@
+"""HotSpot's code cache: the heaps of generated code, and the blob that covers an address.
+
+A heap is divided into segments. Its segment map has one byte for each: 0xFF for a free segment, else the number of
+segments back towards the start of the block. A block begins with a header, and the blob follows.
+"""
+
+from __future__ import annotations
+
+from pyprof.errors import FormatError
+from pyprof.records import dataclass
+from pyprof.runtime_code.hotspot.memory import VmMemory
+from pyprof.runtime_code.hotspot.vm_structs import VmStructs
+
+MAX_HEAPS = 16
+MAX_STEPS = 1 << 12
+"""Maximum number of steps in a segment map. A step goes back by up to 254 segments."""
+MAX_NAMES = 1 << 12
+MAX_BLOB = 64 << 20
+"""Maximum size of a blob in bytes."""
+
+NMETHODS = ("nmethod", "native nmethod")
+"""Names of blobs that are compiled methods and wrappers of native methods."""
+INTERPRETER = "Interpreter"
+
+
+@dataclass(frozen=True, slots=True)
+class Heap:
+    """One heap of the code cache: its memory, its segment map and the binary logarithm of the size of a segment."""
+
+    low: int
+    high: int
+    segment_map: int
+    log2_segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One piece of generated code.
+
+    Attributes:
+        address: Address of its CodeBlob.
+        header: The bytes of the CodeBlob, as far as they never change.
+        name: Its name, such as "nmethod" or "Interpreter".
+        start: First address of its code.
+        end: Address after its code.
+        frame_size: Size of its frames in bytes with the return address, 0 if they have no fixed size.
+        frame_complete: Offset in the code from which on the frame is complete.
+        method: Address of the Method of a compiled method, else 0.
+        compile_id: Number of the compilation of a compiled method, else 0.
+    """
+
+    address: int
+    header: bytes
+    name: str
+    start: int
+    end: int
+    frame_size: int
+    frame_complete: int
+    method: int = 0
+    compile_id: int = 0
+
+    @property
+    def is_nmethod(self) -> bool:
+        return self.name in NMETHODS
+
+
+class BlobCache:
+    """Finds blobs in one process."""
+
+    def __init__(self, memory: VmMemory, structs: VmStructs) -> None:
+        """Find the heaps.
+
+        Raises:
+            FormatError: The layout is not known, or the heaps are not readable.
+        """
+        self._memory = memory
+        self._structs = structs
+        self._names: dict[int, str] = {}
+        block = structs.size("HeapBlock")
+        self._block = block
+        self._used = structs.offset(("HeapBlock::Header", "_used"))
+        self._heap_map = structs.offset(("CodeHeap", "_segmap"))
+        self._heap_memory = structs.offset(("CodeHeap", "_memory"))
+        self._log2 = structs.offset(("CodeHeap", "_log2_segment_size"))
+        self._low = structs.offset(("VirtualSpace", "_low"))
+        self._high = structs.offset(("VirtualSpace", "_high"))
+        self._has_pointers = ("CodeBlob", "_code_begin") in structs.offsets
+        self._header_size = max(structs.size("nmethod"), structs.size("CodeBlob"))
+        self.heaps: tuple[Heap, ...] = ()
+        self.update()
+
+    def update(self) -> None:
+        """Read the limits of the heaps again. They grow.
+
+        Raises:
+            FormatError: They are not readable.
+        """
+        self.heaps = tuple(self._heap(avma) for avma in self._heap_addresses())
+
+    def _heap_addresses(self) -> list[int]:
+        memory, structs = self._memory, self._structs
+        if ("CodeCache", "_heap") in structs.statics:  # JDK 8
+            return [memory.word(structs.static(("CodeCache", "_heap")))]
+        array = memory.word(structs.static(("CodeCache", "_heaps")))
+        length = memory.number(
+            array + structs.offset(("GrowableArrayBase", "_len"), ("GenericGrowableArray", "_len")), 4
+        )
+        data = memory.word(array + structs.offset(("GrowableArray<int>", "_data")))
+        if not 0 < length <= MAX_HEAPS:
+            raise FormatError("HotSpot", array, f"a code cache of {length} heaps")
+        return [memory.word(data + 8 * number) for number in range(length)]
+
+    def _heap(self, avma: int) -> Heap:
+        memory = self._memory
+        space, segments = avma + self._heap_memory, avma + self._heap_map
+        low, high = memory.word(space + self._low), memory.word(space + self._high)
+        log2 = memory.number(avma + self._log2, 4)
+        if not (low <= high and 3 <= log2 <= 16):
+            raise FormatError("HotSpot", avma, "a code heap that is not plausible")
+        return Heap(low, high, memory.word(segments + self._low), log2)
+
+    def find_blob(self, pc: int) -> Blob | None:
+        """Return the blob that has the code at an address, or None.
+
+        Raises:
+            FormatError: The heap is not readable or not plausible.
+        """
+        heap = next((heap for heap in self.heaps if heap.low <= pc < heap.high), None)
+        if heap is None:
+            return None
+        segment = pc - heap.low >> heap.log2_segment
+        for _ in range(MAX_STEPS):
+            back = self._memory.number(heap.segment_map + segment, 1)
+            if back == 0xFF:
+                return None
+            if back == 0:
+                break
+            segment -= back
+            if segment < 0:
+                raise FormatError("HotSpot", pc, "a segment map that leaves its heap")
+        else:
+            raise FormatError("HotSpot", pc, "a segment map without an end")
+        block = heap.low + (segment << heap.log2_segment)
+        if not self._memory.number(block + self._used, 1):
+            return None
+        blob = self.read_blob(block + self._block)
+        return blob if blob is not None and blob.start <= pc < blob.end else None
+
+    def read_blob(self, avma: int) -> Blob | None:
+        """Return the blob whose CodeBlob is at an address, or None if there is none.
+
+        Raises:
+            FormatError: It is not readable.
+        """
+        header, structs = self._memory.read(avma, self._header_size), self._structs
+        name_at = structs.unpack(header, "Q", ("CodeBlob", "_name"))
+        name = self._names.get(name_at)
+        if name is None:
+            if len(self._names) >= MAX_NAMES:
+                self._names.clear()
+            name = self._names[name_at] = self._memory.text(name_at)
+        start, end = self._code(avma, header)
+        size = structs.unpack(header, "i", ("CodeBlob", "_size"))
+        if not (name and avma < start <= end <= avma + size and size <= MAX_BLOB):
+            return None
+        words = structs.unpack(header, "i", ("CodeBlob", "_frame_size"))
+        # From JDK 23 on, whose code has no _code_begin, this field has two bytes.
+        layout = "i" if self._has_pointers or ("nmethod", "_immutable_data") not in structs.offsets else "h"
+        complete = structs.unpack(header, layout, ("CodeBlob", "_frame_complete_offset"))
+        method = compile_id = 0
+        if name in NMETHODS:
+            method = structs.unpack(header, "Q", ("nmethod", "_method"), ("CompiledMethod", "_method"))
+            compile_id = structs.unpack(header, "i", ("nmethod", "_compile_id"))
+        return Blob(avma, header, name, start, end, max(words, 0) * 8, complete, method, compile_id)
+
+    def _code(self, avma: int, header: bytes) -> tuple[int, int]:
+        """Return (start, end) of a blob's code."""
+        unpack = self._structs.unpack
+        if self._has_pointers:
+            return unpack(header, "Q", ("CodeBlob", "_code_begin")), unpack(header, "Q", ("CodeBlob", "_code_end"))
+        code, data = (unpack(header, "i", ("CodeBlob", name)) for name in ("_code_offset", "_data_offset"))
+        return avma + code, avma + data

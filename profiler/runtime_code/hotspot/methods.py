@@ -1,0 +1,242 @@
+"""Java methods of a process: class and method name, source file, line of a bytecode, and the scopes of compiled code.
+
+A name is that of the class with dots, and the method: `java.util.HashMap.put`. Numbers and addresses that the virtual
+machine appends to the classes of lambdas and other hidden classes are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from pyprof.errors import FormatError
+from pyprof.records import dataclass
+from pyprof.runtime_code.hotspot.memory import VmMemory
+from pyprof.runtime_code.hotspot.vm_structs import VmStructs
+
+MAX_SYMBOL = 4096
+"""Maximum number of bytes of a name that is read."""
+MAX_LINES = 1 << 16
+"""Maximum number of entries of a line table; a method has at most 65,535 bytes of bytecode."""
+MAX_DEPTH = 128
+"""Maximum number of methods that are inlined into one another."""
+MAX_METHODS = 1 << 16
+
+_HIDDEN = re.compile(r"(\$\$Lambda)(?:\$\d+)?(?:[/+.]0x[0-9a-f]+|/\d+)?|[/+.](?:0x[0-9a-f]+|\d+)(?=$|\$)")
+"""The part of a class name that tells hidden classes apart: `$$Lambda$14+0x0000000800c03000`, `+0x0000000800c00400`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaMethod:
+    """A Java method.
+
+    Attributes:
+        name: Class and method.
+        file: Name of the source file without a folder, "" if unknown.
+        bytecode: Address of its first bytecode.
+        size: Number of bytes of its bytecode.
+        lines: (bytecode index, line), ascending, empty if unknown.
+    """
+
+    name: str
+    file: str
+    bytecode: int
+    size: int
+    lines: tuple[tuple[int, int], ...]
+
+    def line_at(self, index: int) -> int:
+        """Return the line of the bytecode at an index, or 0 if it is unknown."""
+        at = bisect_right(self.lines, (max(index, 0), 1 << 32)) - 1
+        return self.lines[at][1] if at >= 0 else 0
+
+
+def show_class(name: str) -> str:
+    """Return a class name as Java programmers write it."""
+    return _HIDDEN.sub(lambda found: found[1] or "", name).replace("/", ".")
+
+
+class Methods:
+    """Reads methods of one process, and caches them until clear()."""
+
+    def __init__(self, memory: VmMemory, structs: VmStructs) -> None:
+        """Find the layout.
+
+        Raises:
+            FormatError: It is not known.
+        """
+        self._memory, self._structs = memory, structs
+        offset = structs.offset
+        self._const_method = offset(("Method", "_constMethod"))
+        self._const_size = structs.size("ConstMethod")
+        names = ("ConstMethod::_has_linenumber_table", "ConstMethodFlags::_misc_has_linenumber_table")
+        self._has_lines = next((structs.ints[name] for name in names if name in structs.ints), 1)
+        self._pool_size = structs.size("ConstantPool")
+        self._holder = offset(("ConstantPool", "_pool_holder"))
+        self._klass_name = offset(("Klass", "_name"))
+        self._file_in_pool = structs.offsets.get(("ConstantPool", "_source_file_name_index"))
+        self._file_in_class = structs.offsets.get(("InstanceKlass", "_source_file_name_index"))
+        self._length = offset(("Symbol", "_length"))
+        self._body = offset(("Symbol", "_body"), ("Symbol", "_body[0]"))
+        self.version = _find_major_version(memory, structs)
+        self.excludes_zero = self.version >= 20
+        self._known: dict[int, JavaMethod | None] = {}
+
+    def clear(self) -> None:
+        """Forget all methods, because classes may have been unloaded."""
+        self._known.clear()
+
+    def find(self, avma: int) -> JavaMethod | None:
+        """Return the method whose Method is at an address, or None if none is readable there."""
+        if avma not in self._known:
+            if len(self._known) >= MAX_METHODS:
+                self._known.clear()
+            try:
+                self._known[avma] = self._read(avma)
+            except FormatError:
+                self._known[avma] = None
+        return self._known[avma]
+
+    def _read(self, avma: int) -> JavaMethod:
+        memory = self._memory
+        const = memory.word(avma + self._const_method)
+        header = memory.read(const, self._const_size)
+        unpack = self._structs.unpack
+        pool = unpack(header, "Q", ("ConstMethod", "_constants"))
+        size, name_index = (unpack(header, "H", ("ConstMethod", name)) for name in ("_code_size", "_name_index"))
+        flags = unpack(header, "H", ("ConstMethod", "_flags"), ("ConstMethod", "_flags._flags"))
+        words = unpack(header, "i", ("ConstMethod", "_constMethod_size"))
+        klass = memory.word(pool + self._holder)
+        class_name = show_class(self._symbol(memory.word(klass + self._klass_name)))
+        name = self._symbol(memory.word(pool + self._pool_size + 8 * name_index))
+        lines: tuple[tuple[int, int], ...] = ()
+        if flags & self._has_lines:
+            rest = min(max(words * 8 - self._const_size - size, 0), 4 * MAX_LINES)
+            lines = tuple(self._lines(memory.read(const + self._const_size + size, rest)))
+        return JavaMethod(f"{class_name}.{name}", self._file(pool, klass), const + self._const_size, size, lines)
+
+    def _symbol(self, avma: int) -> str:
+        length = self._memory.number(avma + self._length, 2)
+        if not 0 < length <= MAX_SYMBOL:
+            raise FormatError("HotSpot", avma, f"a symbol of {length} bytes")
+        text = self._memory.read(avma + self._body, length).decode("utf-8", "backslashreplace")
+        if not text.isprintable() or "\\" in text:
+            raise FormatError("HotSpot", avma, "a symbol that is not a name")
+        return text
+
+    def _file(self, pool: int, klass: int) -> str:
+        place = None
+        if self._file_in_pool is not None:
+            place = pool + self._file_in_pool
+        elif self._file_in_class is not None:
+            place = klass + self._file_in_class
+        try:
+            index = self._memory.number(place, 2) if place is not None else 0
+            return self._symbol(self._memory.word(pool + self._pool_size + 8 * index)) if index else ""
+        except FormatError:
+            return ""
+
+    def _lines(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Yield the entries of a compressed line table (CompressedLineNumberReadStream)."""
+        found = []
+        index = line = at = 0
+        for _ in range(MAX_LINES):
+            byte = data[at] if at < len(data) else 0
+            at += 1
+            if byte == 0:
+                break
+            if byte == 0xFF:
+                step, at = read_unsigned5(data, at, self.excludes_zero)
+                index += _signed(step)
+                step, at = read_unsigned5(data, at, self.excludes_zero)
+                line += _signed(step)
+            else:
+                index += byte >> 3
+                line += byte & 7
+            found.append((index, line))
+        return iter(sorted(found))
+
+
+def _signed(value: int) -> int:
+    return (value >> 1) ^ -(value & 1)
+
+
+def _find_major_version(memory: VmMemory, structs: VmStructs) -> int:
+    """Return the feature version of the JDK, such as 17; for JDK 8 that of the virtual machine, 25, as 8."""
+    key = ("Abstract_VM_Version", "_vm_major_version")
+    if key not in structs.statics:
+        return 8
+    return memory.number(structs.statics[key], 4)
+
+
+def read_unsigned5(data: bytes, at: int, excludes_zero: bool) -> tuple[int, int]:
+    """Read a number of one to five bytes (UNSIGNED5): a byte of 192 or more says that another one follows.
+
+    Args:
+        data: The bytes.
+        at: Index of the number.
+        excludes_zero: No byte is 0, as from JDK 20 on.
+
+    Returns:
+        The number and the index after it.
+
+    Raises:
+        FormatError: The data ends inside the number.
+    """
+    value = shift = 0
+    for _ in range(5):
+        if at >= len(data):
+            raise FormatError("HotSpot", at, "a number that is cut off")
+        byte = data[at]
+        at += 1
+        value += max(byte - excludes_zero, 0) << shift
+        if byte < 192:
+            break
+        shift += 6
+    return value & 0xFFFFFFFF, at
+
+
+@dataclass(frozen=True, slots=True)
+class InlineScopes:
+    """The debugging information of one compiled method.
+
+    Attributes:
+        pcs: Offsets in the code of the points with debugging information, ascending.
+        at: For each of them, the offset of its scope in `data`.
+        data: The scopes, compressed.
+        metadata: Addresses of methods and classes that scopes refer to, from number 1 on.
+        excludes_zero: See read_unsigned5().
+    """
+
+    pcs: tuple[int, ...]
+    at: tuple[int, ...]
+    data: bytes
+    metadata: tuple[int, ...]
+    excludes_zero: bool
+
+    def find(self, offset: int) -> list[tuple[int, int]]:
+        """Return the methods that are active at a lookup pc, the innermost inlined one first.
+
+        Args:
+            offset: The lookup pc, relative to the code. The next point after it describes it.
+
+        Returns:
+            (address of the Method, bytecode index) of each method; [] if nothing is known.
+        """
+        place = bisect_right(self.pcs, offset)
+        found: list[tuple[int, int]] = []
+        at = self.at[place] if place < len(self.pcs) else 0
+        try:
+            while at and len(found) < MAX_DEPTH:
+                sender, here = read_unsigned5(self.data, at, self.excludes_zero)
+                method, here = read_unsigned5(self.data, here, self.excludes_zero)
+                index, _ = read_unsigned5(self.data, here, self.excludes_zero)
+                if not 0 < method <= len(self.metadata):
+                    return []
+                found.append((self.metadata[method - 1], index - 1))
+                if sender >= at:  # scopes refer to earlier ones
+                    break
+                at = sender
+        except FormatError:
+            return []
+        return found

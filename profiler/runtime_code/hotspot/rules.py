@@ -1,0 +1,313 @@
+"""Unwind rules for HotSpot's generated code on x86-64, from what the virtual machine states and from the code itself.
+
+A compiled method has a frame of fixed size, with the return address at its top and the caller's rbp below it:
+
+    cfa = sp + size; ra = [cfa - 8]; fp = [cfa - 16]
+
+Its code begins and ends its frames by a few known instructions; each of them is a row. An interpreter frame is linked
+by rbp, and states the caller's sp, because the callee's local variables lie on the caller's operand stack:
+
+    cfa = fp + 16; ra = [cfa - 8]; fp = [cfa - 16]; sp = [cfa - 24]
+
+Until the entry of a method has built that frame, the caller's sp is in r13 (MacroAssembler, "sender sp").
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from pyprof.model.arch import Arch
+from pyprof.records import dataclass
+from pyprof.runtime_code.hotspot.blob_cache import Blob
+from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
+
+_PUSHED = re.compile(rb"\x55(?:\x48\x8b\xec)?(?:\x48\x83\xec(.)|\x48\x81\xec(.{4}))", re.DOTALL)
+"""push %rbp [; mov %rsp,%rbp]; sub $n,%rsp"""
+_STORED = re.compile(rb"\x48\x81\xec(.{4})(?:\x48\x89\x2c\x24|\x48\x89\x6c\x24.|\x48\x89\xac\x24.{4})", re.DOTALL)
+"""sub $n,%rsp; mov %rbp,m(%rsp)"""
+_REMOVED = re.compile(rb"(?:\x48\x83\xc4(.)|\x48\x81\xc4(.{4}))\x5d", re.DOTALL)
+"""add $n,%rsp; pop %rbp"""
+_RETURN = re.compile(
+    rb"(?:\xc5\xf8\x77)?(?:\x49\x3b(?:\xa7.{4}|\x67.)\x0f\x87(.{4})|\x4d\x8b\x97.{4}\x41\x85\x02|\x85\x05.{4})?\xc3",
+    re.DOTALL,
+)
+"""[vzeroupper] [the poll of a safepoint] ret"""
+_JUMP = re.compile(rb"(?:\xc5\xf8\x77)?(?:\xe9.{4}|\x41?\xff[\xe0-\xe7])", re.DOTALL)
+_LEFT = re.compile(rb"\xc9(?:\xc5\xf8\x77)?(?:\x49\x83\x7f.\x00\x0f\x85.{4})?(?:\xc3|\xe9.{4})", re.DOTALL)
+"""leave; [is an exception pending?] ret"""
+_POLL_STUB = re.compile(rb"(?:\x49\xba.{8}|\x4c\x8d\x15.{4})\x4d\x89\x97.{4}\xe9.{4}", re.DOTALL)
+"""The code that a poll jumps to: mov (or lea) pc,%r10; mov %r10,n(%r15); jmp."""
+_LINKED = re.compile(rb"\x55\x48(?:\x8b\xec|\x89\xe5)")
+"""push %rbp; mov %rsp,%rbp"""
+_UNLINKED = re.compile(rb"(?:\xc9|\x5d)(?=(?:\xc5\xf8\x77)?(?:\xc3|\xe9|\x41?\xff[\xe0-\xe7]))", re.DOTALL)
+"""leave, or pop %rbp, before a return or a jump"""
+
+_INTERPRETED = b"\x55\x48\x8b\xec\x41\x55"
+"""push %rbp; mov %rsp,%rbp; push %r13: the frame of the interpreter."""
+_POPPED = re.compile(rb"\x58(?=\x4c\x8d\x74\xcc\xf8)")
+"""pop %rax before lea -8(%rsp,%rcx,8),%r14"""
+_RETURNS = re.compile(
+    rb"(?:(\x41)?([\x58-\x5f]))?(?:(?:\x48\x8b(\xe3|\xe1)|\x49\x8b(\xe5)))?(\x41)?\xff([\xe0-\xe7])", re.DOTALL
+)
+"""[pop %r]; [mov %rbx (%rcx, %r13),%rsp]; jmp *%r"""
+
+_I2C = re.compile(rb"\x48\x8b\x04\x24.{0,16}?\x50\x49\x8b\xc3", re.DOTALL)
+"""mov (%rsp),%rax ... push %rax; mov %r11,%rax: an adapter from interpreted to compiled calls aligns the stack."""
+_C2I = re.compile(rb"\x58\x4c\x8b\xec(?:\x48\x83\xec.|\x48\x81\xec.{4})?\x48\x89\x04\x24", re.DOTALL)
+"""pop %rax; mov %rsp,%r13; sub $n,%rsp; mov %rax,(%rsp): an adapter from compiled to interpreted calls."""
+
+MAX_ROWS = 1 << 14
+
+_Part = tuple[int, int, Rule]
+"""A rule for a part of some code: (start, end, rule)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codelet:
+    """A part of the interpreter, such as the code of one bytecode.
+
+    Attributes:
+        start: First address of its code.
+        end: Address after its code.
+        name: What it is for.
+    """
+
+    start: int
+    end: int
+    name: str
+
+
+class FrameRules:
+    """Makes the rules of one architecture."""
+
+    def __init__(self, arch: Arch) -> None:
+        """Take the architecture, which must be x86-64."""
+        self._arch = arch
+        names = arch.registers
+        self._columns = {name: names.index(name) for name in ("rax", "rcx", "rbx", "r13")}
+        self._numbers = [names.index(name) for name in _MACHINE_ORDER]
+        kept = {arch.sp, arch.fp, arch.pc}
+        self._lost = tuple((column, UNDEFINED) for column in sorted(arch.callee_saved - kept))
+        """Compiled Java code preserves no register but the frame pointer."""
+        self.entered = self._by_sp(8, saved=False)
+        self._pushed = self._by_sp(16, saved=True)
+        at = RegKind.AT_CFA
+        fp = (arch.fp, RegRule(at, -16))
+        self.linked = Rule(arch.fp, 16, RegRule(at, -8), (*self._lost, fp))
+        self.interpreted = Rule(arch.fp, 16, RegRule(at, -8), (*self._lost, fp, (arch.sp, RegRule(at, -24))))
+        saved = zip(("rbx", "r12", "r13", "r14", "r15"), range(-72, -105, -8), strict=True)
+        self.call_stub = Rule(
+            arch.fp, 16, RegRule(at, -8), (fp, *((names.index(name), RegRule(at, offset)) for name, offset in saved))
+        )
+        """The frame through which native code calls Java. It preserves the registers that the ABI says."""
+
+    def _by_sp(self, size: int, saved: bool) -> Rule:
+        fp = ((self._arch.fp, RegRule(RegKind.AT_CFA, -16)),) if saved else ()
+        return Rule(self._arch.sp, size, RegRule(RegKind.AT_CFA, -8), (*self._lost, *fp))
+
+    def sized(self, size: int) -> Rule:
+        """Return the rule of a complete frame of `size` bytes."""
+        return self._by_sp(size, saved=True)
+
+    def _registers(self, ra: int | None, sp: int | None, popped: int = 8) -> Rule:
+        """Return the rule of code whose caller's pc or sp is in a register.
+
+        Args:
+            ra: Column of the register with the return address; None if sp points to it.
+            sp: Column of the register with the caller's sp; None if it is the own sp plus `popped`.
+            popped: Number of bytes from sp to the caller's sp.
+        """
+        address = RegRule(RegKind.AT_CFA, -8) if ra is None else RegRule(RegKind.REG_PLUS, 0, ra)
+        regs = () if sp is None else ((self._arch.sp, self._higher(sp)),)
+        return Rule(self._arch.sp, popped, address, (*self._lost, *regs))
+
+    def _higher(self, column: int) -> RegRule:
+        """Return the rule of a register with the caller's sp, or the CFA if that is higher.
+
+        MethodHandle.linkToStatic and others remove an argument after the caller's sp was noted.
+        """
+        number = self._numbers.index(column)
+        dwarf = _DWARF_ORDER.index(_MACHINE_ORDER[number])
+        return RegRule(RegKind.EXPR, expr=bytes((_BREG0 + dwarf, 0)) + _KEEP_HIGHER)
+
+    def compiled(self, blob: Blob, code: bytes, osr_entry: int) -> FunctionRows | None:
+        """Return the rows of a compiled method.
+
+        Args:
+            blob: The method.
+            code: Its code.
+            osr_entry: Address of the entry for on-stack replacement, or 0.
+        """
+        if not blob.start < blob.end:
+            return None
+        size = blob.frame_size
+        if size < 16:
+            return FunctionRows(blob.start, blob.end, (blob.start,), (self.entered,))
+        complete = max(0, min(blob.frame_complete, len(code)))
+        parts: list[_Part] = []
+        for found in _PUSHED.finditer(code):
+            if _immediate(found) == size - 16:
+                parts += [
+                    (found.start() + 1, found.end(), self._pushed),
+                    (found.start(), found.start() + 1, self.entered),
+                ]
+        for found in _STORED.finditer(code):
+            if _immediate(found) == size - 8:
+                stored = found.end(1)
+                parts += [(stored, found.end(), self._by_sp(size, saved=False)), (found.start(), stored, self.entered)]
+        if size == 16 and not parts:
+            at = code.rfind(b"\x55", 0, complete)
+            parts += [(at, at + 1, self.entered)] if at >= 0 else []
+        begun = min((start for start, _, rule in parts if rule is self.entered), default=complete)
+        parts.append((0, begun, self.entered))
+        entry = osr_entry - blob.start
+        if 0 < entry < len(code):
+            after = [start for start, _, rule in parts if rule is self.entered and start >= entry]
+            parts += [(entry, min(after), self.entered)] if after else []
+        parts += self._ends(code, size)
+        return _rows(blob.start, blob.end, self.sized(size), parts)
+
+    def _ends(self, code: bytes, size: int) -> list[_Part]:
+        """Return the parts of a compiled method that have left its frame."""
+        parts: list[_Part] = []
+        removed = [
+            (found.end() - 1, found.end()) for found in _REMOVED.finditer(code) if _immediate(found) == size - 16
+        ]
+        if size == 16:
+            pops = (at.start() for at in re.finditer(rb"\x5d", code))
+            removed += [(at, at + 1) for at in pops if _RETURN.match(code, at + 1) or _JUMP.match(code, at + 1)]
+        for popped, end in removed:
+            parts.append((popped, end, self._pushed))
+            leave = _RETURN.match(code, end) or _JUMP.match(code, end)
+            parts.append((end, leave.end() if leave else end + 1, self.entered))
+            if leave is not None and leave.re is _RETURN and leave[1] is not None:
+                stub = leave.end(1) + int.from_bytes(leave[1], "little", signed=True)
+                out = _POLL_STUB.match(code, stub) if 0 <= stub < len(code) else None
+                if out is not None:
+                    parts.append((stub, out.end(), self.entered))
+        parts += [(found.start() + 1, found.end(), self.entered) for found in _LEFT.finditer(code)]
+        return parts
+
+    def stub(self, blob: Blob, code: bytes) -> FunctionRows | None:
+        """Return the rows of a stub at exact pcs, or None if it does not begin as the virtual machine's stubs do."""
+        if _LINKED.match(code):
+            parts = [(0, 1, self.entered), (1, 4, self._pushed)]
+            for found in _UNLINKED.finditer(code):
+                leave = _RETURN.match(code, found.end()) or _JUMP.match(code, found.end())
+                parts.append((found.end(), leave.end() if leave else found.end() + 1, self.entered))
+            return _rows(blob.start, blob.end, self.linked, parts)
+        begins = _PUSHED.match(code) or _STORED.match(code)
+        return self.compiled(blob, code, 0) if begins and blob.frame_size >= 16 else None
+
+    def codelet(self, codelet: Codelet, code: bytes) -> FunctionRows | None:
+        """Return the rows of a part of the interpreter at exact pcs.
+
+        Args:
+            codelet: The part.
+            code: Its code.
+        """
+        if not code:
+            return None
+        rax, r13 = self._columns["rax"], self._columns["r13"]
+        parts: list[_Part] = []
+        built = code.find(_INTERPRETED)
+        if codelet.name.startswith("method entry"):
+            popped = _POPPED.search(code, 0, built) if built >= 0 else None
+            at_call = self._registers(None, r13)
+            if popped is not None:
+                fp = (self._arch.fp, RegRule(RegKind.AT_CFA, -16))
+                sender = (self._arch.sp, self._higher(r13))
+                half = Rule(self._arch.sp, 16, RegRule(RegKind.AT_CFA, -8), (*self._lost, fp, sender))
+                parts = [
+                    (0, popped.end(), at_call),
+                    (popped.end(), built, self._registers(rax, r13, 0)),
+                    (built, built + 1, at_call),
+                    (built + 1, built + 6, half),
+                ]
+            else:
+                parts = [(0, built if built >= 0 else len(code), at_call)]
+        for found in _RETURNS.finditer(code):
+            parts += self._return_parts(found)
+        return _rows(codelet.start, codelet.end, self.interpreted, parts)
+
+    def _return_parts(self, found: re.Match[bytes]) -> list[_Part]:
+        """Return the parts of the code that leaves an interpreter frame: pop, move of sp, jump."""
+        pops, moves = found[2] is not None, found[3] or found[4]
+        if not moves:
+            return []
+        target = self._numbers[(found[6][0] & 7) + (8 if found[5] else 0)]
+        sender = self._columns["r13" if found[4] else "rbx" if found[3] == b"\xe3" else "rcx"]
+        jump = found.start(5) if found[5] else found.start(6) - 1
+        move = jump - 3
+        parts = [
+            (jump, found.end(), self._registers(target, None, 0)),
+            (move, jump, self._registers(target, sender, 0)),
+        ]
+        if pops:
+            parts.append((found.start(), move, self._registers(None, sender)))
+        return parts
+
+    def adapter(self, blob: Blob, code: bytes) -> FunctionRows | None:
+        """Return the rows of the adapters between the calling conventions of the interpreter and compiled code."""
+        rax, r13 = self._columns["rax"], self._columns["r13"]
+        parts: list[_Part] = []
+        first = _I2C.match(code)
+        if first is not None:
+            parts.append((4, first.end() - 3, self._registers(rax, None, 8)))
+        for found in _C2I.finditer(code):
+            parts += [
+                (found.start() + 1, found.end(), self._registers(rax, r13, 0)),
+                (found.start() + 1, found.start() + 4, self._registers(rax, None, 0)),
+                (found.end(), len(code), self._registers(None, r13)),
+            ]
+        return _rows(blob.start, blob.end, self.entered, parts) if code else None
+
+
+_BREG0 = 0x70
+_KEEP_HIGHER = bytes((0x14, 0x14, 0x2B, 0x28, 1, 0, 0x16, 0x13))
+"""DWARF operations that leave the higher of two numbers: over, over, gt, bra +1, swap, drop."""
+_DWARF_ORDER = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{number}" for number in range(8, 16)))
+
+_MACHINE_ORDER = (
+    *("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi"),
+    *(f"r{number}" for number in range(8, 16)),
+)
+"""The general registers in the order of their numbers in instructions."""
+
+
+def _immediate(found: re.Match[bytes]) -> int:
+    """Return the operand of an instruction that moves sp."""
+    return int.from_bytes(found[1] or (found[2] if found.re.groups > 1 else b""), "little", signed=True)
+
+
+def _rows(start: int, end: int, base: Rule, parts: Sequence[_Part]) -> FunctionRows:
+    """Return the rows of some code: those of its parts, of which a later one wins, and `base` between them.
+
+    Args:
+        start: First address of the code.
+        end: Address after it.
+        base: The rule outside the parts.
+        parts: Parts relative to the code.
+    """
+    size = end - start
+    starts, rules = [0], [base]
+
+    def cut(at: int) -> int:
+        place = bisect_left(starts, at)
+        if place == len(starts) or starts[place] != at:
+            starts.insert(place, at)
+            rules.insert(place, rules[place - 1])
+        return place
+
+    for low, high, rule in parts:
+        low, high = max(low, 0), min(high, size)
+        if low >= high or len(starts) >= MAX_ROWS:
+            continue
+        last = cut(high) if high < size else len(starts)
+        grown = len(starts)
+        first = cut(low)
+        last += len(starts) - grown
+        starts[first:last], rules[first:last] = [low], [rule]
+    return FunctionRows(start, end, tuple(start + at for at in starts), tuple(rules))

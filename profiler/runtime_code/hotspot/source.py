@@ -1,0 +1,189 @@
+"""Code of a Java virtual machine (HotSpot): unwind rules, names, inlined methods and lines, read from its memory.
+
+The virtual machine states its own layout (vm_structs), so stripped JVMs of all versions are read alike, without an
+agent and without options. Code is looked up when a sample first meets it, and examined again from time to time: the
+virtual machine discards code and places other code there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
+from pyprof.model.reasons import problem_of
+from pyprof.model.sample import SampleBatch
+from pyprof.model.walk import Trust, Walk
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
+from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
+from pyprof.unwind.sample_memory import LaneMemory
+
+if TYPE_CHECKING:
+    from pyprof.runtime_code.hotspot.vm import JavaCode, JavaVm, Place
+
+ARCHES = ("x86_64",)
+REST = 50
+"""Factor: known code whose examination took t is not examined again for REST * t."""
+MIN_REST_NS = 500_000_000
+"""Minimum time in nanoseconds between two examinations of known code."""
+MAX_INTERPRETED = 1 << 16
+"""Maximum number of lines of interpreted methods that are remembered."""
+MAX_MISSES = 1 << 14
+MAX_PLACES = 1 << 16
+"""Maximum number of addresses of one compiled method whose inlined methods are remembered."""
+
+
+class JavaSpans(CodeMap["JavaCode"]):
+    """Pieces of generated code by address and time, read when they are first asked for."""
+
+    def __init__(self, source: HotspotCode) -> None:
+        super().__init__()
+        self._source = source
+
+    def find(self, pc: int, time_ns: int) -> Span[JavaCode] | None:
+        span = super().find(pc, time_ns)
+        if span is None and super().find(pc, NEVER - 1) is None:
+            self._source.load(pc)
+            span = super().find(pc, time_ns)
+        if span is not None and span.value.scopes is not None and pc not in span.value.places:
+            self._source.load_places(span, pc)
+        return span
+
+
+class HotspotCode(NoImage):
+    """The Java virtual machine of one process. Implements CodeSource."""
+
+    label = "hotspot"
+    in_memory = True
+
+    def __init__(self, arch: Arch, diagnostics: Diagnostics) -> None:
+        self.spans = JavaSpans(self)
+        self._arch = arch
+        self._diagnostics = diagnostics
+        self._vm: JavaVm | None = None
+        self._broken = arch.name not in ARCHES
+        self._misses: set[int] = set()
+        self._looked_ns = self._rest_until_ns = 0
+        self._interpreted: dict[tuple[int, int], Span[JavaCode]] = {}
+
+    def update(self, scan: CodeScan) -> bool:
+        if scan.quick or self._broken:
+            return False
+        symbols = {name: avma for name, avma in scan.symbols if name in SYMBOLS}
+        if self._vm is None:
+            return bool(symbols) and self._open(scan, symbols)
+        self._vm.memory.renew(scan.space.read)
+        if scan.now_ns < self._rest_until_ns:
+            return False
+        return self._examine(scan)
+
+    def _open(self, scan: CodeScan, symbols: Mapping[bytes, int]) -> bool:
+        from pyprof.runtime_code.hotspot.vm import JavaVm
+
+        try:
+            self._vm = JavaVm(scan.space, symbols, self._arch)
+        except FormatError as error:
+            if not scan.space.read(symbols[SYMBOLS[0]], 8).strip(b"\0"):
+                return False  # the virtual machine has not begun
+            self._broken = True
+            self._diagnostics.count("hotspot: virtual machine not readable")
+            report_problem(self._diagnostics, self.label, problem_of(error))
+            return False
+        self._looked_ns = scan.now_ns
+        return True
+
+    def _examine(self, scan: CodeScan) -> bool:
+        """Drop code that is no longer what it was. Return True if there was any, or if missing code may exist now."""
+        vm = self._vm
+        assert vm is not None
+        changed = bool(self._misses)
+        self._misses.clear()
+        vm.methods.clear()
+        try:
+            vm.cache.update()
+            for span in list(self.spans):
+                if not vm.is_current(span.value.blob):
+                    self.spans.remove(span, scan.now_ns)
+                    changed = True
+        except FormatError:  # the process has exited
+            changed = False
+        took_ns = time.monotonic_ns() - scan.now_ns
+        self._rest_until_ns = scan.now_ns + max(REST * took_ns, MIN_REST_NS)
+        self._looked_ns = scan.now_ns
+        return changed
+
+    def load(self, pc: int) -> None:
+        """Read the blob at an address if there is one."""
+        vm = self._vm
+        if vm is None or pc in self._misses:
+            return
+        code = vm.read_code(pc)
+        if code is None:
+            if len(self._misses) >= MAX_MISSES:
+                self._misses.clear()
+            self._misses.add(pc)
+            return
+        before = self._looked_ns
+        self.spans.add([Span(code.blob.start, code.blob.end, code)], before, before + 1)
+
+    def load_places(self, span: Span[JavaCode], pc: int) -> None:
+        """Find the methods at a lookup pc of a compiled method."""
+        code = span.value
+        if self._vm is None or code.scopes is None or len(code.places) >= MAX_PLACES:
+            return
+        found: list[Place] = []
+        for avma, index in code.scopes.find(pc - code.blob.start):
+            method = self._vm.methods.find(avma)
+            if method is None:
+                found = []
+                break
+            found.append((method.name, method.file or None, method.line_at(index)))
+        code.places[pc] = tuple(found) or ((code.name, code.file or None, 0),)
+
+    def rows(self, span: Span[JavaCode], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
+        vm = self._vm
+        found = vm.rows(span.value, pc, exact) if vm is not None else None
+        return None if found is None else (found, Trust.HOTSPOT)
+
+    def name(self, span: Span[JavaCode]) -> CodeName:
+        code = span.value
+        lines = ((0, code.file, code.line),) if code.line else ()
+        return CodeName(code.name, code.blob.start, lines, code.places)
+
+    @property
+    def interpreter(self) -> tuple[int, int]:
+        """Return (start, end) of the interpreter's code, (0, 0) until a sample has met it."""
+        blob = self._vm.interpreter if self._vm is not None else None
+        return (blob.start, blob.end) if blob is not None else (0, 0)
+
+    def bind_interpreted(self, batch: SampleBatch, walk: Walk, lane: int, at: int) -> Span[JavaCode] | None:
+        """Return a description of an interpreter frame by its method, or None if that is not known.
+
+        Args:
+            batch: The samples.
+            walk: Their frames.
+            lane: Index of the sample.
+            at: Index of the frame in `walk`.
+        """
+        vm = self._vm
+        if vm is None:
+            return None
+        avma, pointer = vm.find_method(batch, walk, lane, at, LaneMemory(batch, lane))
+        method = vm.methods.find(avma) if avma else None
+        if method is None:
+            return None
+        index = pointer - method.bytecode
+        line = method.line_at(index) if 0 <= index < method.size else 0
+        key = (avma, line)
+        span = self._interpreted.get(key)
+        if span is None or span.value.name != method.name:
+            if len(self._interpreted) >= MAX_INTERPRETED:
+                self._interpreted.clear()
+            start, end = self.interpreter
+            span = Span(start, end, vm.describe_interpreted(method, line))
+            self._interpreted[key] = span
+        return span

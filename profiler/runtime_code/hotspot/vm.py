@@ -1,0 +1,246 @@
+"""One Java virtual machine whose layout is known: its code, the rules of its frames, and the methods of its frames."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.model.sample import SampleBatch
+from pyprof.model.walk import Walk
+from pyprof.records import dataclass, field
+from pyprof.runtime_code.hotspot.blob_cache import INTERPRETER, MAX_BLOB, Blob, BlobCache
+from pyprof.runtime_code.hotspot.memory import VmMemory
+from pyprof.runtime_code.hotspot.methods import InlineScopes, JavaMethod, Methods
+from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
+from pyprof.runtime_code.hotspot.scope_reader import read_scopes
+from pyprof.runtime_code.hotspot.vm_structs import VmStructs, find_structs
+from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.sample_memory import LaneMemory
+
+MAX_CODELETS = 1 << 12
+MAX_FRAME_WORDS = 1 << 14
+"""Maximum size in words of an interpreter frame. Its operand stack has at most 65,535 words, in practice a few."""
+FRAMELESS = ("vtable chunks", "flush_icache_")
+"""First letters of the names of code that never moves sp."""
+CALL_STUB = "call_stub"
+"""Name of the frame through which native code calls Java, as HotSpot's sources call it."""
+
+_METHOD_SLOT, _FIRST_BYTECODE_SLOT = -24, -64
+"""Offsets of the Method and, from JDK 9 on, of the bytecode pointer in an interpreter frame, relative to rbp."""
+
+Place = tuple[str, str | None, int]
+"""Name, file and line of one method."""
+
+
+@dataclass(eq=False)
+class JavaCode:
+    """A piece of generated code and everything that was read about it.
+
+    Attributes:
+        blob: The blob.
+        name: Name of its method or stub.
+        file: Source file of the method, "" if unknown.
+        rows: Its unwind rules, None if it has none.
+        scopes: Its debugging information, None if it has none.
+        line: Line of an interpreted method, 0 if it is unknown or differs between addresses.
+        places: Methods at each lookup pc that a sample has met, the innermost first.
+    """
+
+    blob: Blob
+    name: str
+    file: str = ""
+    rows: FunctionRows | None = None
+    scopes: InlineScopes | None = None
+    line: int = 0
+    places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
+
+
+class JavaVm:
+    """One virtual machine whose layout is known."""
+
+    def __init__(self, space: AddressSpace, symbols: Mapping[bytes, int], arch: Arch) -> None:
+        """Read the layout.
+
+        Raises:
+            FormatError: It is not readable or not known.
+        """
+        self.memory = VmMemory(space.read)
+        self.structs: VmStructs = find_structs(space.read, symbols)
+        self.cache = BlobCache(self.memory, self.structs)
+        self.methods = Methods(self.memory, self.structs)
+        self.interpreter: Blob | None = None
+        self._arch = arch
+        self._frames = FrameRules(arch)
+        self._codelets: list[Codelet] | None = None
+        self._part_rows: dict[int, FunctionRows | None] = {}
+        self._call_stub_return = self._static_word(("StubRoutines", "_call_stub_return_address"))
+        self._bytecode_slot = _FIRST_BYTECODE_SLOT + 8 * (self.methods.version < 9)
+        self._r13 = arch.registers.index("r13")
+        self._rbx = arch.registers.index("rbx")
+
+    def _static_word(self, name: tuple[str, str]) -> int:
+        try:
+            return self.memory.word(self.structs.static(name))
+        except FormatError:
+            return 0
+
+    def is_current(self, blob: Blob) -> bool:
+        """Return True if a blob is still what it was."""
+        try:
+            now = self.cache.read_blob(blob.address)
+        except FormatError:
+            return False
+        same = now is not None and (now.name, now.start, now.end) == (blob.name, blob.start, blob.end)
+        return same and now is not None and (now.method, now.compile_id) == (blob.method, blob.compile_id)
+
+    def read_code(self, pc: int) -> JavaCode | None:
+        """Return what is known of the code at an address, or None if there is none."""
+        try:
+            blob = self.cache.find_blob(pc)
+        except FormatError:
+            return None
+        if blob is None:
+            return None
+        if blob.name == INTERPRETER:
+            self.interpreter = blob
+        if not blob.is_nmethod:
+            places: dict[int, tuple[Place, ...]] = {self._call_stub_return - 1: ((CALL_STUB, None, 0),)}
+            return JavaCode(blob, blob.name, rows=self._stub_rows(blob), places=places)
+        method = self.methods.find(blob.method)
+        return self._compiled(blob, method)
+
+    def describe_interpreted(self, method: JavaMethod, line: int) -> JavaCode:
+        """Return the description of the interpreter's frames that are at a line of a method."""
+        assert self.interpreter is not None
+        return JavaCode(self.interpreter, method.name, method.file, line=line)
+
+    def _compiled(self, blob: Blob, method: JavaMethod | None) -> JavaCode:
+        rows = scopes = None
+        try:
+            code = self.memory.read(blob.start, min(blob.end - blob.start, MAX_BLOB))
+            entry = self.structs.unpack(blob.header, "Q", ("nmethod", "_osr_entry_point"))
+            rows = self._frames.compiled(blob, code, entry)
+            scopes = read_scopes(self.memory, self.structs, blob, self.methods.excludes_zero)
+        except FormatError:
+            pass
+        name, file = (method.name, method.file) if method is not None else (blob.name, "")
+        return JavaCode(blob, name, file, rows, scopes)
+
+    def _stub_rows(self, blob: Blob) -> FunctionRows | None:
+        rules = self._frames
+        if blob.name == "I2C/C2I adapters":
+            return rules.adapter(blob, self._code(blob.start, blob.end))
+        if blob.name.startswith(FRAMELESS):
+            return FunctionRows(blob.start, blob.end, (blob.start,), (rules.entered,))
+        return None
+
+    def _code(self, start: int, end: int) -> bytes:
+        try:
+            return self.memory.read(start, min(end - start, MAX_BLOB))
+        except FormatError:
+            return b""
+
+    def rows(self, code: JavaCode, pc: int, exact: bool) -> FunctionRows | None:
+        """Return the rows that cover a lookup pc, or None."""
+        blob = code.blob
+        if code.rows is not None:
+            return code.rows
+        if blob.is_nmethod:
+            return None
+        if blob.name == INTERPRETER:
+            if not exact:
+                return FunctionRows(blob.start, blob.end, (blob.start,), (self._frames.interpreted,))
+            return self._codelet(pc)
+        if not exact and pc + 1 == self._call_stub_return:
+            return FunctionRows(pc, pc + 1, (pc,), (self._frames.call_stub,))
+        if not exact:
+            if blob.frame_size < 16:
+                return None
+            return FunctionRows(blob.start, blob.end, (blob.start,), (self._frames.sized(blob.frame_size),))
+        if blob.start not in self._part_rows:
+            self._part_rows[blob.start] = self._frames.stub(blob, self._code(blob.start, blob.end))
+        return self._part_rows[blob.start]
+
+    def _codelet(self, pc: int) -> FunctionRows | None:
+        codelet = self.find_codelet(pc)
+        if codelet is None:
+            return None
+        if codelet.start not in self._part_rows:
+            rows = self._frames.codelet(codelet, self._code(codelet.start, codelet.end))
+            self._part_rows[codelet.start] = rows
+        return self._part_rows[codelet.start]
+
+    def find_codelet(self, pc: int) -> Codelet | None:
+        """Return the part of the interpreter at an address, or None."""
+        if self._codelets is None:
+            try:
+                self._codelets = self._read_codelets()
+            except FormatError:
+                self._codelets = []
+        at = bisect_right(self._codelets, pc, key=lambda codelet: codelet.start) - 1
+        return self._codelets[at] if at >= 0 and pc < self._codelets[at].end else None
+
+    def _read_codelets(self) -> list[Codelet]:
+        memory, offset = self.memory, self.structs.offset
+        queue = self._static_word(("AbstractInterpreter", "_code"))
+        buffer = memory.word(queue + offset(("StubQueue", "_stub_buffer")))
+        begin, end = (memory.number(queue + offset(("StubQueue", name)), 4) for name in ("_queue_begin", "_queue_end"))
+        header, size_at = self.structs.size("InterpreterCodelet"), offset(("InterpreterCodelet", "_size"))
+        name_at = offset(("InterpreterCodelet", "_description"))
+        found: list[Codelet] = []
+        at, until = buffer + begin, buffer + min(end, MAX_BLOB)
+        while at < until and len(found) < MAX_CODELETS:
+            size = memory.number(at + size_at, 4)
+            if not header < size <= until - at:
+                break
+            found.append(Codelet(at + header, at + size, memory.text(memory.word(at + name_at))))
+            at += size
+        return found
+
+    def find_method(self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory) -> tuple[int, int]:
+        """Return (address of the Method, bytecode pointer) of an interpreter frame, (0, 0) if they are unknown.
+
+        The frame is found by what it holds: the return address of its caller and, two words below, the caller's sp.
+        """
+        innermost = at == int(walk.start[lane])
+        fp = 0
+        if innermost:
+            pc = int(walk.pc[at])
+            rows = self._codelet(pc)
+            rule = rows.rules[bisect_right(rows.starts, pc) - 1] if rows is not None else None
+            if rule != self._frames.interpreted:
+                codelet = self.find_codelet(pc)
+                begins = codelet is not None and codelet.name.startswith("method entry")
+                return (int(batch.regs[lane, self._rbx]), 0) if begins else (0, 0)
+            fp = int(batch.regs[lane, self._arch.fp])
+        elif at + 1 < int(walk.start[lane + 1]):
+            fp = _find_frame(memory, int(walk.sp[at]), int(walk.pc[at + 1]), int(walk.sp[at + 1]))
+        method = memory.word(fp + _METHOD_SLOT) if fp else None
+        pointer = memory.word(fp + self._bytecode_slot) if fp else None
+        if innermost and (r13 := int(batch.regs[lane, self._r13])) > 0 and pointer and abs(r13 - pointer) < 1 << 16:
+            pointer = r13
+        return method or 0, pointer or 0
+
+
+def _find_frame(memory: LaneMemory, sp: int, caller: int, caller_sp: int) -> int:
+    """Return the rbp of an interpreter frame, or 0.
+
+    Args:
+        memory: Memory of the sample.
+        sp: The frame's stack pointer.
+        caller: Its return address.
+        caller_sp: The caller's stack pointer.
+    """
+    # A linker of method handles (MethodHandle.linkToStatic) removes one argument after it noted the caller's sp.
+    first, words = memory.words(sp, min((caller_sp - sp) // 8 + 2, MAX_FRAME_WORDS) if caller_sp > sp else 0)
+    found: npt.NDArray[np.int64] = np.flatnonzero(words == np.uint64(caller))
+    for place in found.tolist():
+        if place >= 2 and int(words[place - 2]) == caller_sp:
+            return int(first + 8 * (place - 1))
+    return 0

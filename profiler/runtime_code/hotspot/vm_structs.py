@@ -1,0 +1,187 @@
+"""The layout of HotSpot's data structures, which libjvm.so exports for debuggers (vmStructs.hpp).
+
+Three arrays name the fields, the types and the constants of the running version. `gHotSpotVMStructs` and the others
+are words that hold the address of an array. Further exported words state the layout of an array's entries.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+
+from pyprof.errors import FormatError
+from pyprof.model.modules import ReadMemory
+from pyprof.records import dataclass
+
+MAX_ENTRIES = 1 << 14
+"""Maximum number of entries of an array. JDK 25 has 2,900 fields."""
+MAX_STRIDE = 256
+"""Maximum size of an entry in bytes."""
+MAX_NAME = 256
+_BLOCK = 1 << 14
+_MAX_BLOCKS = 1 << 10
+
+_FIELD_WORDS = ("TypeName", "FieldName", "IsStatic", "Offset", "Address")
+_TYPE_WORDS = ("TypeName", "Size")
+_CONSTANT_WORDS = ("Name", "Value")
+
+
+def _names(array: str, entry: str, words: tuple[str, ...]) -> tuple[bytes, ...]:
+    layout = (f"gHotSpotVM{entry}Entry{word}Offset" for word in words)
+    return tuple(name.encode() for name in (f"gHotSpotVM{array}", f"gHotSpotVM{entry}EntryArrayStride", *layout))
+
+
+FIELDS = _names("Structs", "Struct", _FIELD_WORDS)
+TYPES = _names("Types", "Type", _TYPE_WORDS)
+INTS = _names("IntConstants", "IntConstant", _CONSTANT_WORDS)
+SYMBOLS = FIELDS + TYPES + INTS
+"""The symbols of libjvm.so that find_structs() needs. For each array: its address, the stride and offsets of words."""
+
+
+@dataclass(frozen=True, slots=True)
+class VmStructs:
+    """The layout of one virtual machine's data.
+
+    Attributes:
+        offsets: Offset of each field by (type, field).
+        statics: Address in the process of each static field by (type, field).
+        sizes: Size of each type in bytes.
+        ints: Integer constants.
+    """
+
+    offsets: Mapping[tuple[str, str], int]
+    statics: Mapping[tuple[str, str], int]
+    sizes: Mapping[str, int]
+    ints: Mapping[str, int]
+
+    def offset(self, *names: tuple[str, str]) -> int:
+        """Return the offset of the first of these fields that this version has.
+
+        Raises:
+            FormatError: It has none of them.
+        """
+        return _first(self.offsets, names)
+
+    def static(self, *names: tuple[str, str]) -> int:
+        """Return the address of the first of these static fields that this version has.
+
+        Raises:
+            FormatError: It has none of them.
+        """
+        return _first(self.statics, names)
+
+    def unpack(self, data: bytes, layout: str, *names: tuple[str, str]) -> int:
+        """Return the value of the first of these fields that this version has, from the bytes of its structure.
+
+        Args:
+            data: The structure.
+            layout: Type of the field in the notation of struct, without a byte order.
+            names: The fields.
+
+        Raises:
+            FormatError: This version has none of them, or the field lies outside the structure.
+        """
+        offset = self.offset(*names)
+        if offset + struct.calcsize(f"<{layout}") > len(data):
+            raise FormatError("HotSpot", offset, f"{'::'.join(names[0])} lies outside its structure")
+        return int(struct.unpack_from(f"<{layout}", data, offset)[0])
+
+    def size(self, name: str) -> int:
+        """Return the size of a type in bytes.
+
+        Raises:
+            FormatError: The type is unknown, or its size is not plausible.
+        """
+        size = self.sizes.get(name, 0)
+        if not 0 < size < 1 << 16:
+            raise FormatError("HotSpot", 0, f"the size of {name} is not known")
+        return size
+
+
+def _first(known: Mapping[tuple[str, str], int], names: tuple[tuple[str, str], ...]) -> int:
+    for name in names:
+        if name in known:
+            return known[name]
+    raise FormatError("HotSpot", 0, f"the layout of {'::'.join(names[0])} is not known")
+
+
+class _Blocks:
+    """Memory of the process, read in blocks: thousands of short names lie close together."""
+
+    def __init__(self, read: ReadMemory) -> None:
+        self._read = read
+        self._known: dict[int, bytes] = {}
+
+    def read(self, avma: int, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            at = avma + len(data)
+            block = self._block(at // _BLOCK)
+            part = block[at % _BLOCK : at % _BLOCK + size - len(data)]
+            if not part:
+                raise FormatError("HotSpot", avma, "the description of its data is not readable")
+            data += part
+        return data
+
+    def word(self, avma: int) -> int:
+        return int.from_bytes(self.read(avma, 8), "little")
+
+    def name(self, avma: int) -> str:
+        """Return the string at an address; "" for the null pointer."""
+        if not avma:
+            return ""
+        at = avma % _BLOCK
+        text = self._block(avma // _BLOCK)[at : at + MAX_NAME]
+        if b"\0" not in text:
+            text += self._block(avma // _BLOCK + 1)[: MAX_NAME - len(text)] if at + len(text) == _BLOCK else b""
+        return text.partition(b"\0")[0].decode("ascii", "backslashreplace")
+
+    def _block(self, number: int) -> bytes:
+        block = self._known.get(number)
+        if block is None:
+            if len(self._known) >= _MAX_BLOCKS:
+                raise FormatError("HotSpot", number * _BLOCK, "the description of its data is too large")
+            usable = 0 <= number < 1 << 64 - _BLOCK.bit_length() + 1
+            block = self._known[number] = self._read(number * _BLOCK, _BLOCK) if usable else b""
+        return block
+
+
+def _entries(blocks: _Blocks, symbols: Mapping[bytes, int], names: tuple[bytes, ...]) -> Iterator[list[int]]:
+    """Yield the addresses of the words in each entry of an array, in the order of `names`. The first word is a name."""
+    array, stride, *offsets = (blocks.word(symbols[name]) for name in names)
+    if not 0 < stride <= MAX_STRIDE or max(offsets) >= stride:
+        raise FormatError("HotSpot", array, f"entries of {stride} bytes")
+    for number in range(MAX_ENTRIES):
+        words = [array + number * stride + offset for offset in offsets]
+        if not blocks.word(words[0]):
+            return
+        yield words
+    raise FormatError("HotSpot", array, "an array of descriptions has no end")
+
+
+def find_structs(read: ReadMemory, symbols: Mapping[bytes, int]) -> VmStructs:
+    """Read the layout of a virtual machine's data.
+
+    Args:
+        read: Reads the memory of the process.
+        symbols: Addresses in the process of SYMBOLS.
+
+    Raises:
+        FormatError: The description is not readable or not plausible.
+    """
+    if not set(SYMBOLS) <= symbols.keys():
+        raise FormatError("HotSpot", 0, "it does not describe its data")
+    blocks = _Blocks(read)
+    offsets, statics = {}, {}
+    for type_name, field, is_static, offset, address in _entries(blocks, symbols, FIELDS):
+        key = (blocks.name(blocks.word(type_name)), blocks.name(blocks.word(field)))
+        if struct.unpack("<i", blocks.read(is_static, 4))[0]:
+            statics[key] = blocks.word(address)
+        elif (at := blocks.word(offset)) < 1 << 20:
+            offsets[key] = at
+    sizes = {blocks.name(blocks.word(name)): blocks.word(size) for name, size in _entries(blocks, symbols, TYPES)}
+    ints = {
+        blocks.name(blocks.word(name)): struct.unpack("<i", blocks.read(value, 4))[0]
+        for name, value in _entries(blocks, symbols, INTS)
+    }
+    return VmStructs(offsets, statics, sizes, ints)

@@ -1,0 +1,142 @@
+"""Tests of running Java programs: whole stacks and names without options, in the interpreter and compiled code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.linux import procfs
+from pyprof.model.arch import X86_64
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.runtime_code.hotspot.methods import show_class
+from pyprof.runtime_code.hotspot.vm import JavaVm
+from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
+from tests.live.support.recording import Recording, record, running
+from tests.support import need
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
+MAIN = "Ladder.main"
+PROGRAM = Path(__file__).parent / "programs" / "Ladder.java"
+CALLS = {
+    "main": {"all"},
+    "all": {"recurse", "catcher", "virtual", "lambda", "allocate", "sort", "copy"},
+    "recurse": {"recurse", "three"},
+    "three": {"two"},
+    "two": {"one", "spin"},
+    "one": {"spin"},
+    "catcher": {"thrower", "spin"},
+    "thrower": {"spin"},
+    "virtual": {"A.area", "B.area", "C.area"},
+    **{name: {"spin"} for name in ("A.area", "B.area", "C.area", "lambda$lambda$0")},
+    "lambda": {"Lambda.applyAsLong"},
+    "Lambda.applyAsLong": {"lambda$lambda$0"},
+    "sort": {"Lambda.compare"},
+    "Lambda.compare": {"lambda$sort$1"},
+}
+"""The functions of the program that each of them calls, directly or through functions of the library."""
+MODES = {
+    "interpreted": ["-Xint"],
+    "C1": ["-XX:TieredStopAtLevel=1"],
+    "C2": ["-XX:-TieredCompilation"],
+    "tiered": [],
+}
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("java")
+    subprocess.run([need("javac"), "-d", str(folder), str(PROGRAM)], check=True, timeout=300)
+    return folder
+
+
+@contextmanager
+def ladder(classes: Path, *options: str) -> Iterator[int]:
+    with running(need("java"), *options, "-XX:+UseSerialGC", "-cp", classes, "Ladder") as process:
+        yield process.pid
+
+
+def own(stack: tuple[str, ...]) -> list[str]:
+    """Return the functions of the program in a stack from root to leaf."""
+    names = (re.match(r"Ladder(?:\.|\$\$?)(.*)", frame.partition(" / ")[0]) for frame in stack)
+    return [found[1] for found in names if found and not found[1].endswith(".<init>")]
+
+
+def impossible_calls(recording: Recording) -> list[tuple[str, str]]:
+    pairs = [pair for stack in recording.stacks for pair in zip(own(stack), own(stack)[1:], strict=False)]
+    return [(caller, callee) for caller, callee in pairs if callee not in CALLS.get(caller, set())]
+
+
+def has_compiled(recording: Recording) -> bool:
+    return sum(n for stack, n in recording.stacks.items() if own(stack)[-1:] == ["spin"]) > 30
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_stacks_are_whole_and_have_no_impossible_caller(classes: Path, tmp_path: Path, mode: str) -> None:
+    with ladder(classes, *MODES[mode]) as pid:
+        recording = record(pid, tmp_path, seconds=3, until=has_compiled)
+    in_java = {stack: n for stack, n in recording.stacks.items() if own(stack)}
+    assert impossible_calls(recording) == []
+    assert {own(stack)[0] for stack in in_java} == {"main"}
+    assert sum(in_java.values()) > 0.3 * recording.samples
+    assert recording.whole > 0.98
+    assert recording.summary["trust"]["hotspot"] > 3 * sum(in_java.values())
+
+
+def test_frames_between_java_and_native_code_are_whole(classes: Path, tmp_path: Path) -> None:
+    with ladder(classes) as pid:
+        recording = record(pid, tmp_path, seconds=3, until=has_compiled)
+    roots = {stack[: stack.index(frame)] for stack in recording.stacks for frame in stack if frame.startswith(MAIN)}
+    (root,) = {tuple(frame.partition(" / ")[0] for frame in found) for found in roots}
+    assert root[-1] == "call_stub"
+    assert "JavaMain" in root
+
+
+def test_names_of_compiled_methods_equal_those_of_the_perf_map(classes: Path) -> None:
+    """Compare with the perf map that the virtual machine writes when it exits."""
+    options = ("-XX:+UnlockDiagnosticVMOptions", "-XX:+DumpPerfMapAtExit")
+    with running(need("java"), *options, "-cp", classes, "Ladder") as process:
+        ours: dict[tuple[int, int], str] = {}
+        while sum(name.startswith("Ladder.") for name in ours.values()) < 20:
+            ours = read_all(process.pid)
+        process.terminate()
+        process.wait(timeout=100)
+        path = Path(f"/tmp/perf-{process.pid}.map")
+        entries = [line.split(" ", 2) for line in path.read_text().splitlines()]
+        path.unlink()
+    theirs = {(int(start, 16), int(size, 16)): name for start, size, name in entries if "(" in name}
+    compared = [(ours[place], as_ours(theirs[place])) for place in ours.keys() & theirs.keys()]
+    assert len(compared) > 100
+    assert [pair for pair in compared if pair[0] != pair[1]] == []
+
+
+def as_ours(name: str) -> str:
+    """Return class and method of a method with types: `void a.B.f(int)`."""
+    head = re.sub(r"\(.*", "", name).rpartition(" ")[2]
+    kind, _, method = head.rpartition(".")
+    return f"{show_class(kind)}.{method}"
+
+
+def read_all(pid: int) -> dict[tuple[int, int], str]:
+    """Return the names of all compiled methods of a process by address and size."""
+    space = procfs.read_address_space(pid, 1, generation=0)
+    module = next(module for module in space.modules if module.name == "libjvm.so")
+    symbols = ElfFile.open(module.path).named_symbols(SYMBOLS)
+    vm = JavaVm(space, {name: module.start + svma for name, svma in symbols.items()}, X86_64)
+    found = {}
+    for heap in vm.cache.heaps:
+        pc = heap.low
+        while pc < heap.high:
+            code = vm.read_code(pc)
+            if code is None:
+                pc += 1 << heap.log2_segment
+                continue
+            if code.blob.is_nmethod:
+                found[code.blob.start, code.blob.end - code.blob.start] = code.name
+            pc = code.blob.end
+    return found

@@ -1,0 +1,177 @@
+"""Tests of the reader of Java virtual machines with made memory: names, lines, scopes, rules, and what lies."""
+
+from __future__ import annotations
+
+import random
+import struct
+from bisect import bisect_right
+
+import pytest
+
+from pyprof.errors import FormatError
+from pyprof.model.arch import X86_64
+from pyprof.runtime_code.hotspot.methods import read_unsigned5, show_class
+from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
+from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
+from pyprof.unwind.rule_text import describe_rule
+from pyprof.unwind.rules import FunctionRows
+from tests.jit.java_vm import BASE, CODE, ENTRY, HEAP, LEAVE, SYMBOL_TABLE, exhaust, image, open_vm
+
+
+def rule_at(rows: FunctionRows | None, pc: int) -> str:
+    assert rows is not None
+    return describe_rule(rows.rules[bisect_right(rows.starts, pc) - 1], X86_64)
+
+
+def written(value: int, excludes_zero: bool) -> bytes:
+    """Write a number as HotSpot does (UNSIGNED5::write_uint)."""
+    low = 191 if excludes_zero else 192
+    out = bytearray()
+    for _ in range(4):
+        if value < low:
+            break
+        value -= low
+        out.append(excludes_zero + low + value % 64)
+        value //= 64
+    return bytes((*out, excludes_zero + value))
+
+
+@pytest.mark.parametrize("excludes_zero", [False, True])
+def test_compressed_numbers_are_read_as_they_are_written(excludes_zero: bool) -> None:
+    for value in (0, 1, 190, 191, 192, 193, 12_000, 1 << 20, (1 << 31) - 1):
+        data = written(value, excludes_zero)
+        assert read_unsigned5(b"x" + data + b"\xff", 1, excludes_zero) == (value, 1 + len(data))
+    with pytest.raises(FormatError):
+        read_unsigned5(b"\xff\xff", 0, excludes_zero)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("java/util/HashMap$Node", "java.util.HashMap$Node"),
+        ("Main$$Lambda$14+0x0000000800c03000", "Main$$Lambda"),
+        ("Main$$Lambda$14/0x0000000800c03000", "Main$$Lambda"),
+        ("Main$$Lambda+0x00007f12c4003000", "Main$$Lambda"),
+        ("java/lang/invoke/LambdaForm$MH+0x0000000800c00400", "java.lang.invoke.LambdaForm$MH"),
+        ("java/lang/invoke/LambdaForm$DMH/1234567", "java.lang.invoke.LambdaForm$DMH"),
+        ("a/B$1", "a.B$1"),
+    ],
+)
+def test_classes_are_shown_as_programmers_write_them(name: str, shown: str) -> None:
+    assert show_class(name) == shown
+
+
+def test_compiled_method_has_its_name_and_those_of_inlined_methods() -> None:
+    vm = open_vm(image())
+    code = vm.read_code(CODE + 3)
+    assert code is not None
+    assert (code.name, code.file) == ("p.Own$$Lambda.run", "Own.java")
+    assert code.scopes is not None
+    found = {at: [(vm.methods.find(method), index) for method, index in code.scopes.find(at)] for at in (13, 15, 16)}
+    own = vm.methods.find(code.blob.method)
+    assert own is not None
+    assert found == {13: [(own, 11), (own, 1)], 15: [(own, 1)], 16: []}
+    assert [own.line_at(index) for index in (0, 1, 10, 11)] == [0, 4, 4, 24]
+    assert vm.read_code(CODE - 0x1F8) is None
+    assert vm.read_code(HEAP + 0x2000) is None
+
+
+def test_rows_of_a_compiled_method_follow_its_prologue_and_epilogue() -> None:
+    code = open_vm(image()).read_code(CODE)
+    assert code is not None
+    entered, pushed, complete = (
+        "cfa = sp + 8; ra = [cfa - 8]",
+        "cfa = sp + 16; fp = [cfa - 16]; ra = [cfa - 8]",
+        "cfa = sp + 64; fp = [cfa - 16]; ra = [cfa - 8]",
+    )
+    left = CODE + len(ENTRY) + 4
+    wanted = {CODE: entered, CODE + 7: entered, CODE + 8: pushed, CODE + 12: complete, left: complete}
+    wanted |= {left + 4: pushed, left + 5: entered, left + len(LEAVE) - 1: entered}
+    assert {pc: plain(rule_at(code.rows, pc)) for pc in wanted} == wanted
+
+
+def plain(rule: str) -> str:
+    """Return a rule without the registers that are lost."""
+    return "; ".join(part for part in rule.split("; ") if "undefined" not in part)
+
+
+def test_entry_of_an_interpreted_method_has_the_callers_sp_in_a_register() -> None:
+    frame = b"\x55\x48\x8b\xec\x41\x55"
+    code = (
+        b"\x48\x8b\x53\x08"
+        + b"\x58\x4c\x8d\x74\xcc\xf8"
+        + b"\x50"
+        + frame
+        + b"\x90"
+        + b"\xc9\x41\x5d\x48\x8b\xe3\x41\xff\xe5"
+    )
+    codelet = Codelet(0x1000, 0x1000 + len(code), "method entry point (kind = zerolocals)")
+    rows = FrameRules(X86_64).codelet(codelet, code)
+    assert plain(rule_at(rows, 0x1003)).startswith("cfa = sp + 8; sp = ")
+    assert plain(rule_at(rows, 0x1003)).endswith("ra = [cfa - 8]")
+    assert plain(rule_at(rows, 0x1005)).endswith("ra = rax")
+    built = 0x1000 + code.index(frame)
+    assert plain(rule_at(rows, built + 1)).startswith("cfa = sp + 16")
+    inside = "cfa = fp + 16; fp = [cfa - 16]; sp = [cfa - 24]; ra = [cfa - 8]"
+    assert plain(rule_at(rows, built + 6)) == inside
+    assert plain(rule_at(rows, built + 7)) == inside
+    assert plain(rule_at(rows, built + 8)).endswith("ra = [cfa - 8]")
+    assert plain(rule_at(rows, built + 10)).endswith("ra = r13")
+
+
+def changed(offset: int, content: bytes) -> bytes:
+    data = bytearray(image())
+    data[offset : offset + len(content)] = content
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        image()[:0x100],
+        changed(8, struct.pack("<Q", 0)),
+        changed(8, struct.pack("<Q", 1 << 40)),
+        changed(0, struct.pack("<Q", 1 << 63)),
+        image(heap_array=17),
+        image(heap_array=0),
+    ],
+    ids=["empty", "cut", "stride 0", "stride", "address", "heaps", "no heaps"],
+)
+def test_broken_description_of_the_machine_is_refused(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        open_vm(data)
+
+
+def test_array_without_an_end_is_refused() -> None:
+    names = BASE + 0x9000
+    data = changed(0x9000, b"a\0" * 0x800)
+    data = data[:8] + struct.pack("<Q", 8) + data[16:]  # entries that overlap
+    endless = bytearray(data + struct.pack("<Q", names) * (1 << 15))
+    endless[0:8] = struct.pack("<Q", BASE + len(data))
+    for at in range(2, 7):
+        endless[8 * at : 8 * at + 8] = bytes(8)
+    with pytest.raises(FormatError, match="no end"):
+        open_vm(bytes(endless))
+
+
+@pytest.mark.parametrize("steps", [bytes(0x100), b"\x01" * 0x100, b"\xfe" * 0x100])
+def test_segment_map_that_lies_gives_no_code(steps: bytes) -> None:
+    vm = open_vm(changed(HEAP + 0x1800 - BASE, steps))
+    assert vm.read_code(CODE) is None
+
+
+def test_random_changes_cost_only_names() -> None:
+    chance = random.Random(7)
+    whole = image()
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 12)):
+            at = chance.choice((chance.randrange(len(data)), 0x8000 + chance.randrange(0x700)))
+            data[at] = chance.choice((0, 1, 0x7F, 0xFF, chance.randrange(256)))
+        exhaust(bytes(data))
+
+
+def test_symbols_have_a_word_each() -> None:
+    assert len(set(SYMBOLS)) == len(SYMBOLS)
+    assert SYMBOL_TABLE + 8 * len(SYMBOLS) < BASE + 0x200
