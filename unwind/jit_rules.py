@@ -38,6 +38,13 @@ class RuntimeRules(Protocol):
         """Return a number that changes whenever rules may have been added or removed."""
         ...
 
+    def is_reserved(self, space: AddressSpace, avma: int) -> bool:
+        """Return True if a runtime has reserved an address for generated code.
+
+        It makes more and more of its reserved memory executable, which no event reports.
+        """
+        ...
+
     def rows(
         self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt
     ) -> tuple[FunctionRows, Trust] | None:
@@ -64,6 +71,9 @@ class NoRuntimeRules:
 
     def version(self, space: AddressSpace) -> int:
         return 0
+
+    def is_reserved(self, space: AddressSpace, avma: int) -> bool:
+        return False
 
     def rows(
         self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt

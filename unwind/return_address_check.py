@@ -38,8 +38,23 @@ class Verdict(IntEnum):
 class SpaceCode:
     """The code of one address space."""
 
-    def __init__(self, space: AddressSpace, images: ImageStore, arch: Arch) -> None:
+    def __init__(
+        self,
+        space: AddressSpace,
+        images: ImageStore,
+        arch: Arch,
+        is_reserved: Callable[[int], bool] = lambda avma: False,
+    ) -> None:
+        """Take an address space.
+
+        Args:
+            space: The address space.
+            images: Its files.
+            arch: Its architecture.
+            is_reserved: Returns True for addresses that a runtime has reserved for code.
+        """
         self._space = space
+        self._is_reserved = is_reserved
         self._images = images
         self._arch = arch
         self._verdicts: dict[int, Verdict] = {}
@@ -52,11 +67,11 @@ class SpaceCode:
             return bytes(image.file.at_svma(image.svma(avma), size))
         mapping = self._space.mapping_at(avma)
         may_be_code = mapping.executable if mapping is not None else not self._space.complete
-        return self._space.read(avma, size) if may_be_code else b""
+        return self._space.read(avma, size) if may_be_code or self._is_reserved(avma) else b""
 
     def is_executable(self, avma: int) -> bool:
         mapping = self._space.mapping_at(avma)
-        return mapping is not None and mapping.executable
+        return (mapping is not None and mapping.executable) or self._is_reserved(avma)
 
     def is_readable(self, avma: int) -> bool:
         """Return True if the address is code whose bytes are available.
@@ -73,7 +88,7 @@ class SpaceCode:
         """
         mapping = self._space.mapping_at(avma)
         if mapping is not None:
-            return not mapping.executable  # a board's code may begin at 0
+            return not (mapping.executable or self._is_reserved(avma))  # a board's code may begin at 0
         return avma < LOWEST_CODE or (self._arch.word == 8 and avma >> 63 != 0)
 
     def classify_return_address(self, avma: int) -> Verdict:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -313,7 +314,7 @@ class SpaceIndex:
 
     def __init__(self, index: RuleIndex, space: AddressSpace) -> None:
         self.space = space
-        self.code = SpaceCode(space, index.images, index.arch)
+        self.code = SpaceCode(space, index.images, index.arch, partial(index.runtime.is_reserved, space))
         self._index = index
         self._caches = (RowCache(), RowCache())
         self._met: dict[bool, MetPcs] = {}
@@ -400,7 +401,7 @@ class SpaceIndex:
     def _run_time_row(self, pc: int, exact: bool) -> Row:
         """Return the row of a pc in code that no file describes."""
         module = self.space.module_at(pc)
-        if module is None:
+        if module is None and not self._index.runtime.is_reserved(self.space, pc):
             return (pc, pc + 1, self._index.find_uncovered_rule_id(self.code, pc, exact))
         self._at_run_time[exact].add(pc)
         found = self._index.runtime.rows(self.space, pc, exact, self._time_ns, self._rule_at)
@@ -411,7 +412,7 @@ class SpaceIndex:
                 self._index.find_sourceless_rule_id(self.code, pc, exact),
             )
         start, end, rule = self._index.make_row(*found, self.code, pc, (pc, pc), exact)
-        return (max(start, module.start), min(end, module.end), rule)
+        return (start, end, rule) if module is None else (max(start, module.start), min(end, module.end), rule)
 
     def has_frame_pointers(self, pc: int) -> bool:
         """Return True if a table of the module at pc promises frame records for code that it does not cover."""

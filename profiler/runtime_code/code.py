@@ -61,7 +61,7 @@ class RuntimeCode:
         self._options = options
         self._diagnostics = diagnostics
         self._processes: dict[object, ProcessCode] = {}
-        self._candidates: dict[int, tuple[U64, U64]] = {}
+        self._candidates: dict[int, tuple[tuple[int, int], U64, U64]] = {}
         self._symbols: WeakKeyDictionary[ObjectFile, list[tuple[bytes, int, bool]]] = WeakKeyDictionary()
         self._codes: dict[int, _Code] = {}
         self._next = 1
@@ -83,6 +83,10 @@ class RuntimeCode:
     def version(self, space: AddressSpace) -> int:
         process = self._processes.get(space.process)
         return process.version if process is not None else 0
+
+    def is_reserved(self, space: AddressSpace, avma: int) -> bool:
+        process = self._processes.get(space.process)
+        return process is not None and process.hotspot.is_reserved(avma)
 
     def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
         process = self.process(space)
@@ -221,13 +225,17 @@ class RuntimeCode:
 
     def _candidate_ranges(self, space: AddressSpace) -> tuple[U64, U64]:
         """Return arrays (start, end) of the modules that may be code without a file."""
+        process = self._processes.get(space.process)
+        reserved = process.hotspot.reserved if process is not None else (0, 0)
         known = self._candidates.get(space.id)
-        if known is None:
-            modules = self.find_candidates(space)
-            ends = [min(m.end, (1 << 64) - 1) for m in modules]  # a mapping may end at 2**64
-            known = (np.array([m.start for m in modules], np.uint64), np.array(ends, np.uint64))
-            self._candidates[space.id] = known
-        return known
+        if known is None or known[0] != reserved:
+            low, high = reserved
+            found = [(m.start, m.end) for m in self.find_candidates(space) if not low <= m.start < high]
+            found = sorted(found + [reserved] * (low < high))
+            ends = [min(end, (1 << 64) - 1) for _, end in found]  # a mapping may end at 2**64
+            columns = (np.array([start for start, _ in found], np.uint64), np.array(ends, np.uint64))
+            known = self._candidates[space.id] = reserved, *columns
+        return known[1:]
 
     def _number(self, process: ProcessCode, space: AddressSpace, pc: int, time_ns: int) -> int:
         if self._images.image(space, pc) is not None:

@@ -446,7 +446,8 @@ class Symbolizer:
         module, image = item.module, item.image
         if module is None:
             return Frame(FrameKind.NATIVE, pc, item.lookup, pc, -1, (), Trust(trust), f"[unknown]+{pc:#x}")
-        rel = image.rel(pc) if image else pc - (module.start - module.mappings[0].offset)
+        offset = module.mappings[0].offset if module.mappings else 0
+        rel = image.rel(pc) if image else pc - module.start + offset
         svma = image.svma(pc) if image else pc
         offset = 0 if item.function is None else svma - item.function
         label = modules.labels.module_label(module, _build_id(item))

@@ -28,6 +28,7 @@ _OFFSETS = {
     ("CodeHeap", "_memory"): 8,
     ("CodeHeap", "_segmap"): 120,
     ("CodeHeap", "_log2_segment_size"): 256,
+    ("VirtualSpace", "_high_boundary"): 8,
     ("VirtualSpace", "_low"): 16,
     ("VirtualSpace", "_high"): 24,
     ("GrowableArrayBase", "_len"): 0,

@@ -12,6 +12,8 @@ from pyprof.runtime_code.hotspot.memory import VmMemory
 from pyprof.runtime_code.hotspot.vm_structs import VmStructs
 
 MAX_HEAPS = 16
+MAX_RESERVED = 4 << 30
+"""Maximum size in bytes of the code cache. HotSpot allows 2 GiB."""
 MAX_STEPS = 1 << 12
 """Maximum number of steps in a segment map. A step goes back by up to 254 segments."""
 MAX_NAMES = 1 << 12
@@ -25,10 +27,19 @@ INTERPRETER = "Interpreter"
 
 @dataclass(frozen=True, slots=True)
 class Heap:
-    """One heap of the code cache: its memory, its segment map and the binary logarithm of the size of a segment."""
+    """One heap of the code cache.
+
+    Attributes:
+        low: First address of its memory.
+        high: Address after the memory that is in use.
+        limit: Address up to which it may grow.
+        segment_map: Address of its segment map.
+        log2_segment: Binary logarithm of the size of a segment in bytes.
+    """
 
     low: int
     high: int
+    limit: int
     segment_map: int
     log2_segment: int
 
@@ -83,10 +94,13 @@ class BlobCache:
         self._heap_memory = structs.offset(("CodeHeap", "_memory"))
         self._log2 = structs.offset(("CodeHeap", "_log2_segment_size"))
         self._low = structs.offset(("VirtualSpace", "_low"))
+        self._limit = structs.offset(("VirtualSpace", "_high_boundary"))
         self._high = structs.offset(("VirtualSpace", "_high"))
         self._has_pointers = ("CodeBlob", "_code_begin") in structs.offsets
         self._header_size = max(structs.size("nmethod"), structs.size("CodeBlob"))
         self.heaps: tuple[Heap, ...] = ()
+        self.reserved = (0, 0)
+        """Start and end of the memory that the heaps may grow to."""
         self.update()
 
     def update(self) -> None:
@@ -96,6 +110,8 @@ class BlobCache:
             FormatError: They are not readable.
         """
         self.heaps = tuple(self._heap(avma) for avma in self._heap_addresses())
+        low, high = min(heap.low for heap in self.heaps), max(heap.limit for heap in self.heaps)
+        self.reserved = (low, high) if high - low <= MAX_RESERVED else (0, 0)
 
     def _heap_addresses(self) -> list[int]:
         memory, structs = self._memory, self._structs
@@ -117,7 +133,8 @@ class BlobCache:
         log2 = memory.number(avma + self._log2, 4)
         if not (low <= high and 3 <= log2 <= 16):
             raise FormatError("HotSpot", avma, "a code heap that is not plausible")
-        return Heap(low, high, memory.word(segments + self._low), log2)
+        limit = max(memory.word(space + self._limit), high)
+        return Heap(low, high, limit, memory.word(segments + self._low), log2)
 
     def find_blob(self, pc: int) -> Blob | None:
         """Return the blob that has the code at an address, or None.

@@ -155,6 +155,15 @@ class HotspotCode(NoImage):
         return CodeName(code.name, code.blob.start, lines, code.places)
 
     @property
+    def reserved(self) -> tuple[int, int]:
+        """Return (start, end) of the memory that is reserved for generated code, (0, 0) if it is unknown."""
+        return self._vm.cache.reserved if self._vm is not None else (0, 0)
+
+    def is_reserved(self, avma: int) -> bool:
+        start, end = self.reserved
+        return start <= avma < end
+
+    @property
     def interpreter(self) -> tuple[int, int]:
         """Return (start, end) of the interpreter's code, (0, 0) until a sample has met it."""
         blob = self._vm.interpreter if self._vm is not None else None
