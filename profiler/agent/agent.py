@@ -323,11 +323,15 @@ class Agent:
         by = {"user": peer.uid, "pid": peer.pid} if peer is not None else {}
         self._say(level, "asked", outcome=outcome, **by)
 
-    def _failed(self, sampling: SamplingChoice, error: BaseException) -> None:
+    def _failed(self, sampling: SamplingChoice, error: BaseException, window: str) -> None:
         self._health.metrics.count("failures", sampling.mode)
         hint = error.hint if isinstance(error, PyprofError) else ""
         about = str(error) or type(error).__name__
         self._conditions.begin("recording_failed", about, hint, mode=sampling.mode, rate=sampling.rate)
+        with self._writing:
+            recovered = self.spool.recover(window)
+        if recovered:
+            self._say("info", "window recovered", segments=recovered)
 
 
 def _budget(values: Values) -> CostBudget:

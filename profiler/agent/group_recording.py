@@ -56,7 +56,7 @@ class SampledGroup:
         stride: Stride,
         took: Callable[[SamplingChoice, Profile, str], None],
         save: Callable[[SamplingChoice, WindowPart, str], None],
-        failed: Callable[[SamplingChoice, BaseException], None],
+        failed: Callable[[SamplingChoice, BaseException, str], None],
     ) -> None:
         """Create the object.
 
@@ -64,7 +64,8 @@ class SampledGroup:
             stride: Stride of the sampling times, for the budget.
             took: Receives each window and its key, in a thread of this object.
             save: Receives the parts of an unfinished window before that.
-            failed: Receives the error that ended a recording or prevented its start.
+            failed: Receives the error that ended a recording or prevented its start, and the key of the window under
+                way, "" for none.
         """
         self.sampling = sampling
         self._options = RecordOptions(
@@ -131,7 +132,7 @@ class SampledGroup:
                 return
             self._recording = opening.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
         except (PyprofError, OSError) as error:  # too many processes or open files, which is temporary
-            self._failed(self.sampling, error)
+            self._failed(self.sampling, error, "")
             return
         recording = self._recording
         if self._is_ending:  # nothing was recorded
@@ -149,6 +150,7 @@ class SampledGroup:
         self._windows(recording)
 
     def _windows(self, recording: Recording) -> None:
+        window = ""
         try:
             last: Profile | None = None
             while recording.running:
@@ -161,11 +163,11 @@ class SampledGroup:
                     self._took(self.sampling, self._exact(recording, last), window)
             rest = recording.stop()
             if rest is not last and rest.duration_ns:
-                self._took(self.sampling, self._exact(recording, rest), "")
+                self._took(self.sampling, self._exact(recording, rest), "" if last is not None else window)
             if recording.failure is not None:
                 raise recording.failure
         except BaseException as error:
-            self._failed(self.sampling, error)
+            self._failed(self.sampling, error, window)
 
     def _save(self, recording: Recording, ends: float, window: str) -> None:
         """Save checkpoints at equal intervals until the end of the window (monotonic) or of the recording.

@@ -160,6 +160,20 @@ class Spool:
             except OSError:  # the checkpoint waits for the next start
                 self._diagnostics.count(NOT_WRITTEN)
 
+    def recover(self, window: str) -> int:
+        """Turn the checkpoints of a window whose recording failed into segments, and return the number of segments.
+
+        Without this, they would wait for the next start.
+        """
+        before, paths = self.recovered, self._saved.get(window, [])
+        try:
+            self._restore_window(paths, window, {name.key: name for name in self.inventory.all()})
+        except OSError as error:  # the checkpoints wait for the next start
+            self.failure = error
+            return 0
+        self._forget(self._saved.pop(window, ()))
+        return self.recovered - before
+
     def _restore_window(self, paths: Sequence[str], window: str, known: dict[str, SegmentName]) -> None:
         for segment in self._restore(paths, window, lambda: self._diagnostics.count(STRANGE)):
             whole = known.setdefault(segment.name.key, segment.name)

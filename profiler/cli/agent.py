@@ -138,6 +138,7 @@ def _spool(arguments: argparse.Namespace) -> str:
 
 def _check(arguments: argparse.Namespace) -> int:
     from pyprof.agent.config_file import BadConfig
+    from pyprof.agent.push.sink_types import missing
 
     if arguments.config is None:
         raise UsageError("--check checks a file", "--config FILE --check")
@@ -147,6 +148,9 @@ def _check(arguments: argparse.Namespace) -> int:
         for each in error.errors:
             line(f"{arguments.config}: {each}")
         return error.exit_code
+    for target in found.pushes:
+        if text := missing(target):
+            line(f"{arguments.config}: warning: push {target.name}: {text}")
     count = len(found.rules)
     line(f"{arguments.config}: {count} rule{'s' * (count != 1)}, no error")
     return 0

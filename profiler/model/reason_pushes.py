@@ -17,7 +17,7 @@ PUSH = (
            retry="ca_file of the sink"),
     Reason("push: later, the file of a token or password", Stage.PUSH,
            "A file with a token or a password cannot be read, or others may read it.",
-           retry="chmod 600"),
+           retry="a file of root or the agent's user with mode 600"),
     Reason("push: later, the credentials are not taken", Stage.PUSH,
            "The receiver, or the proxy, wants other credentials.",
            retry="token_file, or user and password_file, of the sink"),

@@ -79,6 +79,19 @@ def test_configuration_is_printed_and_checked(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert [line.removeprefix(f"{config}: ")[:6] for line in done.stdout.splitlines()] == ["line 2", "line 4"]
     assert run("agent", "--config", str(config)).returncode == 2
+    pushes = [f'[[push]]\nname = "{name}"\n' for name in ("fleet", "nas")]
+    pushes[0] += f'type = "pyprof"\nurl = "http://127.0.0.1:1"\ntoken_file = "{tmp_path}/none"\n'
+    pushes[1] += f'type = "folder"\npath = "{tmp_path}/nas"\n'
+    config.write_text("".join((*pushes, '[[rule]]\nname = "x"\n')))
+    done = run("agent", "--config", str(config), "--check")
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [
+            f"{config}: warning: push fleet: {tmp_path}/none cannot be read: No such file or directory",
+            f"{config}: warning: push nas: {tmp_path}/nas is no folder",
+            f"{config}: 1 rule, no error",
+        ],
+    )
     assert run("agent", "--config", str(tmp_path)).returncode == 2
 
 

@@ -75,6 +75,17 @@ def test_start_reads_names_and_sizes_only(tmp_path: Path) -> None:
     assert again.inventory.bytes == 12
 
 
+def restore(paths: Sequence[str], window: str, broken: Callable[[], None]) -> list[SpoolSegment]:
+    """Join checkpoints whose bytes are days."""
+    parts = [Path(path).read_bytes() for path in paths]
+    for _ in range(parts.count(b"broken")):
+        broken()
+    data = b"".join(part for part in parts if part != b"broken")
+    return [
+        SpoolSegment(SegmentName.new(service, data[-1] * DAY_NS, window), data) for service in ("web", "db") if data
+    ]
+
+
 def test_window_under_way_is_saved_once_and_becomes_a_segment_after_a_crash(tmp_path: Path) -> None:
     """Restore the readable checkpoints of an unfinished window, and nothing for a window that has ended."""
     window, other = "a" * 32, "b" * 32
@@ -84,15 +95,6 @@ def test_window_under_way_is_saved_once_and_becomes_a_segment_after_a_crash(tmp_
     folder = tmp_path / SO_FAR
     assert len(list(folder.iterdir())) == 2
     (folder / f".{window}.part").write_bytes(b"unfinished")
-
-    def restore(paths: Sequence[str], window: str, broken: Callable[[], None]) -> list[SpoolSegment]:
-        parts = [Path(path).read_bytes() for path in paths]
-        for _ in range(parts.count(b"broken")):
-            broken()
-        data = b"".join(part for part in parts if part != b"broken")
-        return [
-            SpoolSegment(SegmentName.new(service, data[-1] * DAY_NS, window), data) for service in ("web", "db") if data
-        ]
 
     (folder / f"{92 * DAY_NS:019}-{other}").write_bytes(b"broken")
     again, counts = spool(tmp_path, Caps(), restore)
@@ -193,3 +195,19 @@ def test_spool_names_its_last_error_also_when_making_room_helped(tmp_path: Path)
     freed.append(1)
     assert not full.save("0" * 32, 1, b"")
     assert full.failure is not None
+
+
+def test_window_of_a_failed_recording_becomes_segments_at_once_and_only_once(tmp_path: Path) -> None:
+    failed, other = "a" * 32, "b" * 32
+    found, _ = spool(tmp_path, Caps(), restore)
+    for day in (90, 91):
+        assert found.save(failed, day * DAY_NS, bytes([day]))
+    assert found.save(other, 92 * DAY_NS, bytes([92]))
+    assert found.recover(failed) == 2
+    assert (tmp_path / SegmentName.new("db", 91 * DAY_NS, failed).path).read_bytes() == bytes([90, 91])
+    assert files(tmp_path / "queue/far") == [91]
+    assert len(list((tmp_path / SO_FAR).iterdir())) == 1, "the other window is still under way"
+    assert found.recover(failed) == found.recover("") == 0
+    again, _ = spool(tmp_path, Caps(), restore)
+    assert files(tmp_path) == [91, 92]
+    assert again.recovered == 2

@@ -13,7 +13,7 @@ import time
 from contextlib import AbstractContextManager
 
 from pyprof.agent.conditions import Conditions
-from pyprof.agent.push.responses import LATER, REFUSED, NotSent, RefusedForGood, remedy_of
+from pyprof.agent.push.responses import LATER, REFUSED, NotSent, RefusedForGood, cause_and_remedy
 from pyprof.agent.push.sink import SegmentSink
 from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import QUEUE, Spool
@@ -105,7 +105,7 @@ class Pusher:
         try:
             self._push(name)
         except NotSent as error:
-            return self._waits(name, error.word, str(error), error.after_s)
+            return self._waits(name, error.word, str(error), error.after_s, error.stated)
         except OSError as error:
             return self._waits(name, "disk", error.strerror or type(error).__name__)
         except Exception as error:  # if the thread ended, nothing more would be sent
@@ -126,7 +126,7 @@ class Pusher:
         try:
             self._sink.send(name, data)
         except RefusedForGood as error:
-            self._set_aside(name, error.word, str(error))
+            self._set_aside(name, error.word, str(error), error.stated)
         else:
             self._gone(name)
             self.sent += 1
@@ -136,13 +136,13 @@ class Pusher:
         with self._writing:
             self._spool.sent(self.name, name)
 
-    def _set_aside(self, name: SegmentName, word: str, about: str) -> None:
+    def _set_aside(self, name: SegmentName, word: str, about: str, stated: str = "") -> None:
         with self._writing:
             self._spool.refused(self.name, name, word)
             self._diagnostics.count(REFUSED[word])
         self.refused[word] += 1
-        remedy = remedy_of(REFUSED[word])
-        self._conditions.note("push_refused", about, remedy, sink=self.name, cause=word, segment=name.path)
+        cause, remedy = cause_and_remedy(word, stated)
+        self._conditions.note("push_refused", about, remedy, sink=self.name, cause=cause, segment=name.path)
 
     def _goes_on(self) -> None:
         self._tried = None, 0
@@ -150,7 +150,7 @@ class Pusher:
         self._failures = 0
         self._conditions.end("push_failing", sink=self.name)
 
-    def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0) -> bool:
+    def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0, stated: str = "") -> bool:
         """Record a failed attempt. Return True if the segment itself caused the failures and was set aside."""
         with self._writing:
             self._diagnostics.count(LATER[word])
@@ -162,7 +162,8 @@ class Pusher:
             self._goes_on()
             return True
         if not self._ending.is_set():
-            self._conditions.begin("push_failing", about, remedy_of(LATER[word]), sink=self.name, cause=word)
+            cause, remedy = cause_and_remedy(word, stated)
+            self._conditions.begin("push_failing", about, remedy, sink=self.name, cause=cause)
         self._failures += 1
         self._after_s = after_s
         return False

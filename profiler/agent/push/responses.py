@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from pyprof.model.reason_pushes import PUSH
+from pyprof.model.reason_requests import REQUESTS
 from pyprof.records import dataclass
 
 LATER = {
@@ -46,11 +47,7 @@ REFUSED = {
 """Word -> reason; the segment is set aside."""
 
 _REMEDIES = {reason.name: reason.retry for reason in PUSH}
-
-
-def remedy_of(outcome: str) -> str:
-    """Return what helps against a value of LATER or REFUSED, "" if nothing is known."""
-    return _REMEDIES[outcome]
+_SERVER_REMEDIES = {reason.name: reason.retry for reason in REQUESTS}
 
 
 class PushVerdict(Enum):
@@ -101,19 +98,38 @@ GRPC = {
 
 
 class NotSent(Exception):
-    """A segment must be sent later; word is in LATER, after_s is the requested wait in seconds, 0 for none."""
+    """A segment must be sent later.
 
-    def __init__(self, word: str, about: str = "", after_s: float = 0.0) -> None:
+    Attributes:
+        word: A key of LATER.
+        stated: The name of the reason that the receiver gave, "" for none.
+        after_s: The requested wait in seconds, 0 for none.
+    """
+
+    def __init__(self, word: str, about: str = "", after_s: float = 0.0, stated: str = "") -> None:
         super().__init__(about or word)
-        self.word, self.after_s = word, after_s
+        self.word, self.after_s, self.stated = word, after_s, stated
 
 
 class RefusedForGood(Exception):
-    """A receiver will never accept a segment; word is in REFUSED."""
+    """A receiver will never accept a segment; word is in REFUSED, stated is that of NotSent."""
 
-    def __init__(self, word: str, about: str = "") -> None:
+    def __init__(self, word: str, about: str = "", stated: str = "") -> None:
         super().__init__(about or word)
-        self.word = word
+        self.word, self.stated = word, stated
+
+
+def cause_and_remedy(word: str, stated: str = "") -> tuple[str, str]:
+    """Return the cause of a failure and what helps: the reason that pyprof's server stated, else the word.
+
+    Args:
+        word: A key of LATER or REFUSED.
+        stated: See NotSent; untrusted.
+    """
+    remedy = _REMEDIES[LATER.get(word) or REFUSED[word]]
+    if stated in _SERVER_REMEDIES:
+        return stated, _SERVER_REMEDIES[stated] or remedy
+    return word, remedy
 
 
 REASONS = {
@@ -157,7 +173,7 @@ def judge_http(status: int, after_s: float = 0.0, stated: StatedReason = NO_REAS
     """
     about = f"{stated.name}: {stated.text}" if stated.text else stated.name
     found = REASONS.get(stated.name) or HTTP.get(status) or _HTTP_CLASSES.get(status // 100)
-    _judge(found, f"status {status}{f', {about}' if about else ''}", after_s)
+    _judge(found, f"status {status}{f', {about}' if about else ''}", after_s, stated.name)
 
 
 def judge_grpc(code: str) -> None:
@@ -167,12 +183,12 @@ def judge_grpc(code: str) -> None:
         NotSent: The segment stays in the queue.
         RefusedForGood: The segment is set aside.
     """
-    _judge(GRPC.get(code), f"status {code}", 0.0)
+    _judge(GRPC.get(code), f"status {code}")
 
 
-def _judge(found: tuple[PushVerdict, str] | None, about: str, after_s: float) -> None:
+def _judge(found: tuple[PushVerdict, str] | None, about: str, after_s: float = 0.0, stated: str = "") -> None:
     verdict, word = found or (PushVerdict.LATER, "otherwise")
     if verdict is PushVerdict.LATER:
-        raise NotSent(word, about, after_s)
+        raise NotSent(word, about, after_s, stated)
     if verdict is PushVerdict.REFUSED:
-        raise RefusedForGood(word, about)
+        raise RefusedForGood(word, about, stated)

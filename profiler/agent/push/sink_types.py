@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -82,6 +83,23 @@ def wrong(target: PushTarget) -> str:
     needed = {"grpc": "grpc"}.get(values.get("protocol", "")) or {"bucket": "fsspec"}.get(target.kind)
     if needed and find_spec(needed) is None:
         return f"{needed} is not installed: pip install 'pyprof-live[push]'"
+    return ""
+
+
+def missing(target: PushTarget) -> str:
+    """Return which file or folder of a sink cannot be used at this moment, "" for none. Pushes fail without it."""
+    from pyprof.agent.push.http_client import ca
+    from pyprof.agent.push.responses import NotSent
+    from pyprof.agent.push.secrets import Credentials
+
+    values = target.values
+    if target.kind == "folder" and not os.path.isdir(values["path"]):
+        return f"{values['path']} is no folder"
+    try:
+        Credentials(*(values.get(key, "") for key in ("token_file", "user", "password_file"))).header()
+        ca(values.get("ca_file", ""))
+    except NotSent as error:
+        return str(error)
     return ""
 
 

@@ -355,3 +355,24 @@ def test_segments_that_are_dropped_before_a_sink_has_them_are_counted_as_lost(tm
     assert of(spool, Scripted()).push() == 2
     assert spool.put(segments(7)[2:])
     assert spool.lost == {"nas": 2}, "two of the four that were dropped had been sent"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "cause"),
+    [
+        (507, b'{"reason": "disk_full", "error": "no room"}', "disk_full"),
+        (401, b'{"reason": "wrong_token", "error": "No tenant has this token."}', "wrong_token"),
+        (503, b'{"reason": "made_up", "error": "x"}', "unavailable"),
+        (401, b"", "unauthorized"),
+        (422, b'{"reason": "bad_segment", "error": "no pprof"}', "bad_segment"),
+        (422, b"", "unreadable"),
+    ],
+)
+def test_cause_is_the_reason_that_the_server_stated(status: int, body: bytes, cause: str, tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    assert spool.put(segments(1))
+    with receiver(lambda _: Said(status, body=body)) as server:
+        pushing, _, lines = with_conditions(spool, ServerSink(server.endpoint()))
+        assert pushing.push() == 0
+    assert [line["cause"] for line in lines] == [cause]
+    assert lines[0]["remedy"]
