@@ -24,7 +24,7 @@ from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
-from pyprof.importers.builder import About, Builder
+from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.cpu_accounts import Account
 from pyprof.errors import AccessDenied
-from pyprof.model.pauses import Pauses
+from pyprof.model.pause_histogram import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass, field

@@ -17,7 +17,7 @@ from pyprof.collectors.linux.libc import Arena
 from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.arch import Arch
 from pyprof.model.blocked_frame import KernelStack
-from pyprof.model.interpreter import Chain
+from pyprof.model.interpreter_state import Chain
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.records import replace

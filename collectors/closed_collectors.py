@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyprof.collectors.base import Collector, CollectorStats
 from pyprof.collectors.thread_start_times import DelayedRemoval
-from pyprof.model.keys import ThreadKey
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.thread_keys import ThreadKey
 from pyprof.records import dataclass, field
 
 

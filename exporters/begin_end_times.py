@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.columns import distinct
-from pyprof.model.filter import timed
+from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Profile
-from pyprof.model.tree import Tree
+from pyprof.model.sample_filter import timed
 from pyprof.records import replace
 
 I64 = npt.NDArray[np.int64]

@@ -33,9 +33,9 @@ from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, modu
 from pyprof.exporters.utf8 import dump_json
 from pyprof.model.columns import distinct
 from pyprof.model.functions import Function
-from pyprof.model.keys import ProcessKey
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.tree import Tree, rewrite
+from pyprof.model.thread_keys import ProcessKey
 from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]

@@ -21,8 +21,8 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN, Level, count_column, frame_levels, root_names, script_name
 from pyprof.model.control_characters import CONTROLS, DIRECTIONS
+from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import Profile
-from pyprof.model.tree import rewrite
 
 _BREAKS = re.compile(f"[;{CONTROLS}{DIRECTIONS}]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
-from pyprof.comparison.combined import both
+from pyprof.comparison.combined_profile import both
 from pyprof.comparison.result import Comparison
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.flamegraph import write_page

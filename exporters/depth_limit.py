@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.columns import distinct
-from pyprof.model.markers import LEFT_OUT
+from pyprof.model.marker_frames import LEFT_OUT
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.model.tree import Tree, rewrite
 from pyprof.model.walk import Trust
 from pyprof.records import replace
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.model.application import script_title
-from pyprof.model.compilers import program_name
+from pyprof.model.application_code import script_title
+from pyprof.model.compiler_inputs import program_name
 from pyprof.model.functions import Function, functions_of
 from pyprof.model.labels import shown
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
@@ -100,7 +100,8 @@ def labelled_name(profile: Profile, thread: ThreadInfo) -> str:
 
 
 def _own_name(thread: ThreadInfo) -> str:
-    """Return a thread's name; the process's for the first thread of a compiler, which tells more (model/compilers)."""
+    """Return a thread's name; the process's for the first thread of a compiler, which tells more
+    (model/compiler_inputs)."""
     is_first = thread.pid == thread.tid and program_name(thread.process) == thread.name
     return thread.process if is_first else thread.name
 

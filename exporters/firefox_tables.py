@@ -15,8 +15,8 @@ from uuid import UUID
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, module_name
 from pyprof.model.functions import Function
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
-from pyprof.model.tree import Tree, rewrite
 
 WAITS = (
     *("sleeping", "uninterruptible sleep", "stopped", "stopped by a debugger", "idle", "woken"),

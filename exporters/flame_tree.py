@@ -18,9 +18,9 @@ from pyprof.exporters.page_source import PageSource, make_page_source
 from pyprof.exporters.startup_frames import start_nodes
 from pyprof.model.columns import numbered
 from pyprof.model.functions import Function, are_application
-from pyprof.model.markers import UNSAMPLED
+from pyprof.model.marker_frames import UNSAMPLED
+from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.model.tree import rewrite
 from pyprof.records import dataclass, field
 
 FrameRow = tuple[str, str, int, FrameKind]
@@ -38,7 +38,7 @@ class FlameTree:
 
     Attributes:
         frames: One entry for each function: name, module group, module index, kind.
-        application: Whether each function belongs to the application (model/application.py).
+        application: Whether each function belongs to the application (model/application_code.py).
         parent: Parent of each node; parents come first, node 0 is the root.
         frame: Index into frames of each node, -1 for the root.
         how: CALLED, INLINED or both, for each node.

@@ -24,7 +24,7 @@ from pyprof.exporters.display_names import UNKNOWN
 from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed, encode_varint
 from pyprof.exporters.utf8 import encode_text
 from pyprof.model import stack_digest
-from pyprof.model.markers import MarkKind
+from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 
 # Field numbers of message Profile.

@@ -1,8 +1,8 @@
 """Extra pprof fields: how each frame was found, and what the recording did.
 
 They are field 1000 of a Location, and fields 1000 and 1001 of the Profile. Protobuf readers skip unknown fields;
-`importers/evidence.py` reads these. Values are texts rather than enum numbers, because the numbers may change.
-docs/formats.md has the layout.
+`importers/pprof_extra_fields.py` reads these. Values are texts rather than enum numbers, because the numbers may
+change. docs/formats.md has the layout.
 """
 
 from __future__ import annotations

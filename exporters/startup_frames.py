@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from pyprof.exporters.display_names import Level
-from pyprof.model.application import is_application_file
+from pyprof.model.application_code import is_application_file
 from pyprof.model.functions import PASSED_ON, START_UP
 from pyprof.model.profile import FrameKind, Profile
 

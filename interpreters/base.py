@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.interpreters.detection_symbols import KnownSymbols
 from pyprof.interpreters.function_numbers import CodeBook, NamedCode
-from pyprof.model.interpreter import FunctionPlace, KernelReader, StackReader
+from pyprof.model.interpreter_state import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 

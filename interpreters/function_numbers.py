@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Hashable, Set
 from typing import Protocol
 
-from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.profile import Line
 from pyprof.records import dataclass, field
 
@@ -23,7 +23,7 @@ _CHAINS = itertools.count(1)
 
 
 def next_chain_number() -> int:
-    """Return a new number for a chain that may occur again (model.interpreter.Chain.number)."""
+    """Return a new number for a chain that may occur again (model.interpreter_state.Chain.number)."""
     return next(_CHAINS)
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.markers import Mark, MarkKind, long_chain_mark, scattered_mark
+from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.marker_frames import Mark, MarkKind, long_chain_mark, scattered_mark
 from pyprof.model.stacks import Inserts
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass, replace
@@ -44,9 +44,9 @@ class Merged:
             native frames.
         unplaced: Number of runs that are placed by their order only.
         without_run: Number of evaluator activations without interpreter frames.
-        reasons: Bits of model.interpreter.PARTIAL, none if all was matched.
-        lacking: Approximate number of missing outermost frames (model.interpreter.Chain.lacking).
-        enough: See model.interpreter.Chain.enough.
+        reasons: Bits of model.interpreter_state.PARTIAL, none if all was matched.
+        lacking: Approximate number of missing outermost frames (model.interpreter_state.Chain.lacking).
+        enough: See model.interpreter_state.Chain.enough.
         scattered: True if no option would copy the missing frames.
     """
 

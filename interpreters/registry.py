@@ -11,7 +11,15 @@ from pyprof.interpreters.cpython.interpreter import CPython
 from pyprof.interpreters.detected_runtimes import RUNTIMES
 from pyprof.interpreters.function_numbers import NamedCode
 from pyprof.interpreters.ruby.interpreter import Ruby
-from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FramesAhead, Gather, KernelReader, ThreadPlace
+from pyprof.model.interpreter_state import (
+    Chain,
+    FrameOffsets,
+    FrameRows,
+    FramesAhead,
+    Gather,
+    KernelReader,
+    ThreadPlace,
+)
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 
@@ -21,7 +29,7 @@ KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby, *RUNTIMES)
 
 @dataclass
 class ProcessReaders:
-    """The readers of one process, combined into one model.interpreter.StackReader.
+    """The readers of one process, combined into one model.interpreter_state.StackReader.
 
     The first reader whose interpreter runs in the process is used; if none runs, the first reader stands for all.
     """
@@ -66,7 +74,7 @@ class ProcessReaders:
 
 
 class KernelReaders:
-    """The kernel readers of one process, combined into one model.interpreter.KernelReader."""
+    """The kernel readers of one process, combined into one model.interpreter_state.KernelReader."""
 
     def __init__(self, readers: ProcessReaders) -> None:
         self._readers = readers

@@ -140,7 +140,7 @@ def members(path: Path) -> frozenset[str]:
 
 
 def is_there(name: str) -> bool:
-    """Return True if a name such as "model.tree", "model.tree.rewrite" or "model.tree.Tree.child" exists."""
+    """Return True if a name such as "model.walk", "model.walk.lookup_pc" or "model.walk.Walk.frames" exists."""
     room, *parts = name.split(".")
     folder = ROOMS.get(room, ROOT / "profiler" / room)
     while parts and (folder / parts[0]).is_dir():
@@ -203,6 +203,6 @@ def test_what_is_not_there_would_be_found() -> None:
     assert not function_is_there("rewritten_by_nobody")
     assert function_is_there("os.fork")
     assert not function_is_there("os.rewritten_by_nobody")
-    assert is_there("model.tree.rewrite")
-    assert not is_there("model.tree.nobody")
+    assert is_there("model.prefix_tree.rewrite")
+    assert not is_there("model.prefix_tree.nobody")
     assert not is_there("model.nobody")

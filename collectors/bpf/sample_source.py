@@ -35,7 +35,7 @@ from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.interpreter import Chain, CopiedStack, FrameRows, KernelReader
+from pyprof.model.interpreter_state import Chain, CopiedStack, FrameRows, KernelReader
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import said
 from pyprof.model.sample import Piece, SampleBatch, StackSlab

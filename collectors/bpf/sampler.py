@@ -25,7 +25,7 @@ from pyprof.collectors.perf.attr import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
 from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.errors import FormatError
-from pyprof.model.interpreter import AwaitOffsets, FrameOffsets, ThreadPlace
+from pyprof.model.interpreter_state import AwaitOffsets, FrameOffsets, ThreadPlace
 from pyprof.records import dataclass
 
 _SET_BPF, _ENABLE = 0x40042408, 0x2400

@@ -39,10 +39,10 @@ from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.blocked_frame import Blocked, KernelStack
-from pyprof.model.keys import ThreadKey
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.linux.perf_arch import WIDE
-from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.sample import Surroundings
 from pyprof.records import dataclass
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pyprof.collectors.gdb.run_control import HALT_TIMEOUT_S, POLL_INTERVAL_S, SIGNAL_0, SIGSTOP, SIGTRAP, ListThreads
 from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
 from pyprof.errors import RemoteError
-from pyprof.model.pauses import PauseLog
+from pyprof.model.pause_histogram import PauseLog
 
 MAX_QUEUED = 1 << 16
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
 from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
-from pyprof.model.pauses import PauseLog
+from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.reasons import said
 
 HALT_TIMEOUT_S = 3.0

@@ -12,9 +12,9 @@ from pyprof.collectors.gdb.stub import Stub
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.modules import Mapping, Module, ReadMemory
+from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_NOTE
-from pyprof.objfile.source import BytesSource
 
 MAX_FETCHED = 128 << 20
 """Maximum size in bytes of a file that is fetched through a stub."""

@@ -239,7 +239,7 @@ class Arena:
 
 
 class Gatherer:
-    """A model.interpreter.Gather that reads many spans of a process into preallocated memory.
+    """A model.interpreter_state.Gather that reads many spans of a process into preallocated memory.
 
     The data stays valid until the next start_reads(). What is read may lead the reader in circles while a thread is
     stopped. So after _FREE_CALLS calls and _BUDGET_NS of processor time nothing more is read.

@@ -1,7 +1,7 @@
 """The files of a core's process on this machine, which also supply what the core's memory lacks.
 
 Candidates for a module, best first: the user's choice (--exe for the program, --sysroot for all), a file with the same
-build ID, the same path on this machine. objfile.locate decides which of them was mapped.
+build ID, the same path on this machine. objfile.mapped_file decides which of them was mapped.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import partial
 from pyprof.collectors.linux.link_map import read_string
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
+from pyprof.objfile.byte_source import FileSource, open_regular
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import AT_ENTRY, AT_EXECFN, AT_PHDR, CoreNotes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import read_build_id
 from pyprof.objfile.file_access import debuginfod_cache, open_below
-from pyprof.objfile.locate import find_bias, find_candidates, identify, is_accepted
-from pyprof.objfile.source import FileSource, open_regular
+from pyprof.objfile.mapped_file import find_bias, find_candidates, identify, is_accepted
 from pyprof.records import dataclass, field
 
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"

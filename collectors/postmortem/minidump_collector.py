@@ -12,10 +12,10 @@ from pyprof.errors import FormatError, PyprofError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import AddressSpace, base_name
 from pyprof.model.profile import ThreadInfo
+from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 from pyprof.objfile.minidump.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpThread
 from pyprof.objfile.minidump.file import is_minidump, read_minidump
 from pyprof.objfile.minidump.microdump import MAX_SIZE, is_microdump, read_microdump
-from pyprof.objfile.source import ByteSource, FileSource, open_regular
 
 REQUESTED = 0xFFFFFFFF
 """Exception code of a dump that was requested without a crash."""

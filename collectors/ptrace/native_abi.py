@@ -29,7 +29,7 @@ from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.processor_share import MIN_WHOLE_SHARE, WINDOW_NS
 from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, StoppedThread, Thread
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter import FramesAhead, Gather, Span
+from pyprof.model.interpreter_state import FramesAhead, Gather, Span
 from pyprof.records import dataclass
 
 _EXTRA = struct.Struct("=3Q")
@@ -45,7 +45,7 @@ class FramesRead:
 
 
 class StopReads:
-    """A model.interpreter.Gather that returns what was read in a stop.
+    """A model.interpreter_state.Gather that returns what was read in a stop.
 
     The first call returns everything that the plan reads at once. Later calls return what the chain of frames led to.
     What was not read is missing.

@@ -20,8 +20,8 @@ from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.compilers import compiler_files, may_be_compiler, process_name
-from pyprof.model.interpreter import StackReader
+from pyprof.model.compiler_inputs import compiler_files, may_be_compiler, process_name
+from pyprof.model.interpreter_state import StackReader
 from pyprof.model.profile import ThreadInfo
 from pyprof.options import CollectOptions
 

@@ -18,11 +18,11 @@ from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import DelayedRemoval, Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.interpreter import StackReader
-from pyprof.model.keys import ThreadKey
+from pyprof.model.interpreter_state import StackReader
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, keys_of
+from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 

@@ -36,7 +36,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.blocked_frame import Blocked
 from pyprof.model.modules import AddressSpace
-from pyprof.model.pauses import PauseLog
+from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 

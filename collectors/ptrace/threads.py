@@ -16,7 +16,7 @@ from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter import StackReader
+from pyprof.model.interpreter_state import StackReader
 from pyprof.records import dataclass, field
 
 MIN_STEADY_NS = 4_000_000

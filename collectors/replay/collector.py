@@ -21,9 +21,9 @@ from pyprof.collectors.replay.log import COLUMNS, PAGE, SLAB, VERSION
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.blocked_frame import Blocked, KernelFrame
-from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
-from pyprof.model.pauses import BUCKETS, Pauses
+from pyprof.model.pause_histogram import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import Piece, SampleBatch, StackSlab
 from pyprof.records import field_names, replace

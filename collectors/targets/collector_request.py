@@ -9,7 +9,7 @@ from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.model.interpreter import KernelReader, StackReader
+from pyprof.model.interpreter_state import KernelReader, StackReader
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, field, replace
 

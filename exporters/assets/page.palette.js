@@ -72,7 +72,7 @@ function paleGroups(model) {
 /** By kind of frame: KIND.NATIVE and so on. */
 const KIND_LABELS = ["native code", "inlined functions", "interpreted functions", "kernel", "cut short"];
 const RUNNING = "on a processor";
-/** What the innermost frame of a wait is called: profiler/symbolize/kernel.py. */
+/** What the innermost frame of a wait is called: profiler/symbolize/kernel_symbols.py. */
 const WAIT = /^\[(sleeping|uninterruptible sleep|stopped|stopped by a debugger|idle|woken|waiting for a processor|blocked)[\]:]/;
 /** Places in the palette of what is not a module. */
 /** @type {Record<string, number>} */

@@ -17,7 +17,7 @@ from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.layout import AwaitLayout, Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.detection_symbols import KnownSymbols, Wanted
-from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 

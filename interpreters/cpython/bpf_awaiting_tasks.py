@@ -2,7 +2,7 @@
 tasks' coroutines in a chain.
 
 The rows of these coroutines lie between the thread's own frames and the activations that wait on its stack
-(collectors/bpf/awaiters.h, model.interpreter.FrameRows). For samples by stops, asyncio_tasks.py does the same.
+(collectors/bpf/awaiters.h, model.interpreter_state.FrameRows). For samples by stops, asyncio_tasks.py does the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
 from pyprof.interpreters.cpython.layout import Layout
-from pyprof.model.interpreter import AwaitOffsets, FunctionPlace, Run
+from pyprof.model.interpreter_state import AwaitOffsets, FunctionPlace, Run
 from pyprof.records import replace
 
 TASK_BEGINS = 1

@@ -26,7 +26,7 @@ from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runtime_state import PTHREAD_TID, Runtime
 from pyprof.interpreters.function_numbers import UNREAD, CodeBook, next_chain_number
-from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_state import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
 from pyprof.records import replace
 
 _MAX_KNOWN = 1 << 16
@@ -161,7 +161,7 @@ class FrameRowReader:
         """Return the chain of each thread, in order. Equal rows give the same chain, in all batches.
 
         Args:
-            others: See model.interpreter.Chain.
+            others: See model.interpreter_state.Chain.
         """
         self._texts = self._texts_of(rows.texts)
         if self._waiting is not None:

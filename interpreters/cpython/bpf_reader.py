@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader, find_offsets
 from pyprof.interpreters.cpython.frame_reader import LOST
-from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, KernelReader, ThreadPlace
+from pyprof.model.interpreter_state import Chain, FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PythonInKernel:
-    """A model.interpreter.KernelReader; the PythonProcess finds the runtime and lists its threads."""
+    """A model.interpreter_state.KernelReader; the PythonProcess finds the runtime and lists its threads."""
 
     def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:
         self._process = process

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from pyprof.interpreters.cpython.memory import Memory
-from pyprof.model.interpreter import Gather, Span
+from pyprof.model.interpreter_state import Gather, Span
 
 _MAX_CODES = 1 << 16
 _MAX_TOGETHER = 1024

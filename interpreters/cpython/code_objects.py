@@ -12,7 +12,7 @@ from pyprof.interpreters.cpython.line_table import find_first_instruction, find_
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.function_numbers import UNREAD, CodeBook
-from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.profile import Line
 from pyprof.records import dataclass
 

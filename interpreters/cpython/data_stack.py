@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.snapshot import Copied, ReadHints, view_words
-from pyprof.model.interpreter import Gather
+from pyprof.model.interpreter_state import Gather
 from pyprof.records import dataclass, field
 
 MAX_CHUNKS = 64

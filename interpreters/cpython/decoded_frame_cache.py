@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.function_numbers import CodeBook
-from pyprof.model.interpreter import Chain, FrameRows, SampleState
+from pyprof.model.interpreter_state import Chain, FrameRows, SampleState
 
 _MAX_CHAINS = 4096
 _INSTR_AT = 16
@@ -30,7 +30,7 @@ def row_keys(rows: FrameRows, others: bool) -> list[RowsKey]:
     """Return the cache key of each thread's rows.
 
     Args:
-        others: See model.interpreter.Chain.
+        others: See model.interpreter_state.Chain.
     """
     frames, flag, stands = rows.frames.tobytes(), rows.flag.tobytes(), rows.stands.tobytes()
     tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""

@@ -26,7 +26,7 @@ from pyprof.interpreters.cpython.snapshot import (
     read_each_span,
     view_words,
 )
-from pyprof.model.interpreter import FramesAhead, Gather, Span
+from pyprof.model.interpreter_state import FramesAhead, Gather, Span
 
 MAX_FRAMES = 1 << 16
 """Minimum for the number of frames that are followed; a larger copy limit raises it."""

@@ -16,7 +16,7 @@ from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
 from pyprof.interpreters.cpython.snapshot import Copied, ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.interpreters.function_numbers import UNKNOWN, next_chain_number
-from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, Run, SampleState
+from pyprof.model.interpreter_state import Chain, FramesAhead, FunctionPlace, Gather, Run, SampleState
 from pyprof.records import replace
 
 LOST = "python function freed before its name was read"
@@ -69,7 +69,7 @@ class FrameReader:
         self._copied = []
 
     def copy_frames(self, known: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
-        """Copy the frames of a stopped thread (model.interpreter.StackReader.copy).
+        """Copy the frames of a stopped thread (model.interpreter_state.StackReader.copy).
 
         Returns:
             True if the thread states still belong to the thread.
@@ -94,7 +94,7 @@ class FrameReader:
     def accept_planned(
         self, known: KnownThread, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> bool:
-        """Process what a stop has read as predicted (model.interpreter.StackReader.copied_ahead).
+        """Process what a stop has read as predicted (model.interpreter_state.StackReader.copied_ahead).
 
         Returns:
             True if the thread state still belongs to the thread.

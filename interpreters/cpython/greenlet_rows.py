@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch
 from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, SwitchedThread
 from pyprof.interpreters.cpython.layout import Layout
-from pyprof.model.interpreter import FrameRows
+from pyprof.model.interpreter_state import FrameRows
 from pyprof.records import replace
 
 _U64 = npt.NDArray[np.uint64]

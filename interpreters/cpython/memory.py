@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pyprof.model.interpreter import Gather, Span
+from pyprof.model.interpreter_state import Gather, Span
 from pyprof.model.modules import ReadMemory
 
 _U64 = struct.Struct("<Q").unpack
@@ -94,7 +94,7 @@ class CopiedMemory(Memory):
 
 
 def make_gather(memory: Memory) -> Gather:
-    """Return a model.interpreter.Gather for a process that is not stopped."""
+    """Return a model.interpreter_state.Gather for a process that is not stopped."""
 
     def gather(spans: Sequence[Span]) -> memoryview:
         data = b""

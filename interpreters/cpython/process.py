@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.runtime_finder import RuntimeFinder
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
 from pyprof.interpreters.cpython.thread_names import PythonThreadNames
 from pyprof.interpreters.cpython.threads import NameBook, ThreadList
-from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, KernelReader
+from pyprof.model.interpreter_state import Chain, FramesAhead, FunctionPlace, Gather, KernelReader
 from pyprof.model.modules import AddressSpace
 
 if TYPE_CHECKING:  # the frame readers are imported once there is a runtime

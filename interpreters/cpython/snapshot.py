@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pyprof.interpreters.cpython.greenlets import Slots
 from pyprof.interpreters.cpython.runtime_state import PyThread
-from pyprof.model.interpreter import Gather, Span
+from pyprof.model.interpreter_state import Gather, Span
 from pyprof.records import dataclass, field
 
 MAX_IN_STOP = 2048
@@ -67,7 +67,7 @@ class Copied:
         outermost: avma of the outermost frame of each run.
         habits: Habits to update, None once that is done.
         waiting: Markers of activations that are not in the thread's chain.
-        marks: See model.interpreter.Chain.
+        marks: See model.interpreter_state.Chain.
     """
 
     thread: PyThread

@@ -11,7 +11,7 @@ from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime, read_tid
 from pyprof.interpreters.cpython.snapshot import ReadHints
 from pyprof.interpreters.cpython.thread_names import PythonThreadNames
-from pyprof.model.interpreter import Gather
+from pyprof.model.interpreter_state import Gather
 from pyprof.records import dataclass, field
 
 _RELIST_NS = 50_000_000

@@ -9,7 +9,7 @@ import tomllib
 from typing import Any
 
 from pyprof.errors import UsageError
-from pyprof.objfile.source import open_regular
+from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass
 
 _MOST_BYTES = 1 << 20

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.agent.process_clocks import ProcessTime
-from pyprof.model.markers import NO_SAMPLE, UNSAMPLED
+from pyprof.model.marker_frames import NO_SAMPLE, UNSAMPLED
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.quality import summary_of_part
 from pyprof.model.walk import Trust

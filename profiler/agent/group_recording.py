@@ -25,7 +25,8 @@ from pyprof.session import opening
 from pyprof.session.recording import Recording
 
 IS_CONFINED = False
-"""True if recordings of an agent confine their worker. A worker without rights could not leave SCHED_IDLE (idle.py)."""
+"""True if recordings of an agent confine their worker. A worker without rights could not leave SCHED_IDLE
+(idle_priority.py)."""
 _AGAIN_S = 30.0
 """Time in seconds before a failed collector starts again."""
 _NAMES_S = 0.8

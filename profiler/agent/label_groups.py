@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.compilers import program_name
-from pyprof.model.filter import selected
+from pyprof.model.compiler_inputs import program_name
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
-from pyprof.model.tree import Tree, rewrite
+from pyprof.model.sample_filter import selected
 from pyprof.model.walk import Trust
 from pyprof.records import replace
 

@@ -24,7 +24,7 @@ from pyprof.errors import PyprofError
 from pyprof.exporters.base import ExportOptions
 from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile
-from pyprof.objfile.source import open_regular
+from pyprof.objfile.byte_source import open_regular
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass
 from pyprof.session import opening

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from pyprof.model.filter import of_threads, selected
 from pyprof.model.merge import merge
 from pyprof.model.profile import Profile
+from pyprof.model.sample_filter import of_threads, selected
 from pyprof.records import replace
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -37,7 +37,8 @@ def joined(kept: Sequence[Profile], asked: Profile, service: str, last_s: float)
 def _same_threads(profile: Profile, starts: dict[tuple[int, int], list[int]]) -> Profile:
     """Give threads of several recordings equal start times, so that they count as one.
 
-    Each recording reads a thread's start time with limited accuracy (model/keys.py); times within a tick are equal.
+    Each recording reads a thread's start time with limited accuracy (model/thread_keys.py); times within a tick are
+    equal.
 
     Args:
         starts: Start times so far, by pid and tid.

@@ -18,12 +18,12 @@ from pyprof.agent.spool_io import Disk
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.errors import FormatError, PyprofError, RecordingError
 from pyprof.importers import pprof
-from pyprof.importers.builder import About, Builder
+from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.profile import Profile, ValueType
 from pyprof.model.profile_sum import summed
 from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
-from pyprof.recording.opening import read_bytes
+from pyprof.recording.private_database import read_bytes
 from pyprof.records import dataclass, field, replace
 
 MOST_SAMPLES = 4_000_000

@@ -21,7 +21,7 @@ from pyprof.agent.window_split import labelled, segments
 from pyprof.model.merge import merge
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
-from pyprof.objfile.source import open_regular
+from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass, replace
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.channel import Part

@@ -12,9 +12,9 @@ from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import SpoolSegment
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
-from pyprof.model.filter import selected
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
+from pyprof.model.sample_filter import selected
 from pyprof.model.share_interval import profile_basis
 from pyprof.records import replace
 

@@ -12,7 +12,7 @@ from pyprof.agent import systemd_unit
 from pyprof.agent.config import AgentConfig
 from pyprof.errors import UsageError
 from pyprof.exporters import output_file
-from pyprof.objfile.source import open_regular
+from pyprof.objfile.byte_source import open_regular
 
 _CONFIG = "/etc/pyprof/agent.toml"
 

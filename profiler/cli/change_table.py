@@ -10,7 +10,7 @@ from pyprof.cli.number_format import duration, many, shorten_apart
 from pyprof.cli.outcome import NATIVE, wrapped
 from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal import printable
-from pyprof.comparison.combined import both
+from pyprof.comparison.combined_profile import both
 from pyprof.comparison.matching import MatchedFunction
 from pyprof.comparison.result import Amount, Change, Comparison
 from pyprof.model.functions import START_UP, Function, costs

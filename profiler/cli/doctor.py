@@ -13,8 +13,8 @@ from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
     from pyprof.diagnostics import Finding
-    from pyprof.tools.survey import ModuleSurvey
-    from pyprof.tools.survey_code import RunTimeSurvey
+    from pyprof.tools.jit_code_survey import RunTimeSurvey
+    from pyprof.tools.module_survey import ModuleSurvey
 
 DESCRIPTION = """\
 Say what will work before anything is attached: the kernel's settings, our capabilities,
@@ -84,7 +84,7 @@ def look_into(pid: int, sandbox: bool) -> bool:
     from pyprof.session.runtimes import Runtimes
     from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.process import forked
-    from pyprof.tools.survey import ProcessSurvey, SurveyOf
+    from pyprof.tools.module_survey import ProcessSurvey, SurveyOf
 
     diagnostics = Diagnostics()
     with Examiner(forked, sandbox) as examiner:

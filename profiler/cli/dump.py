@@ -31,7 +31,7 @@ from pyprof.options import (
 if TYPE_CHECKING:
     from pyprof.cli.dump_subject import Subject
     from pyprof.model.profile import Frame, Profile
-    from pyprof.model.threads import ThreadStack
+    from pyprof.model.thread_stacks import ThreadStack
 
 _REGISTERS_A_LINE = 4
 
@@ -194,7 +194,7 @@ def text_lines(
     registers: Sequence[Mapping[str, int]],
 ) -> Iterator[str]:
     from pyprof.model.profile import FrameKind
-    from pyprof.model.threads import FrameDetail
+    from pyprof.model.thread_stacks import FrameDetail
     from pyprof.model.walk import StackEnd
 
     yield ""
@@ -258,7 +258,7 @@ def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any
     it.
     """
     from pyprof.model.profile import FrameKind
-    from pyprof.model.threads import FrameDetail
+    from pyprof.model.thread_stacks import FrameDetail
 
     registers = subject.registers.get(thread.info.tid, [])
     detail = iter(thread.details)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Frame
-    from pyprof.model.threads import FrameDetail
+    from pyprof.model.thread_stacks import FrameDetail
 
 
 def interpreter_words(known: int, merge: str) -> Iterator[str]:
@@ -17,7 +17,7 @@ def interpreter_words(known: int, merge: str) -> Iterator[str]:
         known: SampleState bits.
         merge: Which interpreter frames could not be matched.
     """
-    from pyprof.model.interpreter import SampleState
+    from pyprof.model.interpreter_state import SampleState
 
     if known & SampleState.HOLDS_LOCK:
         yield "holds the GIL"
@@ -29,7 +29,7 @@ def interpreter_words(known: int, merge: str) -> Iterator[str]:
 
 def interpreter_json(known: int, merge: str) -> dict[str, Any] | None:
     """Return the interpreter's part of a thread's JSON; None if the thread does not belong to an interpreter."""
-    from pyprof.model.interpreter import SampleState
+    from pyprof.model.interpreter_state import SampleState
 
     if not known & SampleState.INTERPRETED:
         return None

@@ -10,7 +10,7 @@ from pyprof.records import dataclass, field
 if TYPE_CHECKING:
     from pyprof.interpreters.base import Detected
     from pyprof.model.profile import Profile
-    from pyprof.model.threads import ThreadStack
+    from pyprof.model.thread_stacks import ThreadStack
     from pyprof.session.post_mortem import Registers
 
 

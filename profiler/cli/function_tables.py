@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyprof.model.application import SCRIPT
+from pyprof.model.application_code import SCRIPT
 from pyprof.model.functions import Cost, Costs, are_application, costs
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass, replace

@@ -25,8 +25,8 @@ from pyprof.cli.python_options import add_python
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
 from pyprof.collectors.linux import libc
 from pyprof.errors import PyprofError, UsageError
+from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.model.tree import Tree
 from pyprof.options import RecordOptions
 from pyprof.records import replace
 

@@ -11,7 +11,7 @@ from pyprof.cli.number_format import duration, many, percent, shorten, shorten_m
 from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal import advice, printable
 from pyprof.model.functions import Cost, lock_costs, process_costs
-from pyprof.model.idle import MODES as IDLE_MODES
+from pyprof.model.idle_waits import MODES as IDLE_MODES
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
 from pyprof.model.summary import ENOUGH_SAMPLES, MUCH, NOT_SAMPLED_LABEL, ModuleSummary, Summary, lacks

@@ -207,7 +207,7 @@ def _by_worker(profile: Profile, places: Places) -> Profile:
     """Resolve names in a worker, which parses the files."""
     from pyprof.model.profile import Profile
     from pyprof.records import replace
-    from pyprof.tools.function_code import NamesOf, drop_samples
+    from pyprof.tools.report_tasks import NamesOf, drop_samples
 
     found = _answer(NamesOf(drop_samples(profile), places, _LINES_S), Profile)
     return replace(profile, frames=found.frames, modules=found.modules, summary=found.summary)
@@ -223,8 +223,8 @@ def _answer(errand: OneShotTask, kind: type[Value]) -> Value:
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
     """Return the samples that the options choose."""
-    from pyprof.model.filter import timed
     from pyprof.model.recursion import without_recursion
+    from pyprof.model.sample_filter import timed
 
     start, end = (
         None if when is None else seconds_since(when, profile.start_ns, profile.duration_ns)
@@ -238,7 +238,7 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
         profile = profile.cut(start, end)
     profile = chosen(profile, arguments)
     if not arguments.idle and arguments.format != registry.RECORDING:
-        from pyprof.model.idle import without_idle
+        from pyprof.model.idle_waits import without_idle
 
         profile = without_idle(profile)
     if arguments.native is not None:
@@ -273,7 +273,7 @@ def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iter
     from pyprof.cli.source_table import Annotation, annotated, dearest_lines
     from pyprof.symbolize.resymbolize import Places
     from pyprof.symbolize.source_files import SourceFiles
-    from pyprof.tools.function_code import FunctionCode
+    from pyprof.tools.report_tasks import FunctionCode
 
     if arguments.lines:
         return dearest_lines(profile, width, arguments.rows)
@@ -286,8 +286,8 @@ def _query(arguments: argparse.Namespace) -> int:
     """Print the rows of an SQL query. Filter options are refused, because a query has its own conditions."""
     import sqlite3
 
-    from pyprof.recording.query import open_query
     from pyprof.recording.reader import INTERRUPTED
+    from pyprof.recording.sql_views import open_query
 
     given = [name.rstrip("_") for name in (*CRITERIA, "from_", "to_") if getattr(arguments, name) is not None]
     given += [name for name in ("symbols", "sysroot", "debuginfod") if getattr(arguments, name)]

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.session.worker.file_broker import KnownFiles
     from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.process import forked
-    from pyprof.tools.symbol_writer import SymbolsOf, SymbolText
+    from pyprof.tools.breakpad_writer import SymbolsOf, SymbolText
 
     path = arguments.output
     with Examiner(forked, is_confined(arguments.sandbox)) as examiner:

@@ -10,9 +10,9 @@ from pyprof.cli.number_format import duration, percent
 from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal import printable
 from pyprof.errors import UsageError
-from pyprof.model.callers import NOBODY, FunctionWords, Neighbours, neighbours
+from pyprof.model.callers_and_callees import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.functions import START_UP, Cost, costs, lock_costs
-from pyprof.model.idle import MODES as IDLE_MODES
+from pyprof.model.idle_waits import MODES as IDLE_MODES
 from pyprof.model.labels import shown
 from pyprof.model.profile import Profile
 

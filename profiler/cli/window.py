@@ -92,7 +92,7 @@ class WindowWriter:
             OutputError: A file was not written; the user has been told.
         """
         from pyprof.cli import output
-        from pyprof.model.idle import without_idle
+        from pyprof.model.idle_waits import without_idle
 
         shown = profile if self.how.idle else without_idle(profile)
         how, names = self.how, self._names(profile.start_ns, number)

@@ -10,10 +10,10 @@ from pyprof.comparison.matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison
 from pyprof.comparison.scale import Scale, scale_of
 from pyprof.comparison.significance import LEAST_SAMPLES, Evidence, Judgement, judge
-from pyprof.comparison.slices import Stacks, Sums, slices_of
+from pyprof.comparison.time_slices import Stacks, Sums, slices_of
 from pyprof.errors import UsageError
-from pyprof.model.filter import timed
 from pyprof.model.profile import Profile, ValueType
+from pyprof.model.sample_filter import timed
 
 LEAST_CHANGE = 0.01
 """Minimum relative change of a function that counts. A program that is built or loaded again differs by this much."""

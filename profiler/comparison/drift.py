@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.comparison.slices import F64
+from pyprof.comparison.time_slices import F64
 from pyprof.records import dataclass
 
 LARGEST = 0.2

@@ -139,7 +139,7 @@ class Comparison:
         Raises:
             MissingLibrary: The library is not installed.
         """
-        from pyprof.model.table import frame_of
+        from pyprof.model.sample_table import frame_of
 
         return frame_of(self.to_columns(), library)
 

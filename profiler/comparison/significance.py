@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.comparison.slices import F64, MERGED
+from pyprof.comparison.time_slices import F64, MERGED
 from pyprof.records import dataclass
 
 Mask = npt.NDArray[np.bool_]

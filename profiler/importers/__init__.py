@@ -3,18 +3,18 @@
 The input is the bytes of a file that the user named; the output is a Profile. What a format does not state remains
 unknown: most formats have no times.
 
-builder     Builds a Profile from frames and stacks in any order
-collapsed   Collapsed stacks: `root;caller;leaf COUNT`
-evidence    The extra fields that `exporters/pprof_extra_fields.py` writes into a pprof file
-otlp        OpenTelemetry's profiles signal as it is sent
-perf_data   A `perf.data` file, read through an installed perf
-perf_script  The output of `perf script`
-pprof       pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not
-pprof_frames   Frames, from its tables of mappings, functions and locations
-pprof_samples  Rows of its samples, many at once
-protobuf    Fields of a protocol buffer's message
-pushed      Profiles as other profilers push them
-pushes      Requests of other projects' agents
-registry    The format of a file, by its content; pyprof's own recording is one of them
-speedscope  speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), sampled and evented profiles
+collapsed                 Collapsed stacks: `root;caller;leaf COUNT`
+otlp                      OpenTelemetry's profiles signal as it is sent
+perf_data                 A `perf.data` file, read through an installed perf
+perf_script               The output of `perf script`
+pprof                     pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not
+pprof_extra_fields        The extra fields that `exporters/pprof_extra_fields.py` writes into a pprof file
+pprof_frames              Frames, from its tables of mappings, functions and locations
+pprof_samples             Rows of its samples, many at once
+profile_builder           Builds a Profile from frames and stacks in any order
+protobuf                  Fields of a protocol buffer's message
+pushed_profile            Profiles as other profilers push them
+pyroscope_parca_requests  Requests of other projects' agents
+registry                  The format of a file, by its content; pyprof's own recording is one of them
+speedscope                speedscope's JSON (npm speedscope, dist/release/file-format-schema.json)
 """

@@ -6,7 +6,7 @@ import re
 from io import BytesIO
 
 from pyprof.errors import FormatError
-from pyprof.importers.builder import About, Builder, function_frame
+from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
 from pyprof.model.reasons import said
 from pyprof.model.walk import Trust

@@ -13,9 +13,9 @@ from typing import TypeVar
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.importers.builder import About, Builder
 from pyprof.importers.pprof import MAX_LABELLED
 from pyprof.importers.pprof_frames import MAX_LETTERS
+from pyprof.importers.profile_builder import About, Builder
 from pyprof.importers.protobuf import (
     group_fields,
     parse_fields,
@@ -26,7 +26,7 @@ from pyprof.importers.protobuf import (
     read_texts,
     to_signed,
 )
-from pyprof.importers.pushed import SERVICE, PushedProfile, split_labels
+from pyprof.importers.pushed_profile import SERVICE, PushedProfile, split_labels
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust

@@ -16,7 +16,7 @@ from io import BytesIO
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.importers.builder import About, Builder
+from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.modules import base_name
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.importers import evidence
-from pyprof.importers.builder import NOBODY, About, Builder
+from pyprof.importers import pprof_extra_fields
 from pyprof.importers.pprof_frames import FrameTables, text_at
 from pyprof.importers.pprof_samples import AT_ONCE, Samples, read_samples
+from pyprof.importers.profile_builder import NOBODY, About, Builder
 from pyprof.importers.protobuf import MAX_ROWS, Grouped, decode_repeated, parse_numbers, to_signed
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, MOST, RESERVED, Labels
@@ -137,7 +137,7 @@ class _Reader:
         little = builder.little
         self._message = Grouped(data, MAX_ROWS if little is None else little.samples)
         self._builder = builder
-        self._message.read(evidence.STACKS, (LOCATION, FUNCTION))
+        self._message.read(pprof_extra_fields.STACKS, (LOCATION, FUNCTION))
         self._rows, self._header = self._message.rows, self._message.numbers
         self._strings: list[str] = []
         self._read_strings()
@@ -170,8 +170,8 @@ class _Reader:
             self._samples(order, 0 if since_ns is None else start_ns - since_ns)
         left_out = ", ".join(sorted(self._left_out)[:5])
         more = said("labels_left_out", labels=left_out) if self._left_out else ""
-        known = evidence.FIELD in self._rows
-        done = evidence.read_summary(self._rows[evidence.FIELD][-1]) if known else Summary()
+        known = pprof_extra_fields.FIELD in self._rows
+        done = pprof_extra_fields.read_summary(self._rows[pprof_extra_fields.FIELD][-1]) if known else Summary()
         return replace(about, note=said("read_from_pprof", more=more), done=done, evidence=known)
 
     def _text(self, at: int) -> str:
@@ -203,7 +203,7 @@ class _Reader:
 
     def _digests(self) -> list[bytes]:
         """Return the digests of the stacks that the file states, [] if it does not state one for each sample."""
-        stated = self._rows.get(evidence.STACKS, (b"",))[-1]
+        stated = self._rows.get(pprof_extra_fields.STACKS, (b"",))[-1]
         fits = len(stated) == SIZE * len(self._rows.get(SAMPLE, ()))
         return [stated[at : at + SIZE] for at in range(0, len(stated), SIZE)] if fits else []
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Container, Iterable, Sequence
 
 from pyprof.errors import FormatError
-from pyprof.importers import evidence
-from pyprof.importers.builder import Builder, ReadFrame
+from pyprof.importers import pprof_extra_fields
+from pyprof.importers.profile_builder import Builder, ReadFrame
 from pyprof.importers.protobuf import MAX_ROWS, pack_number, parse_fields, parse_numbers, read_columns, to_signed
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stack_digest import of_frame
@@ -80,7 +80,7 @@ class FrameTables:
                         head[key] = value
                     elif key == 4:
                         lines.append(value)
-                    elif key == evidence.FIELD:
+                    elif key == pprof_extra_fields.FIELD:
                         found_by = value
                 heads.append(b"".join(pack_number(key << 3) + pack_number(head[key]) for key in _HEAD if key in head))
             if len(lines) > MAX_ROWS:
@@ -165,7 +165,7 @@ def _frame(
     if named and not address and module < 0:
         kind = FrameKind.MARKER if named[-1].function.startswith("[") else FrameKind.INTERPRETER
     title = named[-1].function if named else title
-    found = evidence.read_frame_evidence(found_by, kind, title)
+    found = pprof_extra_fields.read_frame_evidence(found_by, kind, title)
     shown = () if found.kind is FrameKind.MARKER else named
     return Frame(found.kind, address, address, rel, module, shown, found.trust, title, found.mark)
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from pyprof.errors import FormatError
-from pyprof.importers.builder import About, Builder, function_frame
+from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said
 

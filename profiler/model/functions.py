@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pyprof.model.application import is_application_file, is_application_module, script_of, script_title
-from pyprof.model.markers import MarkKind
+from pyprof.model.application_code import is_application_file, is_application_module, script_of, script_title
+from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass
 
@@ -64,7 +64,7 @@ class Cost:
         total: Cost anywhere on the stack. A sample counts once, even if the function recurs.
         wraps: True if it passes PASSED_ON of its total on to one function that belongs to the application if this one
             does.
-        application: True if it belongs to the application (model/application.py).
+        application: True if it belongs to the application (model/application_code.py).
     """
 
     function: Function

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.overlaps import uncovered
+from pyprof.model.range_overlaps import uncovered
 from pyprof.records import dataclass
 
 ALWAYS = -(1 << 63)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
-from pyprof.model import gaps
+from pyprof.model import recording_gaps
 from pyprof.model.columns import MOST_SUM, largest_sum
 from pyprof.model.profile import Profile
 from pyprof.model.profile_sum import summed
@@ -68,7 +68,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
         state=_column(parts, "state", 0, sorted_),
         cpu=_column(parts, "cpu", _NO_PROCESSOR, sorted_),
         options=_agreed(parts),
-        gaps=gaps.between(parts),
+        gaps=recording_gaps.between(parts),
     )
     summary = replace(summed([part.summary for part in parts]), duration_s=round(whole.duration_ns / 1e9, 6))
     return replace(whole, summary=summary_of_part(summary, whole))
@@ -122,5 +122,5 @@ def recent(profile: Profile, seconds: float) -> Profile:
     part = profile.filter(start=(profile.duration_ns - cut_ns) / 1e9)
     begin_ns = profile.start_ns + profile.duration_ns - cut_ns
     summary: Mapping[str, Any] = {"duration_s": round(cut_ns / 1e9, 6)}
-    kept = gaps.within(part.gaps, begin_ns, begin_ns + cut_ns)
+    kept = recording_gaps.within(part.gaps, begin_ns, begin_ns + cut_ns)
     return replace(part, start_ns=begin_ns, duration_ns=cut_ns, gaps=kept, summary=replace(part.summary, **summary))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyprof.model.filter import selected
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.profile_sum import summed
+from pyprof.model.sample_filter import selected
 from pyprof.model.window_merge import JoinedTables
 from pyprof.records import dataclass, replace
 

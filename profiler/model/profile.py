@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
-from pyprof.model.interpreter import FunctionPlace
-from pyprof.model.keys import ProcessKey, ThreadKey
+from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.labels import Labels, common, fit
-from pyprof.model.markers import Mark
+from pyprof.model.marker_frames import Mark
 from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
+from pyprof.model.thread_keys import ProcessKey, ThreadKey
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, field
 
@@ -285,7 +285,7 @@ class Profile:
         Raises:
             UsageError: A pattern is no regular expression.
         """
-        from pyprof.model import filter as s
+        from pyprof.model import sample_filter as s
 
         pids, tids = (None if each is None else s.ids(each) for each in (pid, tid))
         names = [(s.compiled(p), field) for p, field in ((process, "process"), (thread, "name")) if p is not None]
@@ -317,7 +317,7 @@ class Profile:
         Raises:
             UsageError: There is no time between them.
         """
-        from pyprof.model.filter import cut
+        from pyprof.model.sample_filter import cut
 
         return cut(self, start, end)
 
@@ -387,7 +387,7 @@ class Profile:
         Raises:
             MissingLibrary: The library is not installed.
         """
-        from pyprof.model.table import data_frame
+        from pyprof.model.sample_table import data_frame
 
         return data_frame(self, library)
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Problem
 from pyprof.model.columns import distinct
-from pyprof.model.interpreter import SampleState
-from pyprof.model.markers import UNSAMPLED, MarkKind
+from pyprof.model.interpreter_state import SampleState
+from pyprof.model.marker_frames import UNSAMPLED, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.summary import (
     NOT_SAMPLED_LABEL,

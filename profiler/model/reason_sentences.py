@@ -199,5 +199,5 @@ MARKERS = (
     Reason("time_in_kernel", Stage.SAMPLING, "[not sampled: in the kernel]"),
     Reason("not_matched", Stage.INTERPRETER, "[merge: partial{unplaced}{without_run}]"),
 )
-"""Titles of markers: frames without code that tell what a stack, or a block of time, lacks (markers.py)."""
+"""Titles of markers: frames without code that tell what a stack, or a block of time, lacks (marker_frames.py)."""
 # fmt: on

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pyprof.model.functions import functions_of
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Profile
-from pyprof.model.tree import Tree, rewrite
 from pyprof.records import replace
 
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.blocked_frame import KernelStack
-from pyprof.model.interpreter import Chain
-from pyprof.model.keys import ThreadKey
-from pyprof.model.markers import Mark
+from pyprof.model.interpreter_state import Chain
+from pyprof.model.marker_frames import Mark
 from pyprof.model.modules import AddressSpace
+from pyprof.model.thread_keys import ThreadKey
 from pyprof.records import dataclass, field, replace
 
 U64 = npt.NDArray[np.uint64]

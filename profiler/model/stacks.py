@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.blocked_frame import NOT_ONE_BY_ONE, Blocked, KernelFrame, KernelStack
-from pyprof.model.interpreter import FunctionPlace
-from pyprof.model.markers import CUTS, LEFT_OUT, NOT_SAMPLED, Mark, MarkKind
+from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.marker_frames import CUTS, LEFT_OUT, NOT_SAMPLED, Mark, MarkKind
+from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
-from pyprof.model.tree import rewrite
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk, unpacked
 from pyprof.records import dataclass, field
 
@@ -127,7 +127,7 @@ class StackTable:
             code: (m,) FrameKey.code of each frame of the walk.
             merged: Interpreter frames by sample index.
             code_of: (sample index, frames) -> the same as code for frames that samples share.
-            cut: Markers by sample index, if they contain more than the StackEnd (see model.markers).
+            cut: Markers by sample index, if they contain more than the StackEnd (see model.marker_frames).
 
         Returns:
             (n,) int32 leaf of each stack.

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
-from pyprof.model.tree import Tree, rewrite
 from pyprof.records import replace
 
 

@@ -94,7 +94,7 @@ class Opener:
 
     def find_package(self, root: str, path: str) -> str | None:
         """Return the Debian package of a file, "" if no package has it, None if there is no dpkg database."""
-        from pyprof.objfile.packages import find_owner
+        from pyprof.objfile.debug_packages import find_owner
 
         return find_owner(root, path)
 

@@ -24,7 +24,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import read_build_id, read_vdso_image, rebuild_image
 from pyprof.objfile.file_access import current_opener
 from pyprof.objfile.foreign_path import Rights
-from pyprof.objfile.locate import Identity, find_bias, find_candidates, identify, is_accepted
+from pyprof.objfile.mapped_file import Identity, find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.missing_file import AbsentFile
 from pyprof.objfile.pe import PeImage, find_windows_module
 from pyprof.records import dataclass, field

@@ -15,20 +15,20 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.model.columns import MOST_SUM, largest_sum
-from pyprof.model.gaps import within
 from pyprof.model.labels import Labels
-from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
 from pyprof.model.quality import summary_of_part
 from pyprof.model.reasons import said
+from pyprof.model.recording_gaps import within
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.cells import TableRows, check_reference
-from pyprof.recording.codes import LATER, NAME_SOURCES, Codes
-from pyprof.recording.columns import I64, unpack_columns
-from pyprof.recording.facts import read_summary
-from pyprof.recording.opening import open_recording
-from pyprof.recording.unpacking import Blocks, FrameColumns, FunctionName, LineColumns
+from pyprof.recording.block_reader import Blocks, FrameColumns, FunctionName, LineColumns
+from pyprof.recording.checked_rows import TableRows, check_reference
+from pyprof.recording.column_codec import I64, unpack_columns
+from pyprof.recording.name_codes import LATER, NAME_SOURCES, Codes
+from pyprof.recording.private_database import open_recording
+from pyprof.recording.summary_rows import read_summary
 from pyprof.recording.writer import SECOND_NS
 from pyprof.records import dataclass, field_names, replace
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.recording.blocks import BlockWriter, LineRow
-from pyprof.recording.cells import TableRows, check_reference
-from pyprof.recording.columns import I64
+from pyprof.recording.block_writer import BlockWriter, LineRow
+from pyprof.recording.checked_rows import TableRows, check_reference
+from pyprof.recording.column_codec import I64
 from pyprof.recording.schema import SCHEMA, Table, parse_tables
 
 _ROWS_OF_1 = """\

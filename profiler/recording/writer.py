@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions, JournalBeginning, SampleColumns
-from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
-from pyprof.recording.blocks import BlockWriter, FrameRow, LineRow
-from pyprof.recording.cells import CellRow, encode_cell
-from pyprof.recording.codes import LATER, NAME_SOURCES, RECORDED, list_codes
-from pyprof.recording.columns import pack_columns
-from pyprof.recording.facts import SUMMARY_TABLES, summary_rows
+from pyprof.model.thread_keys import ProcessKey
+from pyprof.recording.block_writer import BlockWriter, FrameRow, LineRow
+from pyprof.recording.checked_rows import CellRow, encode_cell
+from pyprof.recording.column_codec import pack_columns
+from pyprof.recording.name_codes import LATER, NAME_SOURCES, RECORDED, list_codes
 from pyprof.recording.schema import create_tables, insert_statement
+from pyprof.recording.summary_rows import SUMMARY_TABLES, summary_rows
 
 I64 = npt.NDArray[np.int64]
 

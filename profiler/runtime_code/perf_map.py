@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
-from pyprof.model.code_table import CodeTable, NamedRanges
 from pyprof.model.jit_code_map import CodeName, Span
+from pyprof.model.jit_symbol_table import CodeTable, NamedRanges
 from pyprof.model.reasons import problem, problem_of
+from pyprof.objfile.content_limit import HeldBytes
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.objfile.held_bytes import HeldBytes
 from pyprof.objfile.images import SILENT
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
 from pyprof.symbolize.perfmap import PerfMapReader

@@ -10,17 +10,17 @@ from pyprof.agent.segment_names import SegmentName
 from pyprof.errors import FormatError
 from pyprof.exporters import pprof as written
 from pyprof.exporters.base import ExportOptions
-from pyprof.importers import otlp, pprof, pushes
-from pyprof.importers.pushed import PushedProfile
+from pyprof.importers import otlp, pprof, pyroscope_parca_requests
+from pyprof.importers.pushed_profile import PushedProfile
 from pyprof.records import dataclass
 
 Read = Callable[[Mapping[str, str], str, bytes], list[PushedProfile]]
 """Reads (parameters of the query, content type, body); raises FormatError."""
 _PROTO = "application/x-protobuf"
 SENDERS: Mapping[str, Read] = {
-    "/ingest": pushes.read_pyroscope_ingest,
-    "/push.v1.PusherService/Push": lambda _, kind, body: pushes.read_pyroscope_push(kind, body),
-    "/profiles/writeraw": lambda _, kind, body: pushes.read_parca_write(kind, body),
+    "/ingest": pyroscope_parca_requests.read_pyroscope_ingest,
+    "/push.v1.PusherService/Push": lambda _, kind, body: pyroscope_parca_requests.read_pyroscope_push(kind, body),
+    "/profiles/writeraw": lambda _, kind, body: pyroscope_parca_requests.read_parca_write(kind, body),
     "/v1development/profiles": lambda _, _kind, body: otlp.read_otlp(body),
 }
 """Readers by URL path: Pyroscope's two, Parca's, OpenTelemetry's."""
@@ -68,5 +68,5 @@ class ForeignPush:
     @property
     def answer(self) -> tuple[bytes, str]:
         """Body and content type of the response to an accepted push: an empty message in the sender's format."""
-        is_json = self.content_type.partition(";")[0].strip().lower() == pushes.JSON
-        return (b"{}", pushes.JSON) if is_json else (b"", self.content_type or _PROTO)
+        is_json = self.content_type.partition(";")[0].strip().lower() == pyroscope_parca_requests.JSON
+        return (b"{}", pyroscope_parca_requests.JSON) if is_json else (b"", self.content_type or _PROTO)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from pyprof.importers.builder import ReadFrame
+from pyprof.importers.profile_builder import ReadFrame
 
 _TEXT, _FRAME = 150, 700
 """Estimated size in bytes of a text and of a frame, without characters."""

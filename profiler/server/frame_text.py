@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from pyprof.exporters import pprof_extra_fields as written
-from pyprof.importers import evidence
+from pyprof.importers import pprof_extra_fields
 from pyprof.importers.protobuf import parse_fields
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.walk import Trust
@@ -79,11 +79,11 @@ def file_offset(text: str) -> int | None:
     return int(parts[5], 16) if len(parts) == _PARTS and _OFFSET.fullmatch(parts[5]) else None
 
 
-def _mark(text: str, kind: FrameKind, title: str) -> evidence.FrameEvidence:
+def _mark(text: str, kind: FrameKind, title: str) -> pprof_extra_fields.FrameEvidence:
     for _, value in parse_fields(bytes.fromhex(text)):
         if isinstance(value, bytes):
-            return evidence.read_frame_evidence(value, kind, title)
-    return evidence.FrameEvidence(kind)
+            return pprof_extra_fields.read_frame_evidence(value, kind, title)
+    return pprof_extra_fields.FrameEvidence(kind)
 
 
 def _line(text: str) -> Line:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from pyprof.agent.segment_names import SegmentName, day_of, folder_of
 from pyprof.errors import FormatError
 from pyprof.exporters.utf8 import dump_json
-from pyprof.importers.builder import WorkLimit, WorkLimitExceeded
+from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded
 from pyprof.records import replace
 from pyprof.server import ingest_process
 from pyprof.server.authorization import WRITE, Access, Refused

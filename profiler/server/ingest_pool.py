@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from pyprof.importers import pprof
-from pyprof.importers.builder import WorkLimit, WorkLimitExceeded
+from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded
 from pyprof.server.authorization import Refused
 
 SMALL = WorkLimit(samples=4_000, threads=1_000, unknown=100, calls=10_000, frames=100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pyprof.importers.builder import About, Builder
+from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said

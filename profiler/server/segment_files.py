@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from pyprof.agent.segment_names import PART, SegmentName, is_day
 from pyprof.agent.spool_io import Disk, locked
-from pyprof.objfile.source import open_regular
+from pyprof.objfile.byte_source import open_regular
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Values of OSError.errno for a full disk."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pyprof.agent.segment_names import SegmentName, day_of
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
-from pyprof.importers.builder import About, Builder, Parts, WorkLimit, WorkLimitExceeded
+from pyprof.importers.profile_builder import About, Builder, Parts, WorkLimit, WorkLimitExceeded
 from pyprof.importers.protobuf import TooManyRows
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, Labels

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.importers.builder import ReadFrame
+from pyprof.importers.profile_builder import ReadFrame
 from pyprof.records import dataclass
 from pyprof.server.frame_cache import FrameCache, ShownFrame, lendable
 

@@ -20,8 +20,8 @@ from pyprof.errors import FormatError
 from pyprof.importers.pprof import inflate
 from pyprof.model.profile import Frame, FrameKind, Line
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.byte_source import BytesSource, open_regular
 from pyprof.objfile.file_access import is_build_id
-from pyprof.objfile.source import BytesSource, open_regular
 from pyprof.records import replace
 from pyprof.server.authorization import Refused
 from pyprof.server.segment_files import FULL

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.columns import distinct
-from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
+from pyprof.model.thread_keys import ProcessKey
 from pyprof.objfile.images import ImageStore
 from pyprof.records import replace
 from pyprof.session.inlined import inlined_inside
@@ -19,8 +19,8 @@ from pyprof.session.recorder import Window
 from pyprof.session.rows import Rows
 from pyprof.session.summarize import summarize
 from pyprof.session.unsampled_time import scale_to_accounts
-from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.name_cache import NameCache
+from pyprof.symbolize.runtime_code_interface import DescribedCode
 from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer
 
 if TYPE_CHECKING:

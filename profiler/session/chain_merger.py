@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.merge import Evaluators, merge_chain
 from pyprof.model.columns import distinct
-from pyprof.model.interpreter import FunctionPlace, SampleState
+from pyprof.model.interpreter_state import FunctionPlace, SampleState
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.merge import Evaluators, find_frame
-from pyprof.model.interpreter import Chain, Run
+from pyprof.model.interpreter_state import Chain, Run
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.records import dataclass, replace

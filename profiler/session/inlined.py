@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from pyprof.model.columns import distinct
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.tree import Tree, rewrite
 from pyprof.records import replace
 
 

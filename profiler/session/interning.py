@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from pyprof.interpreters.merge import Evaluators
 from pyprof.model.blocked_frame import KernelStack
-from pyprof.model.interpreter import FunctionPlace
-from pyprof.model.markers import Mark, cut_mark
+from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.marker_frames import Mark, cut_mark
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk

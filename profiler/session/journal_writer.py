@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.base import Journal, JournalPart, SampleColumns
-from pyprof.model.interpreter import SampleState
+from pyprof.model.interpreter_state import SampleState
 from pyprof.model.profile import Frame, ModuleInfo, ThreadInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import ModuleSummary, Summary

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.merge import Evaluators
-from pyprof.model.interpreter import Chain, FunctionPlace
+from pyprof.model.interpreter_state import Chain, FunctionPlace
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import StackTable
 from pyprof.model.walk import StackEnd, Walk

@@ -1,8 +1,8 @@
 """Views: which native frames are shown in stacks that have interpreter frames (options.NATIVE_VIEWS).
 
-A view maps each node of the stack tree to the frames that replace it, for model.tree.rewrite(). It sees parents before
-their children, and may remember facts about a node for its children. The tree may grow in the meantime. Interpreter
-frames and markers always stay.
+A view maps each node of the stack tree to the frames that replace it, for model.prefix_tree.rewrite(). It sees parents
+before their children, and may remember facts about a node for its children. The tree may grow in the meantime.
+Interpreter frames and markers always stay.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.stacks import FrameKey
-from pyprof.model.tree import Tree, rewrite
 from pyprof.records import dataclass, replace
 
 Function = Callable[[int], Sequence[FrameKey]]

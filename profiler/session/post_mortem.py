@@ -16,7 +16,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.model.arch import Arch
 from pyprof.model.profile import Profile
-from pyprof.model.threads import ThreadStack, thread_stacks
+from pyprof.model.thread_stacks import ThreadStack, thread_stacks
 from pyprof.objfile.file_access import debuginfod_cache
 from pyprof.objfile.minidump.crash_dump import DumpException, DumpModule
 from pyprof.options import DeadTarget, is_confined

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from pyprof.errors import FormatError
-from pyprof.objfile.source import open_regular
+from pyprof.objfile.byte_source import open_regular
 
 _FIRST_LINE = 256
 """Number of bytes of a script's first line that the kernel reads."""

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.columns import distinct
-from pyprof.model.interpreter import SampleState
-from pyprof.model.keys import ThreadKey
+from pyprof.model.interpreter_state import SampleState
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
+from pyprof.model.thread_keys import ThreadKey
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass, replace
 from pyprof.session.final_stacks import LastStacks

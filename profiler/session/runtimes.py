@@ -16,7 +16,7 @@ from pyprof.interpreters.base import Detected, InterpreterContext, LiveProcess, 
 from pyprof.interpreters.detection_symbols import KnownSymbols, ReadSymbols
 from pyprof.interpreters.function_numbers import CodeBook, NamedCode
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
-from pyprof.model.interpreter import FunctionPlace, KernelReader, StackReader
+from pyprof.model.interpreter_state import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo
 from pyprof.options import DEFAULT_STACK_SIZE
@@ -221,7 +221,7 @@ class Runtimes:
 
 
 def _perf_map_head(pid: int) -> bytes:
-    from pyprof.runtime_code.process import perf_map_head
+    from pyprof.runtime_code.process_code import perf_map_head
 
     return perf_map_head(pid, _MAP_HEAD)
 

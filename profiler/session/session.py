@@ -12,7 +12,7 @@ from pyprof.collectors.base import Collector
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import read_symbols
-from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.profile import Profile
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import lookup_pc
@@ -20,7 +20,7 @@ from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.records import replace
-from pyprof.runtime_code.code import RuntimeCode
+from pyprof.runtime_code.recording_code import RuntimeCode
 from pyprof.session.assemble import SOURCE_BUDGET_S, assemble
 from pyprof.session.chain_merger import ChainMerger
 from pyprof.session.interning import Interning
@@ -29,8 +29,8 @@ from pyprof.session.runtimes import Runtimes
 from pyprof.session.unfollowed_children import Unfollowed
 from pyprof.session.unsampled_time import with_unseen
 from pyprof.session.views import view, with_compiled
-from pyprof.symbolize.described import Described
 from pyprof.symbolize.name_cache import NameCache
+from pyprof.symbolize.runtime_code_interface import Described
 from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.sources import READERS, add_symbol_reader
 from pyprof.unwind.unwinder import Unwinder

@@ -19,9 +19,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
 from pyprof.interpreters.function_numbers import UNREAD
-from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.profile import Frame, Profile, ThreadInfo
-from pyprof.model.threads import FrameDetail, ThreadStack, thread_stacks
+from pyprof.model.thread_stacks import FrameDetail, ThreadStack, thread_stacks
 from pyprof.model.walk import StackEnd
 from pyprof.objfile.foreign_path import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions

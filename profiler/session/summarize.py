@@ -7,7 +7,7 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.registry import KINDS
-from pyprof.model.interpreter import PARTIAL
+from pyprof.model.interpreter_state import PARTIAL
 from pyprof.model.profile import Profile
 from pyprof.model.quality import contents
 from pyprof.model.summary import Children, Language, Stops, Summary

@@ -7,8 +7,8 @@ from collections.abc import Set
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.keys import ThreadKey
 from pyprof.model.sample import SampleBatch
+from pyprof.model.thread_keys import ThreadKey
 
 
 class ThreadNumbers:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.columns import among, distinct
+from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
-from pyprof.model.tree import rewrite
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.records import dataclass, field
 from pyprof.session.rows import Rows, RowStore

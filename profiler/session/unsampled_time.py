@@ -19,7 +19,7 @@ from pyprof.collectors.cpu_accounts import (
     find_spent_time,
     find_unsampled_time,
 )
-from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
+from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
 from pyprof.model.stacks import marker_key

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pyprof.model.columns import distinct
-from pyprof.model.interpreter import FunctionPlace, SampleState
+from pyprof.model.interpreter_state import FunctionPlace, SampleState
 from pyprof.model.modules import Module
+from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
 from pyprof.model.reasons import said
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
-from pyprof.model.tree import rewrite
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
 from pyprof.records import replace

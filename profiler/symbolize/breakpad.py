@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pyprof.objfile.breakpad.records import FuncRecord, InlineRecord, LineRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.records import dataclass
-from pyprof.symbolize.dwarf.lines import SourcePlace
+from pyprof.symbolize.dwarf.source_lines import SourcePlace
 
 MAX_UNSIZED = 1 << 16
 """Maximum number of bytes that a PUBLIC covers, which has no size."""

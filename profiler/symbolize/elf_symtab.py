@@ -14,7 +14,7 @@ from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.elf.named_symbols import symbol_layout
 from pyprof.symbolize.plt import read_plt_symbols
-from pyprof.symbolize.symbols import SymbolRows
+from pyprof.symbolize.symbol_table import SymbolRows
 
 MAX_SYMBOLS = 1 << 23
 STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10

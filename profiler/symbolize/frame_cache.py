@@ -9,7 +9,7 @@ from pyprof.model.modules import Module
 from pyprof.model.profile import Frame
 from pyprof.model.stacks import FrameKey
 from pyprof.records import replace
-from pyprof.symbolize.frame_modules import FrameModules
+from pyprof.symbolize.profile_modules import FrameModules
 
 
 class SettledFrame(NamedTuple):

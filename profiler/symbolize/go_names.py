@@ -10,7 +10,7 @@ from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.gopclntab import GoTable
 from pyprof.symbolize.breakpad import NamedPlace
-from pyprof.symbolize.dwarf.lines import SourcePlace
+from pyprof.symbolize.dwarf.source_lines import SourcePlace
 
 
 class GoNames:

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.summary import NameCounts
 from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.debug_packages import Packages
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.images import Image
-from pyprof.objfile.packages import Packages
 from pyprof.records import dataclass, field
 from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.symbolize.cython import CythonLines
+from pyprof.symbolize.cython_lines import CythonLines
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.dwarf.lines import SourceLines, SourcePlace
+from pyprof.symbolize.dwarf.source_lines import SourceLines, SourcePlace
 from pyprof.symbolize.elf_symtab import DEBUG_FILE, read_symbol_sources
-from pyprof.symbolize.footprint import estimate_footprint
-from pyprof.symbolize.kernel import KernelNames
-from pyprof.symbolize.symbols import SymbolTable
+from pyprof.symbolize.kernel_symbols import KernelNames
+from pyprof.symbolize.memory_estimate import estimate_footprint
+from pyprof.symbolize.symbol_table import SymbolTable
 
 if TYPE_CHECKING:
     from pyprof.symbolize.go_names import GoNames

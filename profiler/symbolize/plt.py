@@ -13,7 +13,7 @@ import numpy as np
 from pyprof.errors import FormatError
 from pyprof.model.arch_parts import PltCode
 from pyprof.objfile.base import ObjectFile
-from pyprof.symbolize.symbols import SymbolRows
+from pyprof.symbolize.symbol_table import SymbolRows
 
 MAX_ENTRIES = 1 << 16
 

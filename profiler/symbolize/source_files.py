@@ -17,8 +17,8 @@ from pyprof.model.line_costs import line_costs
 from pyprof.model.profile import Profile
 from pyprof.model.source_text import SourceText
 from pyprof.objfile import io_deadline
+from pyprof.objfile.byte_source import FileSource
 from pyprof.objfile.foreign_path import Rights, open_file
-from pyprof.objfile.source import FileSource
 
 MAX_BYTES = 4 << 20
 MOST_FILES, MOST_LETTERS = 2000, 64 << 20

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics, Problem
-from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.jit_code_map import CodeName
-from pyprof.model.markers import Mark
+from pyprof.model.marker_frames import Mark
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.reasons import problem
@@ -20,12 +20,12 @@ from pyprof.model.walk import Trust, lookup_pc
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.lines import SourcePlace
-from pyprof.symbolize.frame_modules import FrameModules
+from pyprof.symbolize.dwarf.source_lines import SourcePlace
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
-from pyprof.symbolize.unnamed import MADE, Labels, name_by_start, name_runtime_code, naming_command
+from pyprof.symbolize.profile_modules import FrameModules
+from pyprof.symbolize.runtime_code_interface import DescribedCode
+from pyprof.symbolize.unnamed_code import MADE, Labels, name_by_start, name_runtime_code, naming_command
 
 if TYPE_CHECKING:
     from pyprof.symbolize.frame_cache import SettledFrameCache

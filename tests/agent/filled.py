@@ -12,7 +12,7 @@ from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
-from pyprof.model.markers import Mark, MarkKind, cut_mark
+from pyprof.model.marker_frames import Mark, MarkKind, cut_mark
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.walk import StackEnd
 from pyprof.records import replace

@@ -16,7 +16,7 @@ from pyprof.agent.processes import Seen
 from pyprof.agent.rules import NOT_RECORDED
 from pyprof.collectors.cpu_accounts import read_process_ns
 from pyprof.collectors.linux import procfs
-from pyprof.model.markers import LATE, NO_SAMPLE
+from pyprof.model.marker_frames import LATE, NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.summary import NOT_SAMPLED_LABEL
 from pyprof.model.walk import Trust

@@ -17,7 +17,7 @@ from pyprof.agent.window_split import labelled
 from pyprof.agent.window_split import segments as split
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, PyprofError
-from pyprof.importers import evidence
+from pyprof.importers import pprof_extra_fields
 from pyprof.model.profile import Profile, ValueType
 from pyprof.records import replace
 from tests.agent.filled import MINUTE_NS, marked, opened, segment
@@ -184,7 +184,7 @@ def test_status_names_files_without_names_of_functions(tmp_path: Path) -> None:
 )
 def test_what_a_recording_did_is_believed_only_where_it_can_be(text: bytes) -> None:
     try:
-        found = evidence.read_summary(text)
+        found = pprof_extra_fields.read_summary(text)
     except FormatError:
         assert text in (b"", b"{")
     else:

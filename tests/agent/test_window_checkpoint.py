@@ -18,9 +18,9 @@ from pyprof.agent.rules import RuleVerdict
 from pyprof.agent.window_checkpoint import WindowPart, packed, restored
 from pyprof.agent.window_split import labelled, segments
 from pyprof.importers import pprof
-from pyprof.model.filter import selected
-from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Profile, ValueType
+from pyprof.model.sample_filter import selected
+from pyprof.model.thread_keys import ProcessKey
 from pyprof.records import replace
 from pyprof.session.worker import response_codec
 from tests.exporters.profiles import golden

@@ -14,7 +14,7 @@ from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
 from pyprof.interpreters.cpython.bpf_frame_rows import find_offsets
 from pyprof.interpreters.cpython.layout import NONE, AwaitLayout, Layout
 from pyprof.interpreters.cpython.layout_tables import LAYOUTS
-from pyprof.model.interpreter import FrameOffsets
+from pyprof.model.interpreter_state import FrameOffsets
 from tests.bpf.user_space import UserSpace
 
 PID = 4711

@@ -21,7 +21,7 @@ from pyprof.interpreters.cpython.memory import Memory, make_gather
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
 from pyprof.interpreters.function_numbers import CodeBook
-from pyprof.model.interpreter import Chain, FrameOffsets
+from pyprof.model.interpreter_state import Chain, FrameOffsets
 from pyprof.objfile.core.memory import CoreMemory, SavedRange
 from pyprof.objfile.core.notes import AT_EXECFN, read_notes
 from pyprof.objfile.elf.file import ElfFile

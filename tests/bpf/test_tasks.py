@@ -9,7 +9,7 @@ from shutil import copytree
 
 import pytest
 
-from pyprof.model.interpreter import Chain
+from pyprof.model.interpreter_state import Chain
 from tests import warm
 from tests.bpf.saved_process import SavedProcess
 from tests.bpf.test_on_cores import agree, naps, saved

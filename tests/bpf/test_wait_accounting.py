@@ -133,7 +133,7 @@ def test_each_window_has_all_sleepers_if_their_stacks_fill_many_batches(mode: st
     threads = 40
     built = build(C_PROGRAMS / "c_deep_sleepers.c", tmp_path / "deep", "-O1", "-pthread")
     with (
-        running(built, threads) as process,
+        running(built, str(threads)) as process,
         pyprof.attach(process.pid, mode=mode, collector="bpf", stack_size=1 << 20) as recording,
     ):
         windows = [*itertools.islice(recording.windows(0.5), 2), recording.stop()]

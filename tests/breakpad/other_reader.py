@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.source import BytesSource
+from pyprof.objfile.byte_source import BytesSource
 from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.tools.symbol_writer import SymbolWriter
+from pyprof.tools.breakpad_writer import SymbolWriter
 
 STEPS = 20_000
 """Maximum number of addresses compared in one file."""

@@ -14,9 +14,9 @@ from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
 from pyprof.objfile.breakpad import index as breakpad_index
 from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.source import BytesSource
+from pyprof.objfile.byte_source import BytesSource
 from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.tools.symbol_writer import SymbolWriter
+from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, run_program
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, find_win_caller

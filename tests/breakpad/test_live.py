@@ -25,7 +25,7 @@ from pyprof.model.walk import StackEnd, Walk, lookup_pc
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.images import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
-from pyprof.tools.symbol_writer import SymbolWriter
+from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad.stack_cfi import breakpad_reader
 from pyprof.unwind.sources import add_symbol_reader
 from pyprof.unwind.unwinder import Unwinder

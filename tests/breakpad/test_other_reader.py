@@ -9,8 +9,8 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.source import BytesSource
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.rule_json import format_rule_fields
 from pyprof.unwind.rules import FunctionRows, Rule

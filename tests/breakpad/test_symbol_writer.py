@@ -16,10 +16,10 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.source import BytesSource
+from pyprof.objfile.byte_source import BytesSource
 from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
-from pyprof.tools.symbol_writer import SymbolWriter, Written
+from pyprof.tools.breakpad_writer import SymbolWriter, Written
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, Rule
 from pyprof.unwind.sources import READERS

@@ -18,7 +18,7 @@ from pyprof.errors import PyprofError
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import ImageStore
-from pyprof.runtime_code.code import RuntimeCode
+from pyprof.runtime_code.recording_code import RuntimeCode
 from pyprof.session.worker import process
 from tests import warm
 from tests.cli.test_inspect import SOURCE

@@ -22,8 +22,8 @@ from pyprof.cli.progress import Progress
 from pyprof.cli.terminal import advice
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
-from pyprof.model.markers import Mark, MarkKind
-from pyprof.model.pauses import PauseLog
+from pyprof.model.marker_frames import Mark, MarkKind
+from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.reasons import problem
 from pyprof.model.summary import FunctionsMissing, Language, ModuleSummary, Shown, Stops, Summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
-from pyprof.model.markers import LEFT_OUT
+from pyprof.model.marker_frames import LEFT_OUT
 from tests.exporters.profiles import Builder, code, deep
 
 

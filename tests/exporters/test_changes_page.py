@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.comparison.combined import both
+from pyprof.comparison.combined_profile import both
 from pyprof.comparison.result import Comparison
 from tests.comparison.simulated import SHARES, recording
 from tests.exporters.browser import Browser

@@ -19,10 +19,10 @@ from pyprof.exporters.begin_end_times import IN_SEQUENCE
 from pyprof.exporters.display_names import frame_levels
 from pyprof.exporters.firefox_tables import CATEGORIES, WAITS, breakpad_id
 from pyprof.exporters.utf8 import clean_text
-from pyprof.model.filter import timed
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.sample_filter import timed
 from pyprof.model.walk import Trust
-from pyprof.symbolize.kernel import _STATES
+from pyprof.symbolize.kernel_symbols import _STATES
 from tests.exporters.firefox_profile import FirefoxProfile, read
 from tests.exporters.profiles import LIBC, PERIOD_NS, START_NS, Builder, code, deep, golden, marker, profiles
 from tests.exporters.support import PLAIN, export

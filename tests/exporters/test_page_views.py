@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pyprof.model.markers import NOT_SAMPLED
+from pyprof.model.marker_frames import NOT_SAMPLED
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.quality import without_evidence
 from pyprof.model.summary import FunctionsMissing, Shown

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from pyprof.exporters.pprof import order_modules
 from pyprof.exporters.protobuf import encode_varint
-from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import ModuleInfo, Profile
 from pyprof.symbolize.symbolizer import make_marker_frame as merge_marker
 from tests.exporters.pprof_reader import Read, read, varints

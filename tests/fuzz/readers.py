@@ -27,7 +27,7 @@ from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.collectors.linux.syscalls import parse_syscall
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, RemoteError
-from pyprof.importers import collapsed, otlp, perf_script, pprof, pushes, speedscope
+from pyprof.importers import collapsed, otlp, perf_script, pprof, pyroscope_parca_requests, speedscope
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.layout_tables import LAYOUTS
@@ -37,6 +37,7 @@ from pyprof.interpreters.cpython.memory import Unreadable
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
+from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import read_notes
 from pyprof.objfile.elf.compressed import inflate_debugdata, inflate_section, inflate_zdebug
@@ -46,16 +47,15 @@ from pyprof.objfile.jitdump import JitdumpReader
 from pyprof.objfile.minidump.file import read_minidump
 from pyprof.objfile.minidump.microdump import read_microdump
 from pyprof.objfile.pe import PeImage, find_windows_module
-from pyprof.objfile.source import BytesSource
-from pyprof.recording.columns import unpack_columns
+from pyprof.recording.column_codec import unpack_columns
 from pyprof.runtime_code.gdb_jit import code_ranges
-from pyprof.symbolize.cython import parse_places
+from pyprof.symbolize.cython_lines import parse_places
 from pyprof.symbolize.demangle import demangle, is_harmless
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.lines import SourceLines
+from pyprof.symbolize.dwarf.source_lines import SourceLines
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.perfmap import PerfMapReader
-from pyprof.symbolize.symbols import SymbolTable
+from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.dwarf_expressions import ExpressionFailed, Machine, evaluate_expression
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.gdb_jit import read_list, read_object
@@ -328,14 +328,16 @@ def pushed(data: bytes) -> None:
     """Read a push of another agent. The first byte chooses the endpoint, the second one whether it is JSON."""
     if len(data) < 2:
         return
-    kind = pushes.JSON if data[1] & 1 else "application/proto"
+    kind = pyroscope_parca_requests.JSON if data[1] & 1 else "application/proto"
     senders: Sequence[Callable[[bytes], object]] = (
-        lambda body: pushes.read_pyroscope_ingest(
+        lambda body: pyroscope_parca_requests.read_pyroscope_ingest(
             {"name": body[:40].decode("utf-8", "replace"), "format": "pprof"}, kind, body[40:]
         ),
-        lambda body: pushes.read_pyroscope_ingest({"name": "a{b=c}"}, "multipart/form-data; boundary=b", body),
-        lambda body: pushes.read_pyroscope_push(kind, body),
-        lambda body: pushes.read_parca_write(kind, body),
+        lambda body: pyroscope_parca_requests.read_pyroscope_ingest(
+            {"name": "a{b=c}"}, "multipart/form-data; boundary=b", body
+        ),
+        lambda body: pyroscope_parca_requests.read_pyroscope_push(kind, body),
+        lambda body: pyroscope_parca_requests.read_parca_write(kind, body),
         otlp.read_otlp,
     )
     with suppress(FormatError):

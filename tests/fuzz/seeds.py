@@ -19,8 +19,8 @@ from pyprof.agent import control_protocol
 from pyprof.exporters.protobuf import encode_data, encode_number
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.recording.columns import pack_columns
-from pyprof.tools.symbol_writer import SymbolWriter
+from pyprof.recording.column_codec import pack_columns
+from pyprof.tools.breakpad_writer import SymbolWriter
 from tests.breakpad.support import HEAD
 from tests.breakpad.test_reader import SMALL
 from tests.core.writer import CoreWriter, Load, R, W, X

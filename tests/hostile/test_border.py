@@ -25,13 +25,13 @@ from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import PyprofError
 from pyprof.importers import collapsed, perf_script, pprof, speedscope
 from pyprof.model.modules import Mapping
+from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core.notes import read_notes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.jitdump import JitdumpReader
 from pyprof.objfile.minidump.file import read_minidump
 from pyprof.objfile.minidump.microdump import read_microdump
-from pyprof.objfile.source import BytesSource
-from pyprof.recording.columns import unpack_columns
+from pyprof.recording.column_codec import unpack_columns
 from pyprof.records import field_names, is_record
 from tests.fuzz.readers import READERS
 from tests.fuzz.seeds import seeds

@@ -1,7 +1,7 @@
 """Tests of the source code: file names from a target, a file or a server are opened in one place.
 
 objfile/foreign_path.py opens foreign names. objfile/file_access.py calls it, and opens the names that the kernel or the
-user provides. objfile/source.py (open_regular) opens names from the user, and exporters/output_file.py writes. All
+user provides. objfile/byte_source.py (open_regular) opens names from the user, and exporters/output_file.py writes. All
 other code opens trusted names only: constants, names below /proc or /sys with numbers, and descriptors that one of
 these modules has opened. ALLOWED lists each exception with its reason.
 """
@@ -20,22 +20,22 @@ ROOMS = ("profiler", "collectors", "interpreters", "unwind", "exporters", "start
 OPENERS = {
     "profiler/objfile/foreign_path.py",
     "profiler/objfile/file_access.py",
-    "profiler/objfile/source.py",
+    "profiler/objfile/byte_source.py",
     "exporters/output_file.py",
 }
 ALLOWED = {
     ("profiler/objfile/breakpad/symbol_server.py", "os.open"): "a nameless file in the cache of this user",
     ("profiler/cli/main.py", "open"): "/dev/null by its constant",
     ("profiler/cli/main.py", "os.open"): "/dev/null by its constant",
-    ("profiler/symbolize/kernel.py", "open"): "/proc/kallsyms, or the file that a test gives",
+    ("profiler/symbolize/kernel_symbols.py", "open"): "/proc/kallsyms, or the file that a test gives",
     ("collectors/linux/procfs.py", "os.open"): "names below the descriptor of /proc/PID",
     ("collectors/offcpu/wait_labels.py", "open"): "/proc/TID/stack and wchan of a number",
     ("collectors/targets/attach_checks.py", "open"): "/proc/sys by names of ours",
     ("collectors/gdb/target_files.py", "open"): "a new file in a private folder, O_EXCL",
     ("collectors/bpf/kernel_types.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
     ("collectors/bpf/sampler.py", ".read_bytes"): "the object that is installed with the package",
-    ("profiler/recording/opening.py", ".write_bytes"): "a copy in a new private folder",
-    ("profiler/recording/opening.py", "sqlite3.connect"): "that copy",
+    ("profiler/recording/private_database.py", ".write_bytes"): "a copy in a new private folder",
+    ("profiler/recording/private_database.py", "sqlite3.connect"): "that copy",
     (
         "profiler/recording/journal.py",
         "sqlite3.connect",

@@ -14,7 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError, PyprofError, RecordingError
-from pyprof.importers import builder, collapsed, perf_script, pprof, pprof_frames, pprof_samples, protobuf, speedscope
+from pyprof.importers import (
+    collapsed,
+    perf_script,
+    pprof,
+    pprof_frames,
+    pprof_samples,
+    profile_builder,
+    protobuf,
+    speedscope,
+)
 from pyprof.importers.registry import load
 from pyprof.model.profile import Frame, Profile
 from tests.agent.filled import segment
@@ -177,7 +186,7 @@ def test_file_that_is_filled_with_one_thing_is_refused(
         (pprof_frames, "MAX_ROWS", 150),
         (pprof_frames, "MAX_LETTERS", 350),
         (pprof_samples, "_LONGEST_ROW", 250),
-        (builder, "MAX_NODES", 180),
+        (profile_builder, "MAX_NODES", 180),
     ):
         monkeypatch.setattr(module, name, most)
     content, said = FILLED[what]
@@ -272,18 +281,18 @@ def test_collapsed_stack_deeper_than_the_limit_is_refused(tmp_path: Path) -> Non
 def test_collapsed_stack_and_name_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     stacked: list[list[int]] = []
-    make_frame, add_stack = collapsed._frame, builder.Builder.add_stack
+    make_frame, add_stack = collapsed._frame, profile_builder.Builder.add_stack
 
     def frame(name: str) -> Frame:
         made.append(name)
         return make_frame(name)
 
-    def stack(self: builder.Builder, frames: list[int]) -> int:
+    def stack(self: profile_builder.Builder, frames: list[int]) -> int:
         stacked.append(frames)
         return add_stack(self, frames)
 
     monkeypatch.setattr(collapsed, "_frame", frame)
-    monkeypatch.setattr(builder.Builder, "add_stack", stack)
+    monkeypatch.setattr(profile_builder.Builder, "add_stack", stack)
     found = collapsed.read_collapsed(b"main;parse;read 2\nmain;parse;wait 1\n" * 100, "title")
     assert sorted(made) == ["main", "parse", "read", "wait"]
     assert len(stacked) == 2

@@ -17,8 +17,8 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed
-from pyprof.importers import otlp, pprof, pushes
-from pyprof.importers.pushed import PushedProfile, split_by_value_type
+from pyprof.importers import otlp, pprof, pyroscope_parca_requests
+from pyprof.importers.pushed_profile import PushedProfile, split_by_value_type
 from pyprof.model.profile import FrameKind, Profile, ValueType
 from pyprof.records import replace
 from tests.exporters.profiles import golden
@@ -56,12 +56,18 @@ def form() -> bytes:
 
 NAMED = {"name": "shop{zone=eu1}", "from": "1700000000", "until": "1700000010"}
 SENT: dict[str, Callable[[], list[PushedProfile]]] = {
-    "ingest": lambda: pushes.read_pyroscope_ingest({**NAMED, "format": "pprof"}, "application/octet-stream", PPROF),
-    "ingest, a form": lambda: pushes.read_pyroscope_ingest(NAMED, "multipart/form-data; boundary=b1", form()),
-    "push.v1": lambda: pushes.read_pyroscope_push("application/proto", message(False)),
-    "push.v1, JSON": lambda: pushes.read_pyroscope_push("application/json; charset=utf-8", as_json(False)),
-    "WriteRaw": lambda: pushes.read_parca_write("application/x-protobuf", message(True)),
-    "WriteRaw, JSON": lambda: pushes.read_parca_write("application/json", as_json(True)),
+    "ingest": lambda: pyroscope_parca_requests.read_pyroscope_ingest(
+        {**NAMED, "format": "pprof"}, "application/octet-stream", PPROF
+    ),
+    "ingest, a form": lambda: pyroscope_parca_requests.read_pyroscope_ingest(
+        NAMED, "multipart/form-data; boundary=b1", form()
+    ),
+    "push.v1": lambda: pyroscope_parca_requests.read_pyroscope_push("application/proto", message(False)),
+    "push.v1, JSON": lambda: pyroscope_parca_requests.read_pyroscope_push(
+        "application/json; charset=utf-8", as_json(False)
+    ),
+    "WriteRaw": lambda: pyroscope_parca_requests.read_parca_write("application/x-protobuf", message(True)),
+    "WriteRaw, JSON": lambda: pyroscope_parca_requests.read_parca_write("application/json", as_json(True)),
 }
 
 
@@ -87,9 +93,9 @@ def test_each_way_brings_the_profile_with_service_and_labels(way: str) -> None:
 
 def test_profile_without_times_has_those_of_the_request() -> None:
     untimed = gzip.decompress(PPROF).replace(encode_number(9, golden().start_ns), b"", 1)
-    (found,) = pushes.read_pyroscope_ingest({**NAMED, "format": "pprof"}, "", untimed)
+    (found,) = pyroscope_parca_requests.read_pyroscope_ingest({**NAMED, "format": "pprof"}, "", untimed)
     assert found.profile.start_ns == 1_700_000_000 * 10**9
-    (timed,) = pushes.read_pyroscope_ingest({**NAMED, "format": "pprof"}, "", PPROF)
+    (timed,) = pyroscope_parca_requests.read_pyroscope_ingest({**NAMED, "format": "pprof"}, "", PPROF)
     assert timed.profile.start_ns == golden().start_ns
 
 
@@ -106,34 +112,49 @@ def test_kinds_of_a_heap_profile_come_apart_each_with_its_count() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
-    "format": (lambda: pushes.read_pyroscope_ingest({"name": "a", "format": "jfr"}, "", b""), "'jfr' is not read"),
-    "name": (lambda: pushes.read_pyroscope_ingest({"name": "{a=b}", "format": "pprof"}, "", b""), "no application"),
+    "format": (
+        lambda: pyroscope_parca_requests.read_pyroscope_ingest({"name": "a", "format": "jfr"}, "", b""),
+        "'jfr' is not read",
+    ),
+    "name": (
+        lambda: pyroscope_parca_requests.read_pyroscope_ingest({"name": "{a=b}", "format": "pprof"}, "", b""),
+        "no application",
+    ),
     "form": (
-        lambda: pushes.read_pyroscope_ingest({"name": "a"}, "multipart/form-data; boundary=x", b"--x\r\n"),
+        lambda: pyroscope_parca_requests.read_pyroscope_ingest(
+            {"name": "a"}, "multipart/form-data; boundary=x", b"--x\r\n"
+        ),
         "does not end",
     ),
-    "no JSON": (lambda: pushes.read_pyroscope_push("application/json", b"{"), "json"),
+    "no JSON": (lambda: pyroscope_parca_requests.read_pyroscope_push("application/json", b"{"), "json"),
     "no base64": (
-        lambda: pushes.read_pyroscope_push(
+        lambda: pyroscope_parca_requests.read_pyroscope_push(
             "application/json", b'{"series": [{"labels": [], "samples": [{"rawProfile": "%"}]}]}'
         ),
         "no base64",
     ),
-    "no list": (lambda: pushes.read_parca_write("application/json", b'{"series": [7]}'), "no list of objects"),
+    "no list": (
+        lambda: pyroscope_parca_requests.read_parca_write("application/json", b'{"series": [7]}'),
+        "no list of objects",
+    ),
     "broken": (
-        lambda: pushes.read_pyroscope_push("", encode_data(1, encode_data(2, encode_data(1, PPROF[:50])))),
+        lambda: pyroscope_parca_requests.read_pyroscope_push(
+            "", encode_data(1, encode_data(2, encode_data(1, PPROF[:50])))
+        ),
         "breaks off",
     ),
     "too many": (
-        lambda: pushes.read_pyroscope_push("", encode_data(1, encode_data(2, b"") * 1001)),
+        lambda: pyroscope_parca_requests.read_pyroscope_push("", encode_data(1, encode_data(2, b"") * 1001)),
         "more than 1,000 profiles",
     ),
     "long label": (
-        lambda: pushes.read_pyroscope_ingest({"name": f"a{{k={'v' * 1001}}}", "format": "pprof"}, "", PPROF),
+        lambda: pyroscope_parca_requests.read_pyroscope_ingest(
+            {"name": f"a{{k={'v' * 1001}}}", "format": "pprof"}, "", PPROF
+        ),
         "1 to 1000 printable letters",
     ),
     "many labels": (
-        lambda: pushes.read_pyroscope_ingest(
+        lambda: pyroscope_parca_requests.read_pyroscope_ingest(
             {"name": f"a{{{','.join(f'k{n}=v' for n in range(65))}}}", "format": "pprof"}, "", PPROF
         ),
         "64 at most",
@@ -149,13 +170,13 @@ def test_push_that_is_wrong_is_refused_with_its_reason(what: str) -> None:
 
 
 def test_bombs_together_are_refused_at_the_limit_of_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushes, "MAX_BYTES", 3 * len(gzip.decompress(PPROF)) - 1)
+    monkeypatch.setattr(pyroscope_parca_requests, "MAX_BYTES", 3 * len(gzip.decompress(PPROF)) - 1)
     row = encode_data(
         1, encode_data(1, encode_data(1, b"a") + encode_data(2, b"b")) + encode_data(2, encode_data(1, PPROF))
     )
-    assert len(pushes.read_pyroscope_push("", 2 * row)) == 2
+    assert len(pyroscope_parca_requests.read_pyroscope_push("", 2 * row)) == 2
     with pytest.raises(FormatError, match="more than"):
-        pushes.read_pyroscope_push("", 3 * row)
+        pyroscope_parca_requests.read_pyroscope_push("", 3 * row)
 
 
 def test_gzip_within_gzip_is_refused() -> None:
@@ -165,7 +186,7 @@ def test_gzip_within_gzip_is_refused() -> None:
         + encode_data(2, encode_data(1, gzip.compress(PPROF))),
     )
     with pytest.raises(FormatError, match="gzip within gzip"):
-        pushes.read_pyroscope_push("", row)
+        pyroscope_parca_requests.read_pyroscope_push("", row)
 
 
 def test_otlp_brings_the_stacks_sums_and_threads_that_were_written() -> None:

@@ -16,7 +16,7 @@ from pyprof.interpreters.cpython.layout_tables import LAYOUTS
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.function_numbers import UNKNOWN, UNREAD, CodeBook
-from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.interpreter_state import FunctionPlace
 
 FREED = "[function freed or swapped out before its name was read]"
 

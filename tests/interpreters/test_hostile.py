@@ -27,7 +27,7 @@ from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.interpreters.cpython.snapshot import ReadHints
 from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.interpreters.merge import Evaluators, merge_chain
-from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
 pytestmark = pytest.mark.fuzz

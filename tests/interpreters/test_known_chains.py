@@ -14,7 +14,7 @@ from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.decoded_frame_cache import ChainCache, RowsKey
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.function_numbers import CodeBook
-from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 

@@ -20,7 +20,7 @@ from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
 from pyprof.interpreters.cpython.snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
 from pyprof.interpreters.function_numbers import CodeBook
-from pyprof.model.interpreter import Span
+from pyprof.model.interpreter_state import Span
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 

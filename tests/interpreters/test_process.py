@@ -30,7 +30,7 @@ from pyprof.interpreters.cpython.runtime_state import Runtime, UnreadRuntime, op
 from pyprof.interpreters.cpython.thread_names import PythonThreadNames
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
 from pyprof.interpreters.function_numbers import CodeBook
-from pyprof.model.interpreter import FrameRows, FunctionPlace
+from pyprof.model.interpreter_state import FrameRows, FunctionPlace
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.images import ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons

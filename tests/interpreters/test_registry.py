@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.detection_symbols import KnownSymbols
 from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
-from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, SampleState
+from pyprof.model.interpreter_state import Chain, FramesAhead, FunctionPlace, Gather, SampleState
 from pyprof.model.modules import AddressSpace
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

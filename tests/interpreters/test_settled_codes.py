@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pyprof.interpreters.cpython import code_cache
 from pyprof.interpreters.cpython.code_cache import CodeCache
 from pyprof.interpreters.cpython.memory import Memory
-from pyprof.model.interpreter import Span
+from pyprof.model.interpreter_state import Span
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 

@@ -169,7 +169,9 @@ def image(heap_array: int = 1) -> bytes:
         struct.pack("<Q", method) + scopes.ljust(8, b"\0") + struct.pack("<8i", 14, 4, 0, 0, 16, 1, 0, 0),
     )
 
-    rows = [(made.name(kind), made.name(name), 0, at, 0) for (kind, name), at in _OFFSETS.items()]
+    rows: list[tuple[int, ...]] = [
+        (made.name(kind), made.name(name), 0, at, 0) for (kind, name), at in _OFFSETS.items()
+    ]
     rows += [(made.name(kind), made.name(name), 1, 0, at) for (kind, name), at in statics]
     made.array(FIELDS, "<5Q", rows)
     made.array(TYPES, "<2Q", [(made.name(name), size) for name, size in _SIZES.items()])

@@ -19,7 +19,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, ProgramImage
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.runtime_code.code import RuntimeCode
+from pyprof.runtime_code.recording_code import RuntimeCode
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

@@ -20,7 +20,7 @@ from pyprof.objfile.elf.memory_object import relocate_memory_object
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.gdb_jit import GdbCode, code_ranges
 from pyprof.symbolize.elf_symtab import read_symbol_sources
-from pyprof.symbolize.symbols import SymbolTable
+from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR, MAX_ENTRIES, JitEntry, read_list, read_object
 from tests.jit.memory import Memory
 from tests.support import need

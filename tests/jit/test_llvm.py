@@ -147,15 +147,15 @@ def test_code_of_llvms_jitlink_has_its_jitdumps_tables_and_lines(tmp_path: Path)
 
 
 def test_nothing_is_looked_for_in_a_process_without_made_code(tmp_path: Path) -> None:
-    from pyprof.runtime_code import process as process_code
+    from pyprof.runtime_code import process_code
 
     source = tmp_path / "spin.c"
     source.write_text("int main(void) { for (volatile long n = 0;; n++); }")
     program = build(source, tmp_path / "spin", "-O1")
     looked = tmp_path / "looked"
     script = (
-        "import sys; from pyprof.runtime_code import process\n"
-        f"process.ProcessCode.__init__ = lambda *a: open({str(looked)!r}, 'w').close()\n"
+        "import sys; from pyprof.runtime_code import process_code\n"
+        f"process_code.ProcessCode.__init__ = lambda *a: open({str(looked)!r}, 'w').close()\n"
         "from pyprof.__main__ import main; sys.exit(main())"
     )
     assert hasattr(process_code.ProcessCode, "__init__")

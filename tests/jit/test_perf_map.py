@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.code_table import NamedRanges
 from pyprof.model.jit_code_map import ALWAYS
+from pyprof.model.jit_symbol_table import NamedRanges
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile import growing_file, held_bytes
+from pyprof.objfile import content_limit, growing_file
 from pyprof.objfile.file_access import open_below
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map import PerfMapCode
-from pyprof.runtime_code.process import perf_map_head
+from pyprof.runtime_code.process_code import perf_map_head
 from pyprof.symbolize import perfmap
 from pyprof.symbolize.perfmap import MAX_LINE, MAX_NAME, PerfMapReader
 
@@ -204,11 +204,11 @@ def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path)
     assert {named[0x3001, time] for time in (50, 150, 250)} == {"late"}
 
 
-@pytest.mark.parametrize(("module", "bound"), [(growing_file, "MAX_READ"), (held_bytes, "MAX_HELD")])
+@pytest.mark.parametrize(("module", "bound"), [(growing_file, "MAX_READ"), (content_limit, "MAX_HELD")])
 def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
     module: ModuleType, bound: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = held_bytes.count_held_bytes() if module is held_bytes else 0  # files of earlier tests
+    before = content_limit.count_held_bytes() if module is content_limit else 0  # files of earlier tests
     monkeypatch.setattr(module, bound, before + 4000)
     monkeypatch.setattr(growing_file, "PIECE", 1024)
     path = tmp_path / "map"
@@ -224,10 +224,10 @@ def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
 
 
 def test_room_of_a_map_that_is_dropped_is_free_again() -> None:
-    before = held_bytes.count_held_bytes()
-    room = held_bytes.HeldBytes("x")
+    before = content_limit.count_held_bytes()
+    room = content_limit.HeldBytes("x")
     room.count_bytes(1000)
     room.count_bytes(500)
-    assert held_bytes.count_held_bytes() - before == 1500
+    assert content_limit.count_held_bytes() - before == 1500
     del room
-    assert held_bytes.count_held_bytes() == before
+    assert content_limit.count_held_bytes() == before

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pyprof.agent import reading
+from pyprof.agent import spool_query
+from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.model.profile import Profile
 from tests.lockstep.shares import Share, Truth, lockstep_program
@@ -108,12 +109,12 @@ def record_shares_by_agent(
     ]
 
 
-def _segments(spool: str) -> list[reading.SegmentName]:
-    return reading.segments(spool, TimeSpan(0, time.time_ns() + 1))
+def _segments(spool: str) -> list[SegmentName]:
+    return spool_query.segments(spool, TimeSpan(0, time.time_ns() + 1))
 
 
 def _profile(spool: str) -> Profile:
-    return reading.profile_of(spool, _segments(spool), "cpu", "lockstep")
+    return spool_query.profile_of(spool, _segments(spool), "cpu", "lockstep")
 
 
 def _fewest(spool: str, tids: list[int]) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pyprof.errors import FormatError
+from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.minidump.crash_dump import CrashDump
 from pyprof.objfile.minidump.microdump import read_microdump
-from pyprof.objfile.source import BytesSource
 from tests.minidump.writer import Microdump
 
 STACK = bytes(range(256)) * 3

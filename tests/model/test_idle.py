@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.idle import idle_waits, without_idle
 from pyprof.model.idle_loops import NATIVE, PYTHON, STARTS
-from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.idle_waits import idle_waits, without_idle
+from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import replace

@@ -153,7 +153,7 @@ def test_data_frame_has_a_row_for_each_sample() -> None:
 
 
 def test_missing_library_of_data_frames_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.model.table.find_spec", lambda name: None)
+    monkeypatch.setattr("pyprof.model.sample_table.find_spec", lambda name: None)
     with pytest.raises(MissingLibrary, match="needs pandas or polars, which") as found:
         golden().to_dataframe()
     assert found.value.hint == "pip install pandas"

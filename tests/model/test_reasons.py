@@ -20,7 +20,7 @@ from pyprof.collectors.bpf.abi import LossReason
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.exporters.flamegraph import WORDS
-from pyprof.model.interpreter import PARTIAL
+from pyprof.model.interpreter_state import PARTIAL
 from pyprof.model.reason import Reason
 from pyprof.model.reason_requests import ASKS
 from pyprof.model.reason_sentences import PAGE
@@ -169,7 +169,10 @@ def test_problems_of_files_are_made_from_rows_only() -> None:
         for node in syntax.nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Problem"
     }
-    readers = {"profiler/recording/facts.py", "profiler/importers/evidence.py"}  # they read stored problems
+    readers = {
+        "profiler/recording/summary_rows.py",
+        "profiler/importers/pprof_extra_fields.py",
+    }  # they read stored problems
     assert makers == {"profiler/model/reasons.py", *readers}
 
 

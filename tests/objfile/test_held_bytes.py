@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.objfile import held_bytes
+from pyprof.objfile import content_limit
+from pyprof.objfile.content_limit import SMALL, count_held_bytes, hold_bytes
 from pyprof.objfile.elf.compressed import ALWAYS_ALLOWED, MAX_RATIO, inflate_debugdata, inflate_section, inflate_zdebug
-from pyprof.objfile.held_bytes import SMALL, count_held_bytes, hold_bytes
 
 SIZE = 4 * SMALL
 
@@ -21,7 +21,7 @@ SIZE = 4 * SMALL
 def test_bytes_count_until_nobody_refers_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     before = count_held_bytes()
-    monkeypatch.setattr(held_bytes, "MAX_HELD", before + 3 * SIZE)
+    monkeypatch.setattr(content_limit, "MAX_HELD", before + 3 * SIZE)
     kept = [hold_bytes("a", SIZE, lambda: bytes(SIZE)) for _ in range(3)]
     part = kept[0][5:7]
     with pytest.raises(FormatError, match="in memory"):

@@ -13,7 +13,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.runtime_code.code import RuntimeCode
+from pyprof.runtime_code.recording_code import RuntimeCode
 from pyprof.unwind.unwinder import Unwinder
 from tests.oracle.states import Key, State, batch_of
 

@@ -17,7 +17,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
 from pyprof.model.blocked_frame import Blocked
 from pyprof.options import CollectOptions
-from pyprof.symbolize.kernel import HIDDEN, KernelNames
+from pyprof.symbolize.kernel_symbols import HIDDEN, KernelNames
 from tests import warm
 from tests.live.support.recording import Recording, record, running
 from tests.support import missing

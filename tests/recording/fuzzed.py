@@ -9,10 +9,10 @@ from contextlib import closing, suppress
 from functools import cache
 
 from pyprof.errors import FormatError
-from pyprof.recording.cells import TableRows
-from pyprof.recording.query import TABLES, _fill
+from pyprof.recording.block_reader import Blocks
+from pyprof.recording.checked_rows import TableRows
 from pyprof.recording.reader import _Reader
-from pyprof.recording.unpacking import Blocks
+from pyprof.recording.sql_views import TABLES, _fill
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyprof.model.interpreter import SampleState
-from pyprof.model.markers import cut_mark
+from pyprof.model.interpreter_state import SampleState
+from pyprof.model.marker_frames import cut_mark
 from pyprof.model.merge import merge
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.query import open_query
+from pyprof.recording.sql_views import open_query
 from pyprof.records import replace
 from tests.exporters.profiles import LIBC, PERIOD_NS, STRIPPED, Builder, code, golden, marker
 from tests.recording.support import stored

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 
 import pyprof
 from pyprof.exporters.registry import format_names
-from pyprof.model.markers import NOT_SAMPLED, Mark, MarkKind, cut_mark
+from pyprof.model.marker_frames import NOT_SAMPLED, Mark, MarkKind, cut_mark
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.query import open_query
 from pyprof.recording.reader import load_recording
 from pyprof.recording.schema import VERSION
+from pyprof.recording.sql_views import open_query
 from pyprof.records import field_names, replace
 from tests.exporters.profiles import Builder, code, golden, marker, profiles
 from tests.exporters.support import THREADS, export

@@ -10,7 +10,7 @@ import pytest
 from pyprof.agent.segment_names import SegmentName
 from pyprof.errors import FormatError
 from pyprof.exporters.base import ExportOptions
-from pyprof.importers.builder import About, Builder, function_frame
+from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyprof.importers.builder import WorkLimit, WorkLimitExceeded
+from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded
 from pyprof.server.authorization import Refused
 from pyprof.server.ingest_pool import ELSEWHERE, MIDDLE, SMALL, TakingThreads
 from tests.server.serving import PATIENCE_S

@@ -22,7 +22,7 @@ import uvicorn
 from pyprof.agent.spool import SpoolSegment
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
-from pyprof.importers.builder import About, Builder, function_frame
+from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.profile import ThreadInfo, ValueType
 from pyprof.server import header_timeout, ingest_process
 from pyprof.server.authorization import Refused

@@ -13,8 +13,8 @@ import pytest
 from pyprof.agent.segment_names import SegmentName
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.protobuf import encode_data, encode_number
-from pyprof.importers.builder import About, Builder, WorkLimit, WorkLimitExceeded, function_frame
 from pyprof.importers.pprof import _Reader
+from pyprof.importers.profile_builder import About, Builder, WorkLimit, WorkLimitExceeded, function_frame
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
 from pyprof.records import replace

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import interpreter_key, native_key
 from pyprof.model.summary import NameCounts

@@ -10,7 +10,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.merge import Evaluators
-from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.session.evaluator_resume import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder

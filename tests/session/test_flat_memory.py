@@ -28,11 +28,11 @@ from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.model.arch import X86_64
-from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.keys import ThreadKey
+from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.sample import SampleBatch, StackSlab
+from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, replace
 from pyprof.session.runtimes import Runtimes

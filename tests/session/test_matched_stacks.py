@@ -17,7 +17,7 @@ from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.merge import Evaluators, merge_chain
 from pyprof.model.arch_x86 import X86_64
-from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, Merge, StackTable

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.session.worker import chain_cache
 from pyprof.session.worker.channel import Received
 from pyprof.session.worker.message_codec import Asking, Packer, Unpacker

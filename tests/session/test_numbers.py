@@ -13,12 +13,12 @@ from pyprof.cli.outcome import brief, report
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.functions import costs
-from pyprof.model.interpreter import SampleState
-from pyprof.model.keys import ThreadKey
-from pyprof.model.pauses import PauseLog
+from pyprof.model.interpreter_state import SampleState
+from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.stacks import StackTable
 from pyprof.model.summary import Summary, lacks
+from pyprof.model.thread_keys import ThreadKey
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.session.assemble import amounts
 from pyprof.session.recorder import Window

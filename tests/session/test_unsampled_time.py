@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.collectors.cpu_accounts import Account
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
+from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
 from pyprof.session.recorder import Window
 from pyprof.session.summarize import summarize

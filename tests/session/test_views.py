@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyprof.model.interpreter import FunctionPlace, SampleState
-from pyprof.model.markers import cut_mark
+from pyprof.model.interpreter_state import FunctionPlace, SampleState
+from pyprof.model.marker_frames import cut_mark
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, kernel_key, marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.options import NATIVE_VIEWS, ViewOptions

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pyprof.errors import FormatError
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.lines import SourceLines
+from pyprof.symbolize.dwarf.source_lines import SourceLines
 from pyprof.symbolize.elf_symtab import read_symbol_sources
-from pyprof.symbolize.symbols import SymbolTable
+from pyprof.symbolize.symbol_table import SymbolTable
 from tests.objfile.live import where
 from tests.support import build
 

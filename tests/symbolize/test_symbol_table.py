@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.symbolize.symbols import MAX_UNSIZED, SymbolRows, SymbolTable
+from pyprof.symbolize.symbol_table import MAX_UNSIZED, SymbolRows, SymbolTable
 
 pytestmark = pytest.mark.system
 

@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model import reasons
-from pyprof.model.markers import cut_mark
+from pyprof.model.marker_frames import cut_mark
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import marker_key, native_key
@@ -18,7 +18,7 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.session.assemble import WAITED_FOR_S
 from pyprof.session.worker.deadline import WorkerOutOfTime
 from pyprof.session.worker.worker_client import NAMES_S
-from pyprof.symbolize.dwarf.lines import SourceLines
+from pyprof.symbolize.dwarf.source_lines import SourceLines
 from pyprof.symbolize.name_cache import FileNames, NameCache
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, library, running, symbol, where

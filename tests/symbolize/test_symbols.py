@@ -12,7 +12,7 @@ import pytest
 
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.symbolize.elf_symtab import SymbolSources, read_symbol_sources
-from pyprof.symbolize.symbols import SymbolTable
+from pyprof.symbolize.symbol_table import SymbolTable
 from tests.objfile.live import library, where
 from tests.support import build, need
 

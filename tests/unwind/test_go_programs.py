@@ -15,7 +15,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
 from pyprof.symbolize.dwarf.cursor import Deadline
-from pyprof.symbolize.dwarf.lines import SourceLines
+from pyprof.symbolize.dwarf.source_lines import SourceLines
 from pyprof.symbolize.go_names import go_names
 from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
 from pyprof.unwind.formats.gopclntab import go_source

@@ -21,7 +21,7 @@ from pyprof.agent.push.bounded_response import BoundedAnswer
 from pyprof.agent.push.responses import NO_REASON, NotSent, StatedReason, judge_http
 from pyprof.agent.push.secrets import Credentials
 from pyprof.objfile.breakpad.symbol_server import RequestDeadline, build_opener
-from pyprof.objfile.source import open_regular
+from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass, field
 
 MOST_ANSWER = 1 << 16

@@ -10,7 +10,7 @@ import stat
 
 from pyprof.agent.push.responses import NotSent
 from pyprof.errors import FormatError
-from pyprof.objfile.source import open_regular
+from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass
 
 _MOST_BYTES = 1 << 16

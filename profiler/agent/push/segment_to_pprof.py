@@ -18,9 +18,9 @@ from pyprof.errors import PyprofError
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.importers import pprof as pprof_reader
-from pyprof.model.filter import selected
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.model.sample_filter import selected
 from pyprof.records import dataclass, replace
 
 MOST_SAMPLES = 16_000

@@ -7,10 +7,10 @@ from collections import deque
 import numpy as np
 
 from pyprof.cli.live.tally import NOTHING, Tally, tally, together
-from pyprof.model.filter import selected
-from pyprof.model.idle import hidden_waits
+from pyprof.model.idle_waits import hidden_waits
 from pyprof.model.merge_tables import MergedWindows, Merging
 from pyprof.model.profile import Profile, ValueType
+from pyprof.model.sample_filter import selected
 from pyprof.records import dataclass, replace
 
 KEPT_NS = 60_000_000_000

@@ -13,7 +13,7 @@ from pyprof.cli.live.screen import Screen
 from pyprof.cli.live.stacks import Opened, opened
 from pyprof.cli.live.view import View, rows
 from pyprof.errors import PyprofError
-from pyprof.model.idle import without_idle
+from pyprof.model.idle_waits import without_idle
 from pyprof.options import SIMPLE_MODES
 from pyprof.records import dataclass, replace
 

@@ -12,7 +12,7 @@ from pyprof.cli.output import Names, check_writable, write
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions
-from pyprof.model.idle import without_idle
+from pyprof.model.idle_waits import without_idle
 from pyprof.session.recording import Recorded
 
 USUAL = f"pyprof-%n-%p-%t{registry.DEFAULT.suffixes[0]}"

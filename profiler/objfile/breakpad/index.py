@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.objfile.source import ByteSource
+from pyprof.objfile.byte_source import ByteSource
 from pyprof.records import dataclass, field
 
 U64 = npt.NDArray[np.uint64]

@@ -35,7 +35,7 @@ from pyprof.objfile.breakpad.records import (
     parse_rules,
     parse_win,
 )
-from pyprof.objfile.source import ByteSource, FileSource, open_regular
+from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 
 MAX_BODY = 1 << 18
 """Maximum number of lines that are read of one function, and of deltas of one STACK CFI INIT."""

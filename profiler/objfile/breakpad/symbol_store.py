@@ -20,8 +20,8 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id, is_same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_text import HEAD, LONGEST_MAGIC, OPENERS, TextStream, copy_text
+from pyprof.objfile.byte_source import FileSource, open_regular
 from pyprof.objfile.file_access import current_opener
-from pyprof.objfile.source import FileSource, open_regular
 
 if TYPE_CHECKING:  # importing the HTTP client takes a tenth of pyprof's start-up time
     from pyprof.objfile.breakpad.symbol_server import SymbolServer

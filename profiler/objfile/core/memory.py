@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
+from pyprof.objfile.byte_source import ByteSource
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import PF_R, PF_W, PF_X
-from pyprof.objfile.source import ByteSource
 from pyprof.records import dataclass
 
 MAX_READ = 1 << 30

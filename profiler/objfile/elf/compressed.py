@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 
 from pyprof.errors import FormatError
-from pyprof.objfile.held_bytes import hold_bytes
+from pyprof.objfile.content_limit import hold_bytes
 
 MAX_SIZE = 1 << 30
 MAX_DEBUGDATA = 256 << 20

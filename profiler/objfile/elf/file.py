@@ -16,6 +16,8 @@ from typing import Literal
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.objfile.base import UnwindTable
+from pyprof.objfile.byte_source import ByteSource, BytesSource, FileSource, open_regular
+from pyprof.objfile.content_limit import hold_bytes
 from pyprof.objfile.elf.compressed import inflate_debugdata, inflate_section, inflate_zdebug
 from pyprof.objfile.elf.headers import (
     NT_GNU_BUILD_ID,
@@ -35,8 +37,6 @@ from pyprof.objfile.elf.headers import (
 from pyprof.objfile.elf.named_symbols import find_named_symbols
 from pyprof.objfile.elf.synthetic import derive_sections
 from pyprof.objfile.elf.unwind_tables import find_unwind_table, has_lost_tables, search_go_table
-from pyprof.objfile.held_bytes import hold_bytes
-from pyprof.objfile.source import ByteSource, BytesSource, FileSource, open_regular
 
 MAX_SECTION = 1 << 30
 MAX_NOTES = 1 << 16

@@ -12,10 +12,10 @@ from functools import cache
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import VDSO, AddressSpace, Mapping, Module, ReadMemory
+from pyprof.objfile.byte_source import BytesSource, PiecesSource
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_NOTE, PT_PHDR, ProgramHeader
-from pyprof.objfile.locate import read_target
-from pyprof.objfile.source import BytesSource, PiecesSource
+from pyprof.objfile.mapped_file import read_target
 
 MAX_IMAGE = 256 << 20
 MAX_VDSO = 1 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from pyprof.objfile.byte_source import ByteSource
 from pyprof.objfile.minidump.crash_dump import DumpRegion
-from pyprof.objfile.source import ByteSource
 
 MAX_REGIONS = 1 << 18
 MAX_OBJECTS = 1 << 14

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import base_name
+from pyprof.objfile.byte_source import ByteSource, BytesSource
 from pyprof.objfile.core.memory import make_saved_memory
 from pyprof.objfile.minidump.contexts import read_context
 from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpModule, DumpThread, address_mask
-from pyprof.objfile.source import ByteSource, BytesSource
 from pyprof.records import replace
 
 BEGIN, END, TAG = "-----BEGIN BREAKPAD MICRODUMP-----", "-----END BREAKPAD MICRODUMP-----", "google-breakpad"

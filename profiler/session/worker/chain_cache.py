@@ -6,7 +6,7 @@ as its number.
 
 from __future__ import annotations
 
-from pyprof.model.interpreter import Chain
+from pyprof.model.interpreter_state import Chain
 
 _MOST_CHAINS = 1 << 13
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.linux.vma_checked_reads import make_guarded_reader
 from pyprof.model.arch import ARCHES, Arch
-from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.interpreter_state import Chain, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
 from pyprof.model.sample import OuterStack
 from pyprof.objfile.file_access import Opener, current_opener

@@ -84,7 +84,7 @@ class Worker:
         channel: Messages and responses.
         questions: Requests for interpreter symbols (file_symbols.py).
         pid: Pid of the worker.
-        yields: True if name resolution runs under SCHED_IDLE while the sampler does not wait (idle.py).
+        yields: True if name resolution runs under SCHED_IDLE while the sampler does not wait (idle_priority.py).
     """
 
     def __init__(self, child: Child, channel: Channel, questions: Channel, notices: Channel) -> None:

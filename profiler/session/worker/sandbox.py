@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pyprof.collectors.linux import libc, privileges, seccomp
-from pyprof.model.call_names import call_names
+from pyprof.model.syscall_names import call_names
 from pyprof.objfile import file_access
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.file_broker import FileBroker

@@ -16,7 +16,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.records import dataclass
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
-from pyprof.tools.survey_code import RunTimeSurvey, survey_code
+from pyprof.tools.jit_code_survey import RunTimeSurvey, survey_code
 from pyprof.unwind.formats.cfi.eh_frame import open_eh_frame
 
 UNWIND_SECTIONS = (".sframe", ".eh_frame", ".gopclntab", ".debug_frame", ".ARM.exidx")

@@ -18,7 +18,7 @@ from pyprof.objfile.formats import open_object_file
 from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import read_symbol_sources
-from pyprof.symbolize.symbols import SymbolTable
+from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.base import Source
 from pyprof.unwind.rule_json import RuleWords, format_rule_fields
 from pyprof.unwind.rules import FunctionRows

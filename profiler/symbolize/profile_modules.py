@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ModuleInfo
 from pyprof.records import replace
-from pyprof.symbolize.unnamed import Labels
+from pyprof.symbolize.unnamed_code import Labels
 
 
 class FrameModules:

@@ -19,7 +19,7 @@ import orjson
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
 from pyprof.importers.protobuf import read_texts
-from pyprof.importers.pushed import PushedProfile, add_labels, split_by_value_type, split_labels
+from pyprof.importers.pushed_profile import PushedProfile, add_labels, split_by_value_type, split_labels
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Profile
 from pyprof.records import replace

@@ -11,7 +11,7 @@ from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
 from pyprof.runtime_code.base import JIT, CodeSource, module_path
-from pyprof.runtime_code.code import RuntimeCode
+from pyprof.runtime_code.recording_code import RuntimeCode
 
 MAX_NAMED = 8
 

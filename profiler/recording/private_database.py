@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pyprof.errors import FormatError, RecordingError
-from pyprof.objfile.source import open_regular
+from pyprof.objfile.byte_source import open_regular
 from pyprof.recording.schema import APPLICATION_ID, VERSION
 from pyprof.recording.upgrades import tables_of, upgrade
 

@@ -27,8 +27,8 @@ from pyprof.records import dataclass, field
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.name_cache import has_dwarf
-from pyprof.symbolize.symbols import SymbolTable
-from pyprof.tools.symbol_functions import Functions
+from pyprof.symbolize.symbol_table import SymbolTable
+from pyprof.tools.breakpad_func_records import Functions
 from pyprof.unwind.base import Source
 from pyprof.unwind.formats.breakpad.stack_cfi_text import CfiText
 from pyprof.unwind.sources import READERS

@@ -8,11 +8,11 @@ from enum import IntEnum, IntFlag
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.interpreter import SampleState
-from pyprof.model.markers import MarkKind
+from pyprof.model.interpreter_state import SampleState
+from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.cells import CellRow, TableRows
+from pyprof.recording.checked_rows import CellRow, TableRows
 
 RECORDED, LATER = 1, 2
 """Values of name_sources.id: RECORDED for names that the recording itself resolved, LATER for others."""

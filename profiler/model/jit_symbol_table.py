@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.jit_code_map import ALWAYS, MAX_PAST, NEVER, Span, forget_changes, note_change
-from pyprof.model.overlaps import Flags, touching, uncovered
+from pyprof.model.range_overlaps import Flags, touching, uncovered
 from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]

@@ -1,4 +1,5 @@
-"""Unpacks blocks (blocks.py) to the columns that they were made of. The file is untrusted, so all counts are limited.
+"""Unpacks blocks (block_writer.py) to the columns that they were made of. The file is untrusted, so all counts are
+limited.
 
 A block of a few bytes may claim many rows. A file may have a million frames, functions, names and files together, and a
 million nodes, or as many as it has bytes.
@@ -9,9 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.recording.blocks import FRAME_COLUMNS, FUNCTION_COLUMNS, LINE_COLUMNS, NO_TEXT, SAME_TEXT, STACK_COLUMNS
-from pyprof.recording.cells import TableRows, check_reference
-from pyprof.recording.columns import I64, require_known, unpack_known, unpack_texts
+from pyprof.recording.block_writer import (
+    FRAME_COLUMNS,
+    FUNCTION_COLUMNS,
+    LINE_COLUMNS,
+    NO_TEXT,
+    SAME_TEXT,
+    STACK_COLUMNS,
+)
+from pyprof.recording.checked_rows import TableRows, check_reference
+from pyprof.recording.column_codec import I64, require_known, unpack_known, unpack_texts
 from pyprof.records import dataclass
 
 _USUAL_THINGS = 1_000_000

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from pyprof.model.columns import MOST_SUM, largest_sum
 from pyprof.model.labels import Labels
+from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.quality import summary_of_part, without_evidence
 from pyprof.model.summary import Summary
-from pyprof.model.tree import Tree
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, replace
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pyprof.model.markers import MarkKind
+from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass

@@ -14,8 +14,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, UsageError
 from pyprof.objfile.breakpad.symbol_store import is_symbol_file
 from pyprof.records import dataclass
-from pyprof.tools.inspection import Difference, InspectedRow, Inspection
-from pyprof.tools.symbol_inspection import SymbolInspection
+from pyprof.tools.breakpad_inspection import SymbolInspection
+from pyprof.tools.unwind_inspection import Difference, InspectedRow, Inspection
 
 PIECE = 1 << 7
 """Number of rows or differences in one piece. A piece of this size needs no memory file; hundreds may be in transit."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from pyprof.recording.columns import I64, pack_columns
+from pyprof.recording.column_codec import I64, pack_columns
 from pyprof.recording.schema import insert_statement
 
 FUNCTION_COLUMNS = 4

@@ -26,8 +26,8 @@ from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
 from pyprof.runtime_code.base import Rows, RuleAt, module_path
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
-from pyprof.runtime_code.process import ProcessCode, Spans
-from pyprof.symbolize.described import Described
+from pyprof.runtime_code.process_code import ProcessCode, Spans
+from pyprof.symbolize.runtime_code_interface import Described
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
 from pyprof.unwind.formats.libunwind.registration_list import LIST, find_list
 
@@ -53,7 +53,8 @@ class _Code:
 class RuntimeCode:
     """Descriptions of run-time generated code in all processes of a recording.
 
-    Implements unwind.jit_rules.RuntimeRules, session.interning.CodeBinder and symbolize.described.DescribedCode.
+    Implements unwind.jit_rules.RuntimeRules, session.interning.CodeBinder and
+    symbolize.runtime_code_interface.DescribedCode.
     """
 
     def __init__(self, images: ImageStore, options: UnwindOptions, diagnostics: Diagnostics) -> None:

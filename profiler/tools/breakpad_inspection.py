@@ -13,7 +13,7 @@ from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_store import open_symbol_file
 from pyprof.symbolize.demangle import demangle
-from pyprof.tools.inspection import InspectedRow, Inspection
+from pyprof.tools.unwind_inspection import InspectedRow, Inspection
 from pyprof.unwind.base import Source
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.rule_json import RuleWords

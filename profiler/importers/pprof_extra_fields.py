@@ -13,7 +13,7 @@ import orjson
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError
 from pyprof.importers.protobuf import parse_fields
-from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.summary import ModuleSummary, Stops, Summary
 from pyprof.model.walk import StackEnd, Trust

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.comparison.result import Comparison
-from pyprof.model.markers import Mark
+from pyprof.model.marker_frames import Mark
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ValueType
-from pyprof.model.tree import Tree, rewrite
 from pyprof.model.walk import Trust
 from pyprof.records import replace
 

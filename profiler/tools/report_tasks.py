@@ -15,7 +15,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass, replace
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.resymbolize import Places, add_names, find_object_file
-from pyprof.symbolize.symbols import SymbolTable
+from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.tools.disassembly import MAX_BYTES, Instruction, disassemble
 
 _BEYOND = 64

@@ -17,7 +17,7 @@ from pyprof.model.summary import (
     Stops,
     Summary,
 )
-from pyprof.recording.cells import CellRow, TableRows, check_reference, encode_cell
+from pyprof.recording.checked_rows import CellRow, TableRows, check_reference, encode_cell
 from pyprof.records import field_names, replace
 
 Value = TypeVar("Value")

@@ -11,11 +11,11 @@ import numpy as np
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.exporters.utf8 import dump_json
-from pyprof.recording.cells import TableRows, check_reference
-from pyprof.recording.columns import I64, unpack_columns
-from pyprof.recording.opening import open_recording
+from pyprof.recording.block_reader import Blocks, FrameColumns, FunctionName, LineColumns
+from pyprof.recording.checked_rows import TableRows, check_reference
+from pyprof.recording.column_codec import I64, unpack_columns
+from pyprof.recording.private_database import open_recording
 from pyprof.recording.reader import KEYS, MAX_VALUES, to_unsigned
-from pyprof.recording.unpacking import Blocks, FrameColumns, FunctionName, LineColumns
 
 _MAX_OF_WINDOW = 1 << 22
 """Maximum number of samples of one second that a query unpacks, so that an untrusted count cannot exhaust memory."""

@@ -13,13 +13,13 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.filter import selected
 from pyprof.model.functions import START_UP
 from pyprof.model.idle_loops import NATIVE, PYTHON, PYTHON_ROOTS, STARTS
-from pyprof.model.markers import MarkKind
+from pyprof.model.marker_frames import MarkKind
 from pyprof.model.modules import base_name
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.reasons import said
+from pyprof.model.sample_filter import selected
 from pyprof.records import replace
 
 Mask = npt.NDArray[np.bool_]
