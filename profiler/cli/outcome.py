@@ -63,7 +63,9 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
     if missing := _missing(summary):
         where = "" if verbose else ": see Summary in the page, or --verbose" if page else ": --verbose says more"
         lines += _labelled("missing", missing + where, width)
-    return lines + (_details(summary, width) if verbose else [])
+    lines += _details(summary, width) if verbose else []
+    pids = sorted({thread.pid for thread in profile.threads})
+    return [line.replace("doctor PID", f"doctor {pids[0]}") for line in lines] if len(pids) == 1 else lines
 
 
 def brief(profile: Profile) -> str:
@@ -141,9 +143,8 @@ def _share(whole: float) -> Callable[[float], str]:
 
 def _samples(profile: Profile) -> Callable[[float], str]:
     """Return a function that formats nanoseconds as a number of samples."""
-    sampled = profile.values[:, 0] > 0
-    count, time_ns = profile.values[sampled, 0].sum(), profile.values[sampled, -1].sum()
-    return lambda value: f"{round(value * count / max(time_ns, 1)):,}"
+    sampled_ns = profile.total - profile.summary.shown.ends.get(NOT_SAMPLED_LABEL, 0)
+    return lambda value: f"{round(value * profile.summary.samples / max(sampled_ns, 1)):,}"
 
 
 def _more_samples(summary: Summary) -> str:

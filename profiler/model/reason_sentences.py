@@ -156,7 +156,7 @@ NOTES = (
     Reason("kernel_time", Stage.SAMPLING,
            "Not sampled: {time}, in the kernel, which may not be sampled: marked [not sampled]"),
     Reason("times_missed", Stage.SAMPLING,
-           "Not in the picture: {time}, at sampling times that pyprof missed: it was late, or records were lost"),
+           "Sampling times were missed in {time}: pyprof was late, or records were lost. The samples share this time"),
     Reason("stub_lost_early", Stage.TARGET, "the recording ended early: {why}"),
     Reason("stub_one_thread", Stage.TARGET,
            "qemu-user stops one thread only: the others ({others}), which run on, were left out"),

@@ -58,6 +58,9 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
     """
     children = window.unfollowed
     processor = processor_time(window)
+    if any(account.all_or_nothing for account in window.after.accounts.values()):
+        # processes that started and ended between two readings have samples, but no account
+        processor = replace(processor, spent=round(profile.total / 1e9, 3))
     found = contents(profile, LANGUAGES)
     errors = {**window.errors, **_partial(window)}
     done = effort(Counted(window.before, window.after, errors, window.duration_ns), rate_hz, own_cost())

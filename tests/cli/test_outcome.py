@@ -26,7 +26,7 @@ from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.reasons import problem
-from pyprof.model.summary import FunctionsMissing, Language, ModuleSummary, Shown, Stops, Summary
+from pyprof.model.summary import NOT_SAMPLED_LABEL, FunctionsMissing, Language, ModuleSummary, Shown, Stops, Summary
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code, marker
 from tests.model.test_functions import web_server
@@ -134,11 +134,19 @@ def test_few_samples_are_counted_and_the_command_for_more_is_named() -> None:
     found = profile(samples=7)
     said = text(replace(found, period_ns=5))
     rows = said[said.find("in the function itself") : said.find("  how ")].splitlines()
-    assert [row.split()[0] for row in rows[1:6]] == ["3", "3", "3", "3", "2"], "as many periods as the time has"
+    assert [row.split()[0] for row in rows[1:6]] == ["1"] * 5, "the samples share the kernel's time"
     assert not any("%" in row for row in rows)
     assert "7 samples: too few for percentages. For more: pyprof record -r 999 -d 15 …" in running_text(found)
     assert "too few" not in text(profile(samples=100))
     assert "too few" not in text(profile(samples=7, shown=replace(SUMMARY.shown, type="offcpu"))), "waits are exact"
+
+
+def test_time_without_samples_is_no_sample() -> None:
+    found = profile(samples=7, shown=replace(SUMMARY.shown, ends={"root": 91, NOT_SAMPLED_LABEL: 91}))
+    found = replace(found, values=found.values * 2)
+    said = text(found)
+    rows = said[said.find("in the function itself") : said.find("  how ")].splitlines()
+    assert [row.split()[0] for row in rows[1:6]] == ["2"] * 5, "half of the time has all samples"
 
 
 def test_command_for_more_samples_is_a_longer_recording_where_the_rate_is_high() -> None:
