@@ -1,8 +1,8 @@
 """Symbols and sections that detect an interpreter in the object files of a process.
 
 Detection code receives a ReadSymbols callable. read_symbols() reads the files in this process; in a recording the
-worker reads them (session/worker/file_symbols.py). KnownSymbols asks only once for each file, even if many processes
-map it.
+worker reads them (session/worker/interpreter_symbols.py). KnownSymbols asks only once for each file, even if many
+processes map it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyprof.model.profile import Profile
     from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions
     from pyprof.session.recording import Recording
-    from pyprof.session.snapshot import ThreadStacks
+    from pyprof.session.thread_dump import ThreadStacks
 
 __version__ = "0.1.0"
 
@@ -71,7 +71,7 @@ _PLACES = {
     "Recording": "pyprof.session.recording",
     "RemoteOptions": "pyprof.options",
     "TargetOptions": "pyprof.options",
-    "ThreadStacks": "pyprof.session.snapshot",
+    "ThreadStacks": "pyprof.session.thread_dump",
     "attach": "pyprof.api",
     "dump": "pyprof.api",
     "load": "pyprof.importers.registry",
@@ -91,7 +91,7 @@ if not TYPE_CHECKING:
 
 def load_ipython_extension(shell: object) -> None:
     """Install the `%%pyprof` magic. IPython and Jupyter call this for `%load_ext pyprof`."""
-    import_module("pyprof.cli.notebook").install(shell)
+    import_module("pyprof.cli.ipython_magic").install(shell)
 
 
 def __dir__() -> list[str]:

@@ -15,9 +15,9 @@ from pyprof.collectors.targets.launch import launch
 from pyprof.errors import UsageError
 from pyprof.model.profile import Profile
 from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions
-from pyprof.session import opening, snapshot
+from pyprof.session import recording_factory, thread_dump
 from pyprof.session.recording import Recording
-from pyprof.session.snapshot import ThreadStacks
+from pyprof.session.thread_dump import ThreadStacks
 
 Target = int | Sequence[str] | TargetOptions | RemoteOptions
 """The target of a recording: a pid, a command with its arguments, criteria for processes, or a GDB stub."""
@@ -109,10 +109,10 @@ def dump(target: int | RemoteOptions, options: DumpOptions) -> ThreadStacks:
         RemoteError: The stub cannot be reached, or does not answer.
     """
     if isinstance(target, RemoteOptions):
-        return snapshot.of_stub(target, options)
+        return thread_dump.of_stub(target, options)
     if not _is_pid(target):
         raise UsageError(f"{target!r} is no target: a pid, or RemoteOptions")
-    return snapshot.of_process(target, options)
+    return thread_dump.of_process(target, options)
 
 
 def _is_pid(target: object) -> bool:
@@ -121,13 +121,13 @@ def _is_pid(target: object) -> bool:
 
 def _opened(target: Target, options: RecordOptions) -> Recording:
     if isinstance(target, TargetOptions):
-        return opening.of_processes(target, options)
+        return recording_factory.of_processes(target, options)
     if isinstance(target, RemoteOptions):
-        return opening.of_stub(target, options)
+        return recording_factory.of_stub(target, options)
     if isinstance(target, int) and _is_pid(target):
-        return opening.of_processes(TargetOptions(pids=(target,)), options)
+        return recording_factory.of_processes(TargetOptions(pids=(target,)), options)
     if isinstance(target, str):
         raise UsageError(f"a command is a sequence of words, not {target!r}", "shlex.split() makes one of a line")
     if not isinstance(target, Sequence) or not all(isinstance(word, str) for word in target):
         raise UsageError(f"{target!r} is no target: a pid, a command, TargetOptions or RemoteOptions")
-    return opening.of_command(launch(target), options)
+    return recording_factory.of_command(launch(target), options)

@@ -136,7 +136,8 @@ NATIVE_VIEWS = {
     "calls": "of what its functions call, only the function called",
     "none": "none",
 }
-"""Views that select the native frames in stacks that have interpreter frames, by name (session/native_views.py)."""
+"""Views that select the native frames in stacks that have interpreter frames, by name
+(session/native_frame_views.py)."""
 
 DEFAULT_NATIVE = "extensions"
 

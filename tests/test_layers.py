@@ -196,7 +196,7 @@ OWN_SIGNALS = {
     "collectors/ptrace/thread_stop.py",
     "profiler/__main__.py",
     "profiler/session/worker/deadline.py",
-    "profiler/session/worker/process.py",
+    "profiler/session/worker/worker_process.py",
 }
 """Modules that may change signal handlers.
 

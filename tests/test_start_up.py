@@ -23,7 +23,7 @@ HEAVY = {
     "rich": "for doctor",
     "elftools": "for inspect",
     "shtab": "for completion",
-    "numpy._typing": "10 ms; what is annotated is checked without it: cli/numpy_parts.py leaves it out",
+    "numpy._typing": "10 ms; what is annotated is checked without it: cli/reduced_numpy.py leaves it out",
     "pyprof.collectors.gdb": "for stubs",
     "pyprof.collectors.offcpu": "for --mode offcpu and wall",
     "pyprof.collectors.bpf": "for interpreters, and commands that are started",
@@ -91,7 +91,7 @@ def test_native_recording_loads_what_it_uses(tmp_path: Path) -> None:
             sleeper.kill()
     for modules in (keeper, worker, sampler):
         assert modules & HEAVY.keys() == set()
-    assert "pyprof.cli.outcome" in keeper
+    assert "pyprof.cli.terminal_summary" in keeper
     assert not [name for name in keeper if name.startswith(("pyprof.collectors.perf", "pyprof.collectors.hybrid"))]
     assert "pyprof.symbolize" in worker
     assert sampler & NAMING == set()

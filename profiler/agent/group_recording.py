@@ -21,7 +21,7 @@ from pyprof.errors import PyprofError
 from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
-from pyprof.session import opening
+from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
 
 IS_CONFINED = False
@@ -131,7 +131,7 @@ class SampledGroup:
             if selection is None:
                 self._not_before = 0.0
                 return
-            self._recording = opening.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
+            self._recording = recording_factory.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
         except (PyprofError, OSError) as error:  # too many processes or open files, which is temporary
             self._failed(self.sampling, error, "")
             return

@@ -1,8 +1,8 @@
 """The windows of the last minutes as they were recorded, each sample with its time, for recordings on request
 (on_demand.py).
 
-They are files of a flight recorder (session/flight.py) in a folder of the spool, from all collectors. Their time and
-size are limited, and they are dispensable: if the disk is full, they are deleted before any segment.
+They are files of a flight recorder (session/flight_recorder.py) in a folder of the spool, from all collectors. Their
+time and size are limited, and they are dispensable: if the disk is full, they are deleted before any segment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
-from pyprof.session.flight import Kept
+from pyprof.session.flight_recorder import Kept
 
 FOLDER = "kept"
 NOT_KEPT = "spool: window not kept for pyprof agent record, it could not be written"

@@ -27,7 +27,7 @@ from pyprof.model.profile import Profile
 from pyprof.objfile.byte_source import open_regular
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass
-from pyprof.session import opening
+from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
 
 MOST_AT_ONCE = 2
@@ -96,7 +96,7 @@ class OnDemand:
             if selection is None:
                 raise AskRefused("ask_failed", f"no process of {request.service} may be sampled")
             options = _options(now.values, choice, request)
-            with opening.of_selection(selection, options, request.service, FLUSH_S, Stride()) as recording:
+            with recording_factory.of_selection(selection, options, request.service, FLUSH_S, Stride()) as recording:
                 recording.start()
                 self._recordings.add(recording)
                 try:

@@ -8,8 +8,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import positive
-from pyprof.cli.terminal import HelpFormatter, line
+from pyprof.cli.argument_types import positive
+from pyprof.cli.terminal_output import HelpFormatter, line
 from pyprof.errors import UsageError
 from pyprof.options import SIMPLE_MODES
 

@@ -20,10 +20,10 @@ from typing import BinaryIO
 from pyprof.agent.control_protocol import ASKED, KEPT, RECORDING, AskAnswer, AskRequest, answers
 from pyprof.agent.control_socket import NAME, address, folder_of
 from pyprof.agent.on_demand_merge import joined
-from pyprof.cli.arguments import chosen_format
+from pyprof.cli.argument_types import chosen_format
 from pyprof.cli.interrupts import listen
-from pyprof.cli.output import Names, check_writable, write
-from pyprof.cli.terminal import complain, line, printable
+from pyprof.cli.output_files import Names, check_writable, write
+from pyprof.cli.terminal_output import complain, line, printable
 from pyprof.errors import AccessDenied, FormatError, PyprofError, RecordingError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions

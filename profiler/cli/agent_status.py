@@ -12,7 +12,7 @@ from pyprof.agent.queues import QueueState, forget, queues
 from pyprof.agent.spool_status import SpoolState, Unnamed, state
 from pyprof.agent.time_parsing import TimeSpan, moment
 from pyprof.cli.number_format import duration
-from pyprof.cli.terminal import advice, printable
+from pyprof.cli.terminal_output import advice, printable
 from pyprof.errors import RecordingError, UsageError
 
 

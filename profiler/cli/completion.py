@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pyprof.cli.terminal import HelpFormatter
+from pyprof.cli.terminal_output import HelpFormatter
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:

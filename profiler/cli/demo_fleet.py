@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.terminal import line
+from pyprof.cli.terminal_output import line
 from pyprof.errors import PyprofError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import sys
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyprof.cli.arguments import moment, percentage, positive_int, seconds_since
-from pyprof.cli.criteria import add_criteria, chosen
-from pyprof.cli.terminal import HelpFormatter, line
+from pyprof.cli.argument_types import moment, percentage, positive_int, seconds_since
+from pyprof.cli.sample_filter_options import add_criteria, chosen
+from pyprof.cli.terminal_output import HelpFormatter, line
 from pyprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
     from pyprof.comparison.compare import compare
 
     if arguments.output is not None:
-        from pyprof.cli.output import check_writable
+        from pyprof.cli.output_files import check_writable
         from pyprof.exporters.comparison_file import find_writer
 
         find_writer(arguments.output)
@@ -131,7 +131,7 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
 
 def _show(found: Comparison, compare: Callable[[Profile, Profile], Comparison], arguments: argparse.Namespace) -> None:
     """Print the tables of a comparison; `compare` makes another comparison in the same way."""
-    from pyprof.cli.change_table import by_callers, native_table, sensitivity, table
+    from pyprof.cli.comparison_table import by_callers, native_table, sensitivity, table
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -144,7 +144,7 @@ def _show(found: Comparison, compare: Callable[[Profile, Profile], Comparison], 
 
 
 def _write(found: Comparison, place: str) -> None:
-    from pyprof.cli.output import write
+    from pyprof.cli.output_files import write
     from pyprof.exporters.comparison_file import find_writer
 
     writer = find_writer(place)

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli import terminal
-from pyprof.cli.arguments import add_sandbox, positive_int
-from pyprof.cli.terminal import HelpFormatter
+from pyprof.cli import terminal_output
+from pyprof.cli.argument_types import add_sandbox, positive_int
+from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         show_collectors(0)
     if arguments.pid:
         print()
-        terminal.line(f"process {arguments.pid}: {describe(arguments.pid)}")
+        terminal_output.line(f"process {arguments.pid}: {describe(arguments.pid)}")
         try:
             bad |= examine(arguments.pid, is_confined(arguments.sandbox))
         except ProcessLookupError:
@@ -81,9 +81,9 @@ def look_into(pid: int, sandbox: bool) -> bool:
     from pyprof.diagnostics import Diagnostics
     from pyprof.model.modules import ProgramImage
     from pyprof.records import replace
-    from pyprof.session.runtimes import Runtimes
+    from pyprof.session.interpreter_readers import Runtimes
     from pyprof.session.worker.one_shot_tasks import Examiner
-    from pyprof.session.worker.process import forked
+    from pyprof.session.worker.worker_process import forked
     from pyprof.tools.module_survey import ProcessSurvey, SurveyOf
 
     diagnostics = Diagnostics()
@@ -94,7 +94,7 @@ def look_into(pid: int, sandbox: bool) -> bool:
     bad = show_modules(found.modules)
     show_code(found.code)
     for text, number in sorted(found.tolerated.items()):
-        terminal.line(f"  -   {text} ({number})")
+        terminal_output.line(f"  -   {text} ({number})")
     return bad
 
 
@@ -117,9 +117,9 @@ def describe(pid: int) -> str:
 def show(findings: list[Finding]) -> bool:
     """Print findings; return True if one of them prevents pyprof from working."""
     for finding in findings:
-        terminal.line(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
-        if remedy := terminal.advice(finding.remedy):
-            terminal.line(f"        {remedy}")
+        terminal_output.line(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
+        if remedy := terminal_output.advice(finding.remedy):
+            terminal_output.line(f"        {remedy}")
     return any(finding.fatal for finding in findings)
 
 
@@ -143,7 +143,7 @@ def show_modules(modules: Sequence[ModuleSurvey]) -> bool:
         table.add_column(heading, no_wrap=True)
     for module in modules:
         cells = (
-            terminal.printable(module.path),
+            terminal_output.printable(module.path),
             " ".join(module.unwind) or "none",
             module.frame_pointers,
             " ".join(module.symbols) or "none",
@@ -155,9 +155,9 @@ def show_modules(modules: Sequence[ModuleSurvey]) -> bool:
     print()
     for module in modules:
         for problem in module.problems:
-            terminal.line(f"  -   {module.path}: {problem.text}")
-            if remedy := terminal.advice(problem.remedy):
-                terminal.line(f"        {remedy}")
+            terminal_output.line(f"  -   {module.path}: {problem.text}")
+            if remedy := terminal_output.advice(problem.remedy):
+                terminal_output.line(f"        {remedy}")
     return any(module.unreadable for module in modules)
 
 
@@ -166,16 +166,16 @@ def show_code(found: RunTimeSurvey) -> None:
     if not found.unfiled and not found.sources:
         return
     print()
-    terminal.line(f"code made at run time: {found.unfiled >> 10} kB of executable memory without a file")
+    terminal_output.line(f"code made at run time: {found.unfiled >> 10} kB of executable memory without a file")
     for source in found.sources:
         rules = "names and unwind rules" if source.has_rules else "names"
-        terminal.line(f"  ok  {source.module}: {source.count} pieces of code, {source.size} bytes, {rules}")
+        terminal_output.line(f"  ok  {source.module}: {source.count} pieces of code, {source.size} bytes, {rules}")
         for avma, size, name in source.pieces:
-            terminal.line(f"        {avma:#018x} +{size:#x} {name}".rstrip())
+            terminal_output.line(f"        {avma:#018x} +{size:#x} {name}".rstrip())
         if source.count > len(source.pieces):
-            terminal.line("        ...")
+            terminal_output.line("        ...")
     if not found.sources:
-        terminal.line("  -   nothing describes it: unwound by frame pointers only, without names")
-        terminal.line("        docs/languages.md: node --perf-basic-prof, python3 -X perf, ...")
+        terminal_output.line("  -   nothing describes it: unwound by frame pointers only, without names")
+        terminal_output.line("        docs/languages.md: node --perf-basic-prof, python3 -X perf, ...")
     for text in found.problems:
-        terminal.line(f"  -   {text}")
+        terminal_output.line(f"  -   {text}")

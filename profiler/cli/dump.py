@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli import terminal
-from pyprof.cli.arguments import add_sandbox, bytes_size, positive_int, source_list, unwind_options
+from pyprof.cli import terminal_output
+from pyprof.cli.argument_types import add_sandbox, bytes_size, positive_int, source_list, unwind_options
 from pyprof.cli.dump_interpreter import (
     add_detail,
     interpreted_frame,
@@ -17,8 +17,8 @@ from pyprof.cli.dump_interpreter import (
     interpreter_json,
     interpreter_words,
 )
-from pyprof.cli.remote import GDB_HELP, remote_options
-from pyprof.cli.terminal import HelpFormatter
+from pyprof.cli.gdb_options import GDB_HELP, remote_options
+from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.frame_sources import FRAME_SOURCES
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
@@ -29,7 +29,7 @@ from pyprof.options import (
 )
 
 if TYPE_CHECKING:
-    from pyprof.cli.dump_subject import Subject
+    from pyprof.cli.dump_result import Subject
     from pyprof.model.profile import Frame, Profile
     from pyprof.model.thread_stacks import ThreadStack
 
@@ -119,19 +119,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import orjson
 
-        terminal.json(document(subject), orjson.OPT_INDENT_2)
+        terminal_output.json(document(subject), orjson.OPT_INDENT_2)
     else:
         for text in header_lines(subject):
-            terminal.line(text)
+            terminal_output.line(text)
         for thread in subject.threads:
             registers = subject.registers.get(thread.tid, []) if arguments.registers else []
             for text in text_lines(thread, profile, arguments.full_paths, registers):
-                terminal.line(text)
+                terminal_output.line(text)
     if subject.post_mortem:
         post_mortem.complain(profile)
     elif not arguments.json:
         for key, count in profile.summary.errors.items():
-            terminal.complain(f"{key}: {count}")
+            terminal_output.complain(f"{key}: {count}")
     whole = bool(subject.threads) and all(thread.whole for thread in subject.threads)
     return 0 if whole and not (subject.post_mortem and post_mortem.lacks_files(profile)) else 3
 
@@ -162,19 +162,19 @@ def of_live(arguments: argparse.Namespace) -> Subject:
     )
     remote = remote_options(arguments)
     from pyprof.cli.interrupts import listen
-    from pyprof.session.worker.process import exit_at_once, forked_early
+    from pyprof.session.worker.worker_process import exit_at_once, forked_early
 
     with forked_early(options.confined) as start:
         listen(lambda number: exit_at_once(128 + number))
 
-        from pyprof.session import snapshot
+        from pyprof.session import thread_dump
 
         gc.freeze()  # Loaded objects stay: no garbage collection needs to look at them.
         if remote is not None:
-            found = snapshot.of_stub(remote, options, start)
+            found = thread_dump.of_stub(remote, options, start)
         else:
-            found = snapshot.of_process(arguments.pid, options, start)
-    from pyprof.cli.dump_subject import Subject
+            found = thread_dump.of_process(arguments.pid, options, start)
+    from pyprof.cli.dump_result import Subject
 
     return Subject(found.pid, found.exe, found.arch, found.profile, found.threads, unread=found.unread)
 

@@ -6,7 +6,7 @@ from pyprof.model.application_code import SCRIPT
 from pyprof.model.functions import Cost, Costs, are_application, costs
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass, replace
-from pyprof.session.native_views import with_frames
+from pyprof.session.native_frame_views import with_frames
 
 NATIVE_INCLUDED = ", native code included"
 """Addition to a heading of the first table, in programs with an interpreter."""

@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli import terminal
-from pyprof.cli.arguments import add_sandbox
-from pyprof.cli.terminal import HelpFormatter
+from pyprof.cli import terminal_output
+from pyprof.cli.argument_types import add_sandbox
+from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import UsageError
 from pyprof.frame_sources import FALLBACK
 from pyprof.options import DEFAULT_SOURCES
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.options import is_confined
     from pyprof.session.worker.file_broker import KnownFiles
     from pyprof.session.worker.one_shot_tasks import Examiner
-    from pyprof.session.worker.process import forked
+    from pyprof.session.worker.worker_process import forked
     from pyprof.tools.inspect_tasks import FileToInspect
 
     file = FileToInspect(arguments.file, tuple(arguments.symbols))
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         code, missing = look(examiner, file, arguments)
     if missing:
         hint = "what it shows is not all; get the whole file"
-        terminal.complain(f"{arguments.file}: cut off: {missing:,} bytes are missing", hint)
+        terminal_output.complain(f"{arguments.file}: cut off: {missing:,} bytes are missing", hint)
     return code or int(missing > 0)
 
 
@@ -112,27 +112,27 @@ def overview(examiner: Examiner, file: FileToInspect, as_json: bool) -> tuple[in
 
     found = examiner.one(OverviewOf(file), FileOverview)
     if as_json:
-        terminal.json(document(found))
+        terminal_output.json(document(found))
         return 0, found.missing
-    terminal.line(f"{found.name}: {found.arch}, {found.identity}")
+    terminal_output.line(f"{found.name}: {found.arch}, {found.identity}")
     if found.records:
         print("\nrecords")
         for kind, number in found.records.items():
-            terminal.line(f"  {number:>12,}  {kind}")
+            terminal_output.line(f"  {number:>12,}  {kind}")
     else:
         print("\nsections")
     for section in found.sections:
         if section.size:
-            terminal.line(f"  {section.addr:#018x} {section.size:>12,}  {section.name}")
+            terminal_output.line(f"  {section.addr:#018x} {section.size:>12,}  {section.name}")
     print("\nsources")
     for name, count in found.functions.items():
-        terminal.line(f"  {name:<12} {'broken' if count is None else f'{count:,} functions'}")
+        terminal_output.line(f"  {name:<12} {'broken' if count is None else f'{count:,} functions'}")
     if not found.functions:
         print("  none: only frame pointers can unwind this file")
     if found.problems:
         print("\nproblems")
         for text in found.problems:
-            terminal.line(f"  {text}")
+            terminal_output.line(f"  {text}")
     return 0, found.missing
 
 
@@ -162,18 +162,18 @@ def rows(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace)
         shown += len(last.rows)
         for row in last.rows:
             if arguments.json:
-                terminal.json(row.to_json())
+                terminal_output.json(row.to_json())
                 continue
             if (row.source, row.function_start) != header:
                 header = (row.source, row.function_start)
                 name = last.names.get(row.function_start, "")
                 repeats = f" repeats each {row.repeat} bytes" if row.repeat else ""
-                terminal.line(f"{row.source} {row.function_start:#x} {name}{repeats}".rstrip())
-            terminal.line(f"  {row.start:#x}..{row.end:#x}  {row.words.text}")
+                terminal_output.line(f"{row.source} {row.function_start:#x} {name}{repeats}".rstrip())
+            terminal_output.line(f"  {row.start:#x}..{row.end:#x}  {row.words.text}")
     for name, text in (last.broken or {}).items():
-        terminal.complain(f"{name}: {text}")
+        terminal_output.complain(f"{name}: {text}")
     if not shown:
-        terminal.complain(f"no source covers that: {', '.join(last.sources) or 'the file has none'}")
+        terminal_output.complain(f"no source covers that: {', '.join(last.sources) or 'the file has none'}")
     return int(not shown), last.missing
 
 
@@ -200,13 +200,13 @@ def show(found: Difference, first: str, second: str, as_json: bool) -> None:
     """Print where two sources of unwind rules of one file differ; first and second are their names."""
     if as_json:
         sides = {first: text(found.first), second: text(found.second)}
-        terminal.json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})
+        terminal_output.json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})
         return
     kind = found.kind.replace("the first", first).replace("the second", second)
-    terminal.line(f"{found.start:#x}..{found.end:#x}  {kind}")
+    terminal_output.line(f"{found.start:#x}..{found.end:#x}  {kind}")
     for name, words in ((first, found.first), (second, found.second)):
         if words is not None:
-            terminal.line(f"    {name:<12} {words.text}")
+            terminal_output.line(f"    {name:<12} {words.text}")
 
 
 def text(words: RuleWords | None) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pyprof import __version__
-from pyprof.cli.terminal import HelpFormatter, Parser, complain, refuse, tolerate_encodings
+from pyprof.cli.terminal_output import HelpFormatter, Parser, complain, refuse, tolerate_encodings
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
@@ -82,7 +82,7 @@ def run(argv: Sequence[str]) -> int:
     arguments.environment = dict(os.environ)  # for the command that `record` starts
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # our signals would wake numpy's idle threads
     try:
-        from pyprof.cli.numpy_parts import leave_out
+        from pyprof.cli.reduced_numpy import leave_out
 
         leave_out()
         code: int = arguments.run(arguments)

@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from pyprof.cli.arguments import chosen_format
-from pyprof.cli.terminal import HelpFormatter, line
+from pyprof.cli.argument_types import chosen_format
+from pyprof.cli.terminal_output import HelpFormatter, line
 from pyprof.exporters import registry
 
 DESCRIPTION = """\
@@ -42,7 +42,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.cli.output import check_writable, write
+    from pyprof.cli.output_files import check_writable, write
     from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions
     from pyprof.importers.registry import load

@@ -6,9 +6,9 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli import terminal
-from pyprof.cli.arguments import unwind_options
-from pyprof.cli.dump_subject import Subject
+from pyprof.cli import terminal_output
+from pyprof.cli.argument_types import unwind_options
+from pyprof.cli.dump_result import Subject
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Profile
@@ -20,7 +20,7 @@ def subject(arguments: argparse.Namespace) -> Subject:
     """Examine a core file, a minidump or a microdump. A worker that has imported all it needs parses it."""
     from pyprof.options import DeadTarget
     from pyprof.session.post_mortem import examined
-    from pyprof.session.worker.process import forked
+    from pyprof.session.worker.worker_process import forked
 
     target = DeadTarget(
         path=arguments.core or arguments.minidump,
@@ -99,12 +99,12 @@ def complain(profile: Profile) -> None:
     for key, count in profile.summary.errors.items():
         reason = counted(key)
         remedy = reason.retry if reason in DUMPS and reason.retry not in said else ""
-        terminal.complain(f"{key}: {count}", remedy)
+        terminal_output.complain(f"{key}: {count}", remedy)
         said.add(remedy)
     for module in profile.summary.modules:
         for problem in module.problems:
             remedy = "" if problem.remedy in said else problem.remedy
-            terminal.complain(f"{module.path}: {problem.text}", remedy)
+            terminal_output.complain(f"{module.path}: {problem.text}", remedy)
             said.add(remedy)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyprof.cli.number_format import many, shorten
-from pyprof.cli.terminal import columns, printable
+from pyprof.cli.terminal_output import columns, printable
 from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import chosen_format, positive_int
-from pyprof.cli.criteria import add_criteria, chosen
+from pyprof.cli.argument_types import chosen_format, positive_int
 from pyprof.cli.diff import add_comparing, compared
-from pyprof.cli.terminal import HelpFormatter, line, printable
+from pyprof.cli.sample_filter_options import add_criteria, chosen
+from pyprof.cli.terminal_output import HelpFormatter, line, printable
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import registry
 from pyprof.options import SIMPLE_MODES
@@ -163,7 +163,7 @@ def _table(profile: Profile, arguments: argparse.Namespace) -> Iterator[str]:
 
 def _write(profile: Profile, exporter: Exporter, arguments: argparse.Namespace) -> None:
     from pyprof.agent.label_groups import rooted
-    from pyprof.cli.output import check_writable, write
+    from pyprof.cli.output_files import check_writable, write
     from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions
 

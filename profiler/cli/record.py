@@ -6,13 +6,13 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import chosen_format, positive_int
-from pyprof.cli.flight import Timing, add_timing, timing
+from pyprof.cli.argument_types import chosen_format, positive_int
+from pyprof.cli.gdb_options import add_remote, remote_options
 from pyprof.cli.python_options import add_python
-from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
-from pyprof.cli.selection import add_selection, target_options
-from pyprof.cli.terminal import HelpFormatter
+from pyprof.cli.target_options import add_selection, target_options
+from pyprof.cli.terminal_output import HelpFormatter
+from pyprof.cli.timing_options import Timing, add_timing, timing
 from pyprof.errors import UsageError
 from pyprof.exporters import registry
 
@@ -124,7 +124,7 @@ def _check_names(template: str, arguments: argparse.Namespace, when: Timing) -> 
         UsageError: One file would overwrite another.
         OutputError: A file cannot be written.
     """
-    from pyprof.cli.output import Names, check_writable
+    from pyprof.cli.output_files import Names, check_writable
 
     for path in filter(None, (template, arguments.save)):
         if when.several and path != "-" and not any(mark in path for mark in ("%i", "%t")):
@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
     targets = target_options(arguments)
     _check_one(command, targets, remote)
     from pyprof.cli.record_run import Invocation
-    from pyprof.cli.window import WindowOptions
+    from pyprof.cli.window_writer import WindowOptions
     from pyprof.exporters.base import ExportOptions
 
     named = arguments.format or arguments.output

@@ -10,18 +10,18 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyprof.cli.flight import Flight, wait
-from pyprof.cli.terminal import complain, failure, one_terminal, printable
-from pyprof.cli.window import WindowOptions, WindowWriter
+from pyprof.cli.terminal_output import complain, failure, one_terminal, printable
+from pyprof.cli.timing_options import Flight, wait
+from pyprof.cli.window_writer import WindowOptions, WindowWriter
 from pyprof.errors import OutputError, PyprofError
 
 if TYPE_CHECKING:
-    from pyprof.cli.flight import Timing
     from pyprof.cli.progress import Progress
+    from pyprof.cli.timing_options import Timing
     from pyprof.collectors.targets.launch import LaunchedCommand
     from pyprof.options import RecordOptions, RemoteOptions, TargetOptions
     from pyprof.session.recording import Recording
-    from pyprof.session.worker.process import Start
+    from pyprof.session.worker.worker_process import Start
 
 SECOND_S = 0.12
 """Time in seconds that a second signal leaves for writing the profile, without resolving more names. Time spent waiting
@@ -49,7 +49,7 @@ def times_as_slow() -> float:
 
 def _exit(why: str, code: int = 1) -> None:
     """End the process from any thread, regardless of the others. The kernel releases what is stopped or open."""
-    from pyprof.session.worker.process import exit_at_once
+    from pyprof.session.worker.worker_process import exit_at_once
 
     complain(why)
     exit_at_once(code)
@@ -78,7 +78,7 @@ class Invocation:
         remote: RemoteOptions | None,
         environment: dict[str, str],
     ) -> int:
-        from pyprof.session.worker.process import forked, forked_early
+        from pyprof.session.worker.worker_process import forked, forked_early
 
         if targets is not None and not targets.pids:  # a worker would be among the processes that are searched
             start: Start = partial(forked, kept=self._how.descriptors)
@@ -101,7 +101,7 @@ class Invocation:
         listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
 
         from pyprof.collectors.targets.launch import launch
-        from pyprof.session import opening
+        from pyprof.session import recording_factory
         from pyprof.session.worker import priority
 
         gc.freeze()  # Loaded objects stay: no garbage collection needs to look at them.
@@ -111,11 +111,11 @@ class Invocation:
         self._delay()
         given = self._when.as_text()
         if self._command:
-            return opening.of_command(self._command, self._options, start, given)
+            return recording_factory.of_command(self._command, self._options, start, given)
         if remote is not None:
-            return opening.of_stub(remote, self._options, start, given)
+            return recording_factory.of_stub(remote, self._options, start, given)
         assert targets is not None  # run() checked this
-        return opening.of_processes(targets, self._options, start, given)
+        return recording_factory.of_processes(targets, self._options, start, given)
 
     def _delay(self) -> None:
         """Wait for --delay, while a command already runs.

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import chosen_format, moment, positive_int, seconds_since
-from pyprof.cli.criteria import CRITERIA, add_criteria, chosen
+from pyprof.cli.argument_types import chosen_format, moment, positive_int, seconds_since
 from pyprof.cli.python_options import NATIVE_HELP
-from pyprof.cli.terminal import HelpFormatter, line, printable
+from pyprof.cli.sample_filter_options import CRITERIA, add_criteria, chosen
+from pyprof.cli.terminal_output import HelpFormatter, line, printable
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import registry
 from pyprof.options import NATIVE_VIEWS
@@ -215,7 +215,7 @@ def _by_worker(profile: Profile, places: Places) -> Profile:
 
 def _answer(errand: OneShotTask, kind: type[Value]) -> Value:
     from pyprof.session.worker.one_shot_tasks import Examiner
-    from pyprof.session.worker.process import forked
+    from pyprof.session.worker.worker_process import forked
 
     with Examiner(forked, confined=False) as examiner:
         return examiner.one(errand, kind)
@@ -242,7 +242,7 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
 
         profile = without_idle(profile)
     if arguments.native is not None:
-        from pyprof.session.native_views import viewed
+        from pyprof.session.native_frame_views import viewed
 
         profile = viewed(profile, arguments.native)
     return without_recursion(profile) if arguments.collapse_recursion else profile
@@ -254,7 +254,7 @@ _NOT_KNOWN = "What is missing is not known: a recording says it at its end."
 
 
 def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iterable[str]:
-    from pyprof.cli.outcome import lacking_modules
+    from pyprof.cli.terminal_summary import lacking_modules
     from pyprof.cli.top_table import relations, top
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
@@ -308,7 +308,7 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _write(profile: Profile, exporter: Exporter, arguments: argparse.Namespace) -> None:
-    from pyprof.cli.output import check_writable, write
+    from pyprof.cli.output_files import check_writable, write
     from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions
     from pyprof.symbolize.source_files import SourceFiles, read_source_texts

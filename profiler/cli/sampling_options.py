@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pyprof.cli.arguments import (
+from pyprof.cli.argument_types import (
     add_sandbox,
     bytes_size,
     duration,

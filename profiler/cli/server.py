@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from pyprof.cli.terminal import HelpFormatter, line
+from pyprof.cli.terminal_output import HelpFormatter, line
 from pyprof.errors import UsageError
 
 _MOST_S = 10.0

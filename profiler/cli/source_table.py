@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from pyprof.cli.number_format import shorten, shorten_middle
-from pyprof.cli.terminal import printable
+from pyprof.cli.terminal_output import printable
 from pyprof.cli.top_table import SHARE, amount, bar, functions_of, heading, share
 from pyprof.model.line_costs import CodeCost, code_costs, line_costs
 from pyprof.model.profile import Profile

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import IO, Any
 
-from pyprof.cli.arguments import add_sandbox
-from pyprof.cli.terminal import HelpFormatter
+from pyprof.cli.argument_types import add_sandbox
+from pyprof.cli.terminal_output import HelpFormatter
 
 _HEAD, _PATIENCE_S = 1 << 12, 300.0
 
@@ -55,11 +55,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.cli import output, terminal
+    from pyprof.cli import output_files, terminal_output
     from pyprof.options import is_confined
     from pyprof.session.worker.file_broker import KnownFiles
     from pyprof.session.worker.one_shot_tasks import Examiner
-    from pyprof.session.worker.process import forked
+    from pyprof.session.worker.worker_process import forked
     from pyprof.tools.breakpad_writer import SymbolsOf, SymbolText
 
     path = arguments.output
@@ -78,15 +78,15 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.upload:
             upload(arguments.upload, arguments.token_file, write)
         else:
-            output.check_writable(path)
-            output.write(path, write)
+            output_files.check_writable(path)
+            output_files.write(path, write)
     if arguments.store:
-        terminal.line(path)
+        terminal_output.line(path)
     if not arguments.quiet:
         kinds = ", ".join(f"{count} {kind}" for kind, count in last.records.items() if kind != "MODULE")
-        terminal.complain(f"{arguments.file}: {kinds or 'nothing but its id'}")
+        terminal_output.complain(f"{arguments.file}: {kinds or 'nothing but its id'}")
         for reason, count in sorted(last.left_out.items()):
-            terminal.complain(f"left out: {reason}: {count}")
+            terminal_output.complain(f"left out: {reason}: {count}")
     return 0
 
 

@@ -6,16 +6,16 @@ import argparse
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import chosen_format, positive, positive_int, regex
-from pyprof.cli.live.choices import DEFAULT_SPAN_S, EVERY_S, SORTS, TABLES
+from pyprof.cli.argument_types import chosen_format, positive, positive_int, regex
+from pyprof.cli.live.view_choices import DEFAULT_SPAN_S, EVERY_S, SORTS, TABLES
 from pyprof.cli.python_options import add_python
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
-from pyprof.cli.selection import add_selection, target_options
-from pyprof.cli.terminal import HelpFormatter
+from pyprof.cli.target_options import add_selection, target_options
+from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyprof.cli.live.view import View
+    from pyprof.cli.live.view_state import View
     from pyprof.options import RecordOptions, TargetOptions
 
 _WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), or a command"
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.idle and arguments.mode == "cpu":
         raise UsageError("-i shows threads that sleep, --mode cpu those that run", "give one of them")
     from pyprof.cli.live.terminal import usable
-    from pyprof.cli.output import check_writable
+    from pyprof.cli.output_files import check_writable
 
     options = record_options(arguments)
     if arguments.output:
@@ -101,10 +101,10 @@ def _tables(
     arguments: argparse.Namespace, targets: TargetOptions | None, command: list[str], options: RecordOptions
 ) -> int:
     from pyprof.cli.interrupts import EndBySignals, listen
-    from pyprof.cli.live.tables import Printed, print_tables
-    from pyprof.cli.live.watched import WatchedTargets
+    from pyprof.cli.live.plain_tables import Printed, print_tables
+    from pyprof.cli.live.top_recordings import WatchedTargets
     from pyprof.collectors.targets.launch import launch
-    from pyprof.session.worker.process import exit_at_once
+    from pyprof.session.worker.worker_process import exit_at_once
 
     launched = launch(command, arguments.environment) if command else None
     watched = WatchedTargets(targets, launched, options)
@@ -121,7 +121,7 @@ def _tables(
 def _live(
     arguments: argparse.Namespace, targets: TargetOptions | None, command: list[str], options: RecordOptions
 ) -> int:
-    from pyprof.cli.live.session import LiveOptions, LiveSession
+    from pyprof.cli.live.top_session import LiveOptions, LiveSession
 
     wanted = LiveOptions(
         targets,
@@ -136,7 +136,7 @@ def _live(
 
 
 def _view(arguments: argparse.Namespace, span_s: float) -> View:
-    from pyprof.cli.live.view import View
+    from pyprof.cli.live.view_state import View
 
     search = arguments.search.pattern if arguments.search else ""
     return View(table=arguments.by, sort=arguments.sort, span_s=arguments.span or span_s, search=search)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pyprof.cli.function_tables import NATIVE_INCLUDED, FunctionTables, function_tables
 from pyprof.cli.number_format import duration, percent
 from pyprof.cli.short_names import function_names, module_names
-from pyprof.cli.terminal import printable
+from pyprof.cli.terminal_output import printable
 from pyprof.errors import UsageError
 from pyprof.model.callers_and_callees import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.functions import START_UP, Cost, costs, lock_costs

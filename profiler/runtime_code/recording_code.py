@@ -53,7 +53,7 @@ class _Code:
 class RuntimeCode:
     """Descriptions of run-time generated code in all processes of a recording.
 
-    Implements unwind.jit_rules.RuntimeRules, session.interning.CodeBinder and
+    Implements unwind.jit_rules.RuntimeRules, session.stack_interning.CodeBinder and
     symbolize.runtime_code_interface.DescribedCode.
     """
 

@@ -17,14 +17,14 @@ from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
-from pyprof.session.native_views import VIEWS, Function
+from pyprof.session.native_frame_views import VIEWS, Function
 from pyprof.session.session import Session
 from pyprof.symbolize.symbolizer import Symbolizer
 
 AFTER_BATCHES = 4
 """Number of first batches that are unwound without background work, if threads are stopped for samples.
 
-The sampler waits for the feedback on each of them (worker/sampling.py), and takes no samples in that time.
+The sampler waits for the feedback on each of them (worker/sampler_loop.py), and takes no samples in that time.
 """
 NO_LINES = 0.0
 LINES_S, MOST_LINES_S = 0.05, 0.8

@@ -25,12 +25,12 @@ from pyprof.model.profile import Frame, ModuleInfo, ThreadInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import ModuleSummary, Summary
 from pyprof.records import dataclass, replace
-from pyprof.session.assemble import amounts
 from pyprof.session.own_cost import RecentCost
-from pyprof.session.recorder import Begun, Fresh
-from pyprof.session.rows import Rows, RowStore
+from pyprof.session.profile_assembly import amounts
+from pyprof.session.sample_rows import Rows, RowStore
+from pyprof.session.sample_windows import Begun, Fresh
 from pyprof.session.session import Session
-from pyprof.session.summarize import effort
+from pyprof.session.window_summary import effort
 from pyprof.session.worker.messages import Naming
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 

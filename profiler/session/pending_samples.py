@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.records import dataclass
-from pyprof.session.rows import Rows, RowStore
+from pyprof.session.sample_rows import Rows, RowStore
 
 
 @dataclass

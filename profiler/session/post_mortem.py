@@ -24,7 +24,7 @@ from pyprof.records import dataclass
 from pyprof.session.session import Session
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder
 from pyprof.session.worker.one_shot_tasks import Examiner
-from pyprof.session.worker.process import Start
+from pyprof.session.worker.worker_process import Start
 
 Registers = dict[int, list[dict[str, int]]]
 """The known registers of each frame by name, innermost frame first, by tid."""

@@ -1,8 +1,8 @@
 """Detects commands that are likely to start a Python interpreter, the kind of interpreter that runs pyprof.
 
 A recording of such a command then prepares its inspection of interpreters before the command starts
-(session/runtimes.py). Only the name decides: the worker inspects the program when it runs, and a program that starts
-another one may be Python, too.
+(session/interpreter_readers.py). Only the name decides: the worker inspects the program when it runs, and a program
+that starts another one may be Python, too.
 """
 
 from __future__ import annotations

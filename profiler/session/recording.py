@@ -22,13 +22,13 @@ from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass, field
-from pyprof.session.between_batches import BetweenBatches
+from pyprof.session.cross_thread_calls import BetweenBatches
 from pyprof.session.shutdown_watchdog import LEAVE_S, ended_in_time
 from pyprof.session.sink_delivery import Deliveries
 from pyprof.session.worker import priority
 from pyprof.session.worker.channel import Part
 from pyprof.session.worker.messages import Extent
-from pyprof.session.worker.sampling import Sampling
+from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_client import Pending
 
 _SETTLED_S = 1.0
@@ -59,7 +59,8 @@ class Recorded:
 
 
 class Recording:
-    """A recording, made by session.opening. close() or the end of its `with` block ends it and frees all resources.
+    """A recording, made by session.recording_factory. close() or the end of its `with` block ends it and frees all
+    resources.
 
     Attributes:
         subject: The description of what is recorded.

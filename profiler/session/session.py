@@ -21,14 +21,14 @@ from pyprof.objfile.images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.records import replace
 from pyprof.runtime_code.recording_code import RuntimeCode
-from pyprof.session.assemble import SOURCE_BUDGET_S, assemble
-from pyprof.session.chain_merger import ChainMerger
-from pyprof.session.interning import Interning
-from pyprof.session.recorder import HERE, Clock, Recorder, Window
-from pyprof.session.runtimes import Runtimes
+from pyprof.session.interpreter_merge import ChainMerger
+from pyprof.session.interpreter_readers import Runtimes
+from pyprof.session.profile_assembly import SOURCE_BUDGET_S, assemble
+from pyprof.session.sample_windows import HERE, Clock, Recorder, Window
+from pyprof.session.shown_frames import view, with_compiled
+from pyprof.session.stack_interning import Interning
 from pyprof.session.unfollowed_children import Unfollowed
 from pyprof.session.unsampled_time import with_unseen
-from pyprof.session.views import view, with_compiled
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.runtime_code_interface import Described
 from pyprof.unwind.function_starts import FunctionStarts

@@ -20,7 +20,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.records import dataclass, field
-from pyprof.session.rows import Rows, RowStore
+from pyprof.session.sample_rows import Rows, RowStore
 
 I64 = npt.NDArray[np.int64]
 

@@ -24,8 +24,8 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
 from pyprof.model.stacks import marker_key
 from pyprof.records import dataclass, replace
-from pyprof.session.recorder import Window
-from pyprof.session.rows import UNKNOWN
+from pyprof.session.sample_rows import UNKNOWN
+from pyprof.session.sample_windows import Window
 
 _PIECES = 64
 """Number of rows into which missing time is split over a window."""

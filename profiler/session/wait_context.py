@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from pyprof.model.sample import SampleBatch, Surroundings
 from pyprof.model.stacks import StackTable, marker_key
-from pyprof.session.rows import Rows
+from pyprof.session.sample_rows import Rows
 
 _MOST = 1 << 16
 

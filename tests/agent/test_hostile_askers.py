@@ -26,7 +26,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
 from pyprof.records import replace
-from pyprof.session import opening
+from pyprof.session import recording_factory
 from tests.agent.test_control_protocol import REQUEST, connected, listening, said
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import golden
@@ -103,7 +103,7 @@ def test_recording_that_was_asked_for_ends_with_the_agent(monkeypatch: pytest.Mo
             time.sleep(0.01)
         demand.end()
 
-    monkeypatch.setattr(opening, "of_selection", lambda *_: Recording())
+    monkeypatch.setattr(recording_factory, "of_selection", lambda *_: Recording())
     monkeypatch.setattr(on_demand, "_LOOK_S", 60.0)
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -9,7 +9,7 @@ import orjson
 
 from pyprof.agent.log import Log
 from pyprof.agent.notify import Notifier
-from pyprof.cli.terminal import printable
+from pyprof.cli.terminal_output import printable
 from tests.agent.filled import MINUTE_NS, opened, segment
 from tests.exporters.pprof_reader import read
 from tests.exporters.profiles import golden

@@ -14,7 +14,7 @@ from pyprof.agent.processes import ProcessTable
 from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import AccessDenied
 from pyprof.flush_protocol import Stride
-from pyprof.session import opening
+from pyprof.session import recording_factory
 from tests.hostile.test_endings import until
 
 
@@ -33,7 +33,7 @@ def test_recording_that_cannot_begin_is_said_and_tried_again_later(
         begun.append(1)
         raise error
 
-    monkeypatch.setattr(opening, "of_selection", fail)
+    monkeypatch.setattr(recording_factory, "of_selection", fail)
     table, (sampling,) = ProcessTable(config.rules, -1), config.samplings()
     group = SampledGroup(
         sampling,
@@ -43,7 +43,7 @@ def test_recording_that_cannot_begin_is_said_and_tried_again_later(
         Stride(),
         lambda *_: None,
         lambda *_: None,
-        lambda _, wrong: said.append(wrong),
+        lambda _, wrong, __: said.append(wrong),
     )
     for _ in range(3):
         group.tend()
@@ -67,7 +67,7 @@ def test_recording_that_is_still_opened_is_not_waited_for_at_the_end(monkeypatch
             closed.append(1)
 
     closed: list[int] = []
-    monkeypatch.setattr(opening, "of_selection", open_slowly)
+    monkeypatch.setattr(recording_factory, "of_selection", open_slowly)
     table, (sampling,) = ProcessTable(config.rules, -1), config.samplings()
     clock = WindowClock(60)
     group = SampledGroup(

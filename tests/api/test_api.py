@@ -19,7 +19,7 @@ import pyprof
 from pyprof.collectors.targets.launch import CommandNotFound
 from pyprof.errors import NoSuchProcess, NotTraceable, UsageError
 from pyprof.session.worker.messages import Begin
-from pyprof.session.worker.sampling import Sampling
+from pyprof.session.worker.sampler_loop import Sampling
 from tests.cli.support import BUSY, python
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

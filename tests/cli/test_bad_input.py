@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.cli.terminal import refuse
+from pyprof.cli.terminal_output import refuse
 from pyprof.errors import AccessDenied
 from tests.cli.support import BUSY, SLEEPY, one_sentence, pyprof, python
 

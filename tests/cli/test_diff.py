@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from pyprof.cli.change_table import table
+from pyprof.cli.comparison_table import table
 from pyprof.records import replace
 from tests.cli.support import one_sentence, pyprof
 from tests.comparison.simulated import SHARES, recording, web_server

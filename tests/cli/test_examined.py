@@ -19,7 +19,7 @@ from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import ImageStore
 from pyprof.runtime_code.recording_code import RuntimeCode
-from pyprof.session.worker import process
+from pyprof.session.worker import worker_process
 from tests import warm
 from tests.cli.test_inspect import SOURCE
 from tests.support import missing, need
@@ -74,7 +74,9 @@ def test_process_that_prints_parses_nothing(
 ) -> None:
     command = [*asked(question, folder, sleeper), "--no-sandbox"]  # of a fork only: a task is imported before
     expected = warm.run(*command)
-    monkeypatch.setattr(process, "forked", process.spawned)  # a forked worker would inherit the patches below
+    monkeypatch.setattr(
+        worker_process, "forked", worker_process.spawned
+    )  # a forked worker would inherit the patches below
     monkeypatch.setattr(ElfFile, "__init__", lambda *_: pytest.fail("it parses an object file"))
     monkeypatch.setattr(SymbolFile, "__init__", lambda *_: pytest.fail("it parses a symbol file"))
     monkeypatch.setattr(ImageStore, "image", lambda *_: pytest.fail("it asks what a module's file has"))
@@ -92,11 +94,11 @@ def test_worker_is_confined_where_that_is_asked(
 ) -> None:
     started: list[bool] = []
 
-    def refused(confined: bool) -> process.Worker:
+    def refused(confined: bool) -> worker_process.Worker:
         started.append(confined)
         raise PyprofError("no worker here")
 
-    monkeypatch.setattr(process, "forked", refused)
+    monkeypatch.setattr(worker_process, "forked", refused)
     command = asked(question, folder, sleeper)
     assert [main.run([*command, *option]) for option in ((), ("--no-sandbox",), ("--sandbox",))] == [1, 1, 1]
     assert started == [False, False, True]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.recording.reader import load_recording
-from pyprof.session.flight import Kept
+from pyprof.session.flight_recorder import Kept
 from tests.cli.support import BUSY, PYPROF, one_sentence, pyprof, python
 from tests.exporters.profiles import golden
 from tests.recording.support import stored

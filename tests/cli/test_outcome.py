@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.cli.number_format import duration, many, percent
-from pyprof.cli.outcome import brief, report
 from pyprof.cli.progress import Progress
-from pyprof.cli.terminal import advice
+from pyprof.cli.terminal_output import advice
+from pyprof.cli.terminal_summary import brief, report
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
 from pyprof.model.marker_frames import Mark, MarkKind

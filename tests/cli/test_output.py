@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import pytest
 
-from pyprof.cli import output
+from pyprof.cli import output_files
 from pyprof.errors import OutputError
 from pyprof.exporters import output_file
 from tests.cli.support import BUSY, PYPROF, python
@@ -33,22 +33,22 @@ _profile = _writing(b"profile")
 
 
 def test_marks_in_a_file_name_are_replaced() -> None:
-    name = output.Names(12, "a/b c", 0, 3).expand("%n-%p-%i-100%%-%x.html")
+    name = output_files.Names(12, "a/b c", 0, 3).expand("%n-%p-%i-100%%-%x.html")
     assert name == "a_b_c-12-3-100%-%x.html"
 
 
 def test_missing_folder_is_refused_before_recording(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="not a directory"):
-        output.check_writable(str(tmp_path / "no" / "a.html"))
+        output_files.check_writable(str(tmp_path / "no" / "a.html"))
 
 
 def test_directory_as_output_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is a directory"):
-        output.check_writable(str(tmp_path))
+        output_files.check_writable(str(tmp_path))
 
 
 def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
-    output.check_writable(str(tmp_path / "a.html"))
+    output_files.check_writable(str(tmp_path / "a.html"))
     assert os.listdir(tmp_path) == []
 
 
@@ -57,7 +57,7 @@ def test_output_that_cannot_be_written_is_offered_elsewhere(tmp_path: Path, monk
     elsewhere.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
     with pytest.raises(OutputError) as caught:
-        output.write(str(tmp_path / "gone" / "a.html"), _profile)
+        output_files.write(str(tmp_path / "gone" / "a.html"), _profile)
     (other,) = elsewhere.iterdir()
     assert other.read_bytes() == b"profile"
     assert other.name.endswith("a.html")
@@ -74,7 +74,7 @@ def test_full_disk_without_temporary_folder_and_home_loses_nothing(
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     monkeypatch.delenv("HOME")
     with pytest.raises(OutputError, match="the profile is in /dev/shm/") as caught:
-        output.write(str(tmp_path / "gone" / "a.html"), _profile)
+        output_files.write(str(tmp_path / "gone" / "a.html"), _profile)
     other = Path(caught.value.hint.split()[1])
     assert other.read_bytes() == b"profile"
     other.unlink()
@@ -84,30 +84,30 @@ def test_offer_elsewhere_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "a.html").write_bytes(b"of another recording")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(OutputError):
-        output.write(str(tmp_path / "gone" / "a.html"), _profile)
+        output_files.write(str(tmp_path / "gone" / "a.html"), _profile)
     assert (tmp_path / "a.html").read_bytes() == b"of another recording"
 
 
 def test_name_that_no_file_can_have_is_refused_before_recording(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="File name too long"):
-        output.check_writable(str(tmp_path / ("a" * 300)))
+        output_files.check_writable(str(tmp_path / ("a" * 300)))
 
 
 def test_longest_name_of_a_file_is_written(tmp_path: Path) -> None:
     target = str(tmp_path / ("a" * 255))
-    output.check_writable(target)
-    assert output.write(target, _profile) == target
+    output_files.check_writable(target)
+    assert output_files.write(target, _profile) == target
     assert os.listdir(tmp_path) == ["a" * 255]
 
 
 def test_long_process_name_leaves_room_in_the_file_name() -> None:
-    assert len(output.Names(1 << 22, "n" * 255, 0, 3).expand("pyprof-%n-%p-%t-%i.speedscope.json")) < 128
+    assert len(output_files.Names(1 << 22, "n" * 255, 0, 3).expand("pyprof-%n-%p-%t-%i.speedscope.json")) < 128
 
 
 def test_output_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        output.write(str(tmp_path / "a.html"), _profile)
+        output_files.write(str(tmp_path / "a.html"), _profile)
     finally:
         os.umask(before)
     assert (tmp_path / "a.html").stat().st_mode & 0o777 == 0o640
@@ -117,7 +117,7 @@ def test_full_disk_keeps_the_old_file_and_offers_the_new_one(tmp_path: Path, mon
     """Write to /dev/full, where every write fails with ENOSPC."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(OutputError, match="No space left"):
-        output.write("/dev/full", _profile)
+        output_files.write("/dev/full", _profile)
     (other,) = tmp_path.iterdir()
     assert other.read_bytes() == b"profile"
 
@@ -130,14 +130,14 @@ def test_writer_that_fails_leaves_no_half_file(tmp_path: Path) -> None:
         raise ValueError("exporter")
 
     with pytest.raises(ValueError, match="exporter"):
-        output.write(str(target), fail)
+        output_files.write(str(target), fail)
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.html"]
 
 
 def written(path: Path | str, data: bytes = b"profile") -> None:
-    output.check_writable(str(path))
-    assert output.write(str(path), _writing(data)) == str(path)
+    output_files.check_writable(str(path))
+    assert output_files.write(str(path), _writing(data)) == str(path)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o400])
@@ -147,7 +147,7 @@ def test_mode_of_a_file_of_ours_stays(mode: int, tmp_path: Path) -> None:
     path.chmod(mode)
     if not os.access(path, os.W_OK):
         with pytest.raises(OutputError, match="permission denied"):
-            output.check_writable(str(path))
+            output_files.check_writable(str(path))
         return
     written(path)
     assert path.read_bytes() == b"profile"
@@ -196,7 +196,7 @@ def test_what_is_no_file_is_refused_before_recording(kind: str, tmp_path: Path) 
     else:
         path = Path("/dev/urandom")
     with pytest.raises(OutputError, match=f"is a {kind}, not a file") as caught:
-        output.check_writable(str(path))
+        output_files.check_writable(str(path))
     assert caught.value.hint.endswith(f"-o - > {path}")
 
 
@@ -205,10 +205,10 @@ def test_what_is_planted_while_recording_is_not_written_to(tmp_path: Path, monke
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     path = tmp_path / "a.html"
-    output.check_writable(str(path))
+    output_files.check_writable(str(path))
     os.mkfifo(path)
     with pytest.raises(OutputError, match="is a pipe"):
-        output.write(str(path), _profile)
+        output_files.write(str(path), _profile)
     (other,) = (tmp_path / "tmp").iterdir()
     assert other.read_bytes() == b"profile"
     assert other.stat().st_mode & 0o777 == 0o600
@@ -222,7 +222,7 @@ def test_name_of_another_user_in_a_shared_folder_is_refused_before_recording(tmp
     folder.chmod(0o1777)
     (folder / "a.html").write_bytes(b"theirs")
     (folder / "a.html").chmod(0o666)
-    check = f"from pyprof.cli.output import check_writable; check_writable({str(folder / 'a.html')!r})"
+    check = f"from pyprof.cli.output_files import check_writable; check_writable({str(folder / 'a.html')!r})"
     for parent in (tmp_path, *list(tmp_path.parents)[:-2]):  # all folders below /tmp
         parent.chmod(0o755)
     switch = [need("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c"]
@@ -234,8 +234,8 @@ def test_name_of_another_user_in_a_shared_folder_is_refused_before_recording(tmp
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_streams_are_written_in_place_by_their_names(name: str, tmp_path: Path) -> None:
     """Append to standard output that is a file with content."""
-    code = f"from pyprof.cli import output; output.check_writable({name!r}); "
-    code += f"output.write({name!r}, lambda out: out.write(b'profile') and None)"
+    code = f"from pyprof.cli import output_files; output_files.check_writable({name!r}); "
+    code += f"output_files.write({name!r}, lambda out: out.write(b'profile') and None)"
     with (tmp_path / "out").open("wb") as out:
         out.write(b"before ")
         out.flush()
@@ -244,8 +244,8 @@ def test_streams_are_written_in_place_by_their_names(name: str, tmp_path: Path) 
 
 
 def test_substituted_process_of_a_shell_is_written_to(tmp_path: Path) -> None:
-    code = "import sys; from pyprof.cli import output; name = sys.argv[1]; output.check_writable(name); "
-    code += "output.write(name, lambda out: out.write(b'profile') and None)"
+    code = "import sys; from pyprof.cli import output_files; name = sys.argv[1]; output_files.check_writable(name); "
+    code += "output_files.write(name, lambda out: out.write(b'profile') and None)"
     script = f'{sys.executable} -c "$0" >(cat > {tmp_path / "out"}); wait $!'
     subprocess.run([need("bash"), "-c", script, code], check=True, timeout=60)
     assert (tmp_path / "out").read_bytes() == b"profile"
@@ -272,25 +272,25 @@ def test_link_of_another_user_in_place_of_a_folder_leads_to_its_own_only(
         (theirs / name).symlink_to(text)
         os.lchown(theirs / name, 65534, 65534)
         with pytest.raises(OutputError, match="a link of another user leads there"):
-            output.write(str(theirs / name / "a.html"), _profile)
+            output_files.write(str(theirs / name / "a.html"), _profile)
     assert (tmp_path / "ours" / "a.html").read_bytes() == b"precious"
     assert len(list((tmp_path / "elsewhere").iterdir())) == 3
     (theirs / "mine").symlink_to(".")
     os.lchown(theirs / "mine", 65534, 65534)
-    output.write(str(theirs / "mine" / "a.html"), _profile)
+    output_files.write(str(theirs / "mine" / "a.html"), _profile)
     assert (theirs / "a.html").read_bytes() == b"profile"
 
 
 def test_links_of_ours_and_of_proc_are_followed_on_the_way(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    output.write(f"{tmp_path}/link/../link/./a.html", _profile)
+    output_files.write(f"{tmp_path}/link/../link/./a.html", _profile)
     assert (tmp_path / "real" / "a.html").read_bytes() == b"profile"
-    output.write(f"/proc/self/root{tmp_path}/link/b.html", _profile)
+    output_files.write(f"/proc/self/root{tmp_path}/link/b.html", _profile)
     assert (tmp_path / "real" / "b.html").read_bytes() == b"profile"
     (tmp_path / "round").symlink_to("round")
     with pytest.raises(OutputError, match="symbolic links"):
-        output.write(f"{tmp_path}/round/a.html", _profile)
+        output_files.write(f"{tmp_path}/round/a.html", _profile)
 
 
 def test_names_of_a_folder_are_ours_where_nobody_else_gives_them(tmp_path: Path, theirs: Path) -> None:
@@ -304,7 +304,7 @@ def test_names_of_a_folder_are_ours_where_nobody_else_gives_them(tmp_path: Path,
 
 def test_descriptor_that_is_not_open_is_refused_before_recording() -> None:
     with pytest.raises(OutputError, match="Bad file descriptor"):
-        output.check_writable("/dev/fd/987654")
+        output_files.check_writable("/dev/fd/987654")
 
 
 def test_outputs_go_to_programs_that_the_shell_has_started(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.formats import open_object_file
 from pyprof.records import replace
-from pyprof.session.worker import process
+from pyprof.session.worker import worker_process
 from pyprof.symbolize.source_files import MAX_BYTES, SourceFiles
 from tests.cli.support import one_sentence, pyprof
 from tests.exporters.profiles import PERIOD_NS, Builder, code, golden
@@ -158,7 +158,9 @@ def test_process_that_prints_reads_no_object_file(
 ) -> None:
     arguments = ("--annotate", "heavy", "--asm", "--symbols", str(program))
     expected = lines(recording, *arguments)
-    monkeypatch.setattr(process, "forked", process.spawned)  # a forked worker would inherit the patches below
+    monkeypatch.setattr(
+        worker_process, "forked", worker_process.spawned
+    )  # a forked worker would inherit the patches below
     monkeypatch.setattr(ElfFile, "__init__", lambda *_: pytest.fail("it parses an object file"))
     assert main.run(["report", str(recording), *arguments]) == 0
     assert capfdbinary.readouterr().out.decode().splitlines() == expected

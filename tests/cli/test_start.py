@@ -82,7 +82,8 @@ def signalled(folder: Path, module: str, number: int, then: str = "pass") -> dic
 
 
 @pytest.mark.parametrize(
-    "module", ["pyprof", "pyprof.cli.main", "numpy", "pyprof.session.runtimes", "pyprof.session.opening"]
+    "module",
+    ["pyprof", "pyprof.cli.main", "numpy", "pyprof.session.interpreter_readers", "pyprof.session.recording_factory"],
 )
 @pytest.mark.parametrize("number", ENDINGS, ids=lambda number: number.name)
 def test_signal_while_pyprof_loads_ends_it_without_a_traceback(
@@ -223,7 +224,9 @@ def test_signal_before_the_first_sample_leaves_nothing(goes_on: str, tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} <= {"sitecustomize.py", "__pycache__"}
 
 
-@pytest.mark.parametrize("module", ["pyprof.cli.main", "pyprof.session.opening", "pyprof.session.flight"])
+@pytest.mark.parametrize(
+    "module", ["pyprof.cli.main", "pyprof.session.recording_factory", "pyprof.session.flight_recorder"]
+)
 def test_flight_recorder_writes_for_a_signal_that_came_while_it_started(module: str, tmp_path: Path) -> None:
     files = [tmp_path / f"x-{nth}.pyprof" for nth in range(2)]
     with python(BUSY) as target:
@@ -239,7 +242,7 @@ def test_flight_recorder_writes_for_a_signal_that_came_while_it_started(module: 
 
 
 def test_signal_of_a_flight_recorder_ends_other_recordings_as_before(tmp_path: Path) -> None:
-    environment = signalled(tmp_path, "pyprof.session.opening", signal.SIGUSR1)
+    environment = signalled(tmp_path, "pyprof.session.recording_factory", signal.SIGUSR1)
     with python(BUSY) as target:
         command = [*START, "record", "-o", str(tmp_path / "x.collapsed"), "-p", str(target.pid)]
         done = subprocess.run(command, capture_output=True, env=environment, timeout=PATIENCE_S)

@@ -13,7 +13,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import ImageStore
 from pyprof.options import DeadTarget, UnwindOptions
 from pyprof.session.post_mortem import examined
-from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
+from pyprof.session.worker.worker_process import Worker, WorkerDied, forked, spawned
 from pyprof.unwind.unwinder import Unwinder
 from tests.core.making import Core, crash
 from tests.core.support import dump

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from pyprof.cli.flight import Timing
 from pyprof.cli.interrupts import EndBySignals
 from pyprof.cli.record_run import Invocation, times_as_slow
+from pyprof.cli.timing_options import Timing
 from pyprof.options import RecordOptions
 from tests.cli.support import BUSY, PYPROF, python
 from tests.collapsed import sampled
@@ -358,7 +358,7 @@ def test_slow_machine_gets_more_time_at_the_end(tmp_path: Path) -> None:
         "    from pyprof.cli import record_run\n"
         "    from pyprof.collectors.ptrace.collector import PtraceCollector\n"
         "    from pyprof.session.shutdown_watchdog import LEAVE_S\n"
-        "    from pyprof.session.worker.service import _Observed\n"
+        "    from pyprof.session.worker.worker_loop import _Observed\n"
         "    def batches(self, quick=PtraceCollector.batches):\n"
         "        yield from quick(self)\n"
         "        time.sleep(2 * LEAVE_S)\n"

@@ -13,7 +13,7 @@ from pyprof.model.profile import FrameKind
 from pyprof.model.quality import contents
 from pyprof.model.reasons import end_title
 from pyprof.model.summary import lacks
-from pyprof.session.summarize import LANGUAGES
+from pyprof.session.window_summary import LANGUAGES
 from tests.cli.support import pyprof
 from tests.exporters.profiles import Builder, code
 from tests.interpreters.runs import PIECES_S, record

@@ -15,7 +15,7 @@ import pytest
 
 from pyprof.agent.control_protocol import AskRefused
 from pyprof.agent.push.responses import LATER, REFUSED
-from pyprof.cli.terminal import refuse
+from pyprof.cli.terminal_output import refuse
 from pyprof.collectors.bpf.abi import LossReason
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError

@@ -17,7 +17,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.flush_protocol import Stride
 from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions
-from pyprof.session.recorder import Window
+from pyprof.session.sample_windows import Window
 from pyprof.session.session import Session
 from tests.cli.support import pyprof
 from tests.collectors.targets import wait_asleep

@@ -12,8 +12,8 @@ import pytest
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
-from pyprof.session.dump_completion import UntilWhole
 from pyprof.session.session import Session
+from pyprof.session.until_complete_stacks import UntilWhole
 from tests.remote.stubs import Relay, qemu_user, relay
 from tests.remote.zoo import MACHINES, PLACES, Stand, binaries, place_of
 

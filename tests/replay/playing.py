@@ -24,7 +24,7 @@ from pyprof.interpreters.function_numbers import UNKNOWN
 from pyprof.model.profile import Profile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions
-from pyprof.session.recorder import Window
+from pyprof.session.sample_windows import Window
 from pyprof.session.session import RecordingFiles, Session
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "replay"

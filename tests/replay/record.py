@@ -23,7 +23,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.options import CollectOptions, RemoteOptions, TargetOptions, UnwindOptions
-from pyprof.session.recorder import Window
+from pyprof.session.sample_windows import Window
 from pyprof.session.session import RecordingFiles, Session
 from tests.remote.stubs import qemu_system_arm
 from tests.replay.expected import as_text

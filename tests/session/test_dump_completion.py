@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.collectors.base import Feedback
 from pyprof.model.sample import SampleBatch
-from pyprof.session.dump_completion import UntilWhole
+from pyprof.session.until_complete_stacks import UntilWhole
 from tests.session.test_recorder import BLOCKED, STOPPED, UNCHANGED, Script, batch
 
 STACK, REGISTER = "memory that was not copied", "a register that was not known"

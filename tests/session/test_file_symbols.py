@@ -18,9 +18,9 @@ from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Sy
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import ImageStore
 from pyprof.records import replace
-from pyprof.session.worker import file_symbols
+from pyprof.session.worker import interpreter_symbols
 from pyprof.session.worker.channel import Channel
-from pyprof.session.worker.file_symbols import LATE, AskedSymbols, answer_questions, packed, unpacked
+from pyprof.session.worker.interpreter_symbols import LATE, AskedSymbols, answer_questions, packed, unpacked
 from pyprof.session.worker.response_codec import AnswerRefused
 
 FOUND = [None, FoundSymbols(), FoundSymbols((Symbol(b"_PyRuntime", (1 << 64) - 1, 7),), (4096, 8))]
@@ -91,7 +91,7 @@ def test_search_that_takes_too_long_finds_nothing_and_its_answer_is_no_other_one
     ends: tuple[Channel, Channel], here: AddressSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = ends
-    monkeypatch.setattr(file_symbols, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(interpreter_symbols, "PATIENCE_S", 0.01)
     diagnostics = Diagnostics()
     ask = AskedSymbols(ours, lambda space: None, diagnostics)
     modules = here.modules[:3]

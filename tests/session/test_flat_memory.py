@@ -35,10 +35,10 @@ from pyprof.model.sample import SampleBatch, StackSlab
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, replace
-from pyprof.session.runtimes import Runtimes
+from pyprof.session.interpreter_readers import Runtimes
 from pyprof.session.worker.messages import Extent, Naming
-from pyprof.session.worker.process import forked
-from pyprof.session.worker.sampling import Sampling
+from pyprof.session.worker.sampler_loop import Sampling
+from pyprof.session.worker.worker_process import forked
 from tests.support import build
 
 pytestmark = pytest.mark.system

@@ -13,7 +13,7 @@ import pytest
 from pyprof.errors import RecordingError, UsageError
 from pyprof.model.profile import Profile
 from pyprof.records import replace
-from pyprof.session.flight import UNREADABLE, Kept, LastOne, WrittenOut, window_s
+from pyprof.session.flight_recorder import UNREADABLE, Kept, LastOne, WrittenOut, window_s
 from pyprof.session.triggers import LOOK_S, Triggers, condition
 from tests.exporters.profiles import golden
 from tests.exporters.support import THREADS, export

@@ -23,10 +23,10 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, Merge, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.options import UnwindOptions
-from pyprof.session import matched_stacks
-from pyprof.session.chain_merger import ChainMerger
-from pyprof.session.interning import Interning
+from pyprof.session import interpreter_merge_batch
+from pyprof.session.interpreter_merge import ChainMerger
 from pyprof.session.session import Session
+from pyprof.session.stack_interning import Interning
 from tests.replay.playing import LOGS, unpacked
 
 Stack = tuple[tuple[FrameKey, ...], int]
@@ -237,7 +237,7 @@ def test_made_stacks_are_those_that_merging_gives(monkeypatch: pytest.MonkeyPatc
         seed: Seed of the random stacks.
         short: Maximum size in bytes of frames that are stored themselves. Of longer ones a digest is stored.
     """
-    monkeypatch.setattr(matched_stacks, "_SHORT", short)
+    monkeypatch.setattr(interpreter_merge_batch, "_SHORT", short)
     merging, joining = Made(seed), Made(seed)
     trees = StackTable(), StackTable()
     pairs = [

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyprof.cli.number_format import percent
-from pyprof.cli.outcome import brief, report
+from pyprof.cli.terminal_summary import brief, report
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.functions import costs
@@ -20,9 +20,9 @@ from pyprof.model.stacks import StackTable
 from pyprof.model.summary import Summary, lacks
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.session.assemble import amounts
-from pyprof.session.recorder import Window
-from pyprof.session.summarize import summarize
+from pyprof.session.profile_assembly import amounts
+from pyprof.session.sample_windows import Window
+from pyprof.session.window_summary import summarize
 from tests.exporters.profiles import Builder, code, marker
 
 EVALUATOR = "_PyEval_EvalFrameDefault"

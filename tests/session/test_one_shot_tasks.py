@@ -10,8 +10,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 from pyprof.session.worker.one_shot_tasks import Examiner
-from pyprof.session.worker.process import Worker, WorkerDied, forked
 from pyprof.session.worker.response_codec import WorkerFailed
+from pyprof.session.worker.worker_process import Worker, WorkerDied, forked
 
 MANY = 2000
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.session.worker import priority
-from pyprof.session.worker.process import Worker, forked, spawned
+from pyprof.session.worker.worker_process import Worker, forked, spawned
 
 
 @pytest.fixture(params=[forked, lambda confined: spawned(confined)], ids=["forked", "spawned"])

@@ -18,8 +18,8 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import field_names, replace
-from pyprof.session.interning import Interning
-from pyprof.session.recorder import Clock, Recorder, Window
+from pyprof.session.sample_windows import Clock, Recorder, Window
+from pyprof.session.stack_interning import Interning
 
 STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind.UNCHANGED
 

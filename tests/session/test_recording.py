@@ -22,11 +22,11 @@ from pyprof.exporters.base import JournalBeginning
 from pyprof.model.profile import Profile
 from pyprof.model.sample import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions
-from pyprof.session import opening
-from pyprof.session.recorder import Recorder
+from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
-from pyprof.session.worker.process import forked
+from pyprof.session.sample_windows import Recorder
 from pyprof.session.worker.response_codec import WorkerFailed
+from pyprof.session.worker.worker_process import forked
 from tests.cli.support import BUSY, python
 from tests.session.support import sampled_part
 
@@ -42,7 +42,7 @@ def target() -> Iterator[subprocess.Popen[str]]:
 
 
 def opened(pid: int, options: RecordOptions = OPTIONS) -> Recording:
-    return opening.of_processes(TargetOptions(pids=(pid,)), options, forked)
+    return recording_factory.of_processes(TargetOptions(pids=(pid,)), options, forked)
 
 
 def seen(profile: Profile) -> int:
@@ -227,7 +227,7 @@ def test_error_of_the_worker_is_kept_beside_what_was_recorded(
 def test_command_ends_with_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyprof.session.recording._PATIENCE_S", 0.2)
     waiting = launch([sys.executable, "-c", "import time, signal; signal.signal(15, lambda *_: None); time.sleep(60)"])
-    with opening.of_command(waiting, OPTIONS, forked) as recording:
+    with recording_factory.of_command(waiting, OPTIONS, forked) as recording:
         recording.start()
         time.sleep(0.5)
         assert recording.returncode is None
@@ -236,7 +236,7 @@ def test_command_ends_with_the_recording(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_command_that_ends_is_recorded_to_its_end() -> None:
-    with opening.of_command(
+    with recording_factory.of_command(
         launch([sys.executable, "-c", "sum(range(30_000_000)); exit(3)"]), OPTIONS, forked
     ) as recording:
         recording.start()
@@ -266,7 +266,7 @@ def test_nothing_is_left_behind(target: subprocess.Popen[str]) -> None:
             opened(2**22 + 1)
         command = launch(["/bin/true"])
         with pytest.raises(UsageError):
-            opening.of_command(command, RecordOptions(mode="gpu"))
+            recording_factory.of_command(command, RecordOptions(mode="gpu"))
     assert not left() - before
 
 
@@ -286,4 +286,4 @@ def test_nothing_is_left_behind(target: subprocess.Popen[str]) -> None:
 )
 def test_option_that_cannot_be_met_is_refused(options: RecordOptions, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        opening.check(options)
+        recording_factory.check(options)

@@ -31,10 +31,10 @@ from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
-from pyprof.session.dump_completion import UntilWhole
 from pyprof.session.own_cost import OwnHeap
 from pyprof.session.session import Session
-from pyprof.session.worker.sampling import Sampling
+from pyprof.session.until_complete_stacks import UntilWhole
+from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.unwind.unwinder import Unwinder
 from tests import syntax
 from tests.session.test_session import Silent

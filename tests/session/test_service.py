@@ -15,16 +15,16 @@ from pyprof.collectors.base import CollectorStats
 from pyprof.errors import AccessDenied
 from pyprof.model.sample import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
-from pyprof.session import opening
-from pyprof.session.runtimes import InterpreterNews
+from pyprof.session import recording_factory
+from pyprof.session.interpreter_readers import InterpreterNews
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WorkDeadline
 from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.messages import Batch, Begin, Naming, ProcessUpdate
-from pyprof.session.worker.process import Worker, forked
 from pyprof.session.worker.response_codec import AskFailed, BatchTaken
-from pyprof.session.worker.service import Service
+from pyprof.session.worker.worker_loop import Service
+from pyprof.session.worker.worker_process import Worker, forked
 
 NOTHING = np.zeros(0, np.uint64)
 BATCH = Batch(7, cast("SampleBatch", ()), ProcessUpdate(), cast("InterpreterNews", None))
@@ -115,6 +115,6 @@ def test_collector_opens_when_the_worker_is_ready(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(registry, "open_collector", opened)
     with pytest.raises(AccessDenied, match="enough"):
-        opening.of_processes(TargetOptions(pids=(os.getppid(),)), RecordOptions(), begun)
+        recording_factory.of_processes(TargetOptions(pids=(os.getppid(),)), RecordOptions(), begun)
     (answer,) = ready
     assert isinstance(answer, BatchTaken)

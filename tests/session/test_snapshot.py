@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.options import DumpOptions
-from pyprof.session.snapshot import of_process
-from pyprof.session.worker.process import Worker, spawned
+from pyprof.session.thread_dump import of_process
+from pyprof.session.worker.worker_process import Worker, spawned
 from tests.live.support.recording import running
 
 pytestmark = pytest.mark.live

@@ -9,7 +9,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.stacks import StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.session.rows import Rows, RowStore
+from pyprof.session.sample_rows import Rows, RowStore
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 
 FRAME = 0x200

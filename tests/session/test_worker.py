@@ -24,15 +24,15 @@ from pyprof.model.profile import FrameKind, Profile
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import ImageStore
 from pyprof.options import DumpOptions, RecordOptions, TargetOptions, UnwindOptions, ViewOptions
-from pyprof.session import opening, snapshot
-from pyprof.session.runtimes import Runtimes
+from pyprof.session import recording_factory, thread_dump
+from pyprof.session.interpreter_readers import Runtimes
 from pyprof.session.session import Session
 from pyprof.session.worker.channel import Part
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_codec import Packer
 from pyprof.session.worker.messages import Batch, Extent, Message, Naming
-from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
-from pyprof.session.worker.sampling import Sampling
+from pyprof.session.worker.sampler_loop import Sampling
+from pyprof.session.worker.worker_process import Worker, WorkerDied, forked, spawned
 from pyprof.unwind.unwinder import Unwinder
 from tests.cli.support import BUSY, PYPROF, python
 from tests.replay.playing import LOGS, unpacked
@@ -103,7 +103,7 @@ def test_large_batch_is_sent_in_parts_and_gives_the_same_stacks(monkeypatch: pyt
     with replayed("native") as sampling:
         whole, largest = stacks(sampling.ask(Extent.CUT).profile()), max(sent)
     batches = len(sent)
-    monkeypatch.setattr("pyprof.session.worker.sampling._MOST_STACKS", largest // 3)
+    monkeypatch.setattr("pyprof.session.worker.sampler_loop._MOST_STACKS", largest // 3)
     with replayed("native") as sampling:
         assert stacks(sampling.ask(Extent.CUT).profile()) == whole
     assert len(sent) - batches >= batches + 2
@@ -146,7 +146,7 @@ def test_profile_that_was_written_is_not_replaced_where_the_sampler_is_killed_th
     target: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     sink = _Written(tmp_path / "written")
-    with opening.of_processes(TargetOptions(pids=(target.pid,)), OPTIONS, forked) as recording:
+    with recording_factory.of_processes(TargetOptions(pids=(target.pid,)), OPTIONS, forked) as recording:
         recording.deliveries.inherit(sink)
         recording.start()
         until(lambda: recording.samples > 20)
@@ -178,7 +178,7 @@ def test_worker_that_is_killed_ends_the_recording_with_its_reason(
     before = children(), len(os.listdir("/proc/self/fd"))
 
     def record() -> None:
-        with opening.of_processes(TargetOptions(pids=(target.pid,)), OPTIONS, start) as recording:
+        with recording_factory.of_processes(TargetOptions(pids=(target.pid,)), OPTIONS, start) as recording:
             recording.start()
             until(lambda: recording.samples > 20)
             os.kill(recording._sampling._link.worker.pid, signal.SIGKILL)
@@ -391,7 +391,7 @@ def test_sampler_opens_no_object_file(
     monkeypatch.setattr(ElfFile, "open", lambda *_: pytest.fail("the sampler opens an object file"))
     monkeypatch.setattr(ImageStore, "image", lambda *_: pytest.fail("the sampler asks what a module's file has"))
     monkeypatch.setattr(Unwinder, "walk", lambda *_: pytest.fail("the sampler unwinds"))
-    with opening.of_processes(
+    with recording_factory.of_processes(
         TargetOptions(pids=(target.pid,)), RecordOptions(collector=collector), spawned
     ) as recording:
         recording.start()
@@ -409,7 +409,7 @@ def test_dump_opens_no_object_file_and_has_all_names(
     monkeypatch.setattr(ElfFile, "open", lambda *_: pytest.fail("the sampler opens an object file"))
     monkeypatch.setattr(ImageStore, "image", lambda *_: pytest.fail("the sampler asks what a module's file has"))
     monkeypatch.setattr(Unwinder, "walk", lambda *_: pytest.fail("the sampler unwinds"))
-    (thread,) = snapshot.of_process(target.pid, DumpOptions())
+    (thread,) = thread_dump.of_process(target.pid, DumpOptions())
     assert thread.whole
     assert thread.functions[-1] == "_start"
     assert {detail.language for detail in thread.details} == {"Python"}
@@ -424,8 +424,9 @@ def test_library_in_a_process_with_threads_records(target: subprocess.Popen[str]
         "    while True: logging.getLogger('x').info('y'); time.sleep(0.001)\n"
         "for _ in range(4): threading.Thread(target=noise, daemon=True).start()\n"
         "from pyprof.options import RecordOptions, TargetOptions\n"
-        "from pyprof.session import opening\n"
-        f"with opening.of_processes(TargetOptions(pids=({target.pid},)), RecordOptions(rate=200, duration=2.0)) as r:\n"
+        "from pyprof.session import recording_factory\n"
+        f"target, options = TargetOptions(pids=({target.pid},)), RecordOptions(rate=200, duration=2.0)\n"
+        "with recording_factory.of_processes(target, options) as r:\n"
         "    r.start(); r.wait(); print(r.stop().summary.samples)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -14,8 +14,8 @@ from pyprof.collectors.linux import procfs
 from pyprof.session.worker import worker_client as link_module
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.priority import PREFERRED
-from pyprof.session.worker.process import Worker
 from pyprof.session.worker.worker_client import WorkerLink
+from pyprof.session.worker.worker_process import Worker
 
 NAMES_S = 0.01
 CAP_SYS_NICE = 23

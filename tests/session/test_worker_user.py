@@ -16,8 +16,8 @@ from pyprof.collectors.linux.privileges import NOBODY, UNUSED_USERS
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.flush_protocol import Stride
 from pyprof.options import RecordOptions, TargetOptions
-from pyprof.session import opening
-from pyprof.session.worker.process import Start, Worker, forked, spawned
+from pyprof.session import recording_factory
+from pyprof.session.worker.worker_process import Start, Worker, forked, spawned
 from tests.cli.support import BUSY, python
 from tests.session.test_worker import until
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.live, pytest.mark.skipif(os.geteuid() != 0, reason="on
 def recorded(target: subprocess.Popen[str], start: Start = forked) -> Iterator[Worker]:
     """Yield the worker of a running recording."""
     options = RecordOptions(rate=100, collector="ptrace", sandbox=True)
-    with opening.of_processes(TargetOptions(pids=(target.pid,)), options, start) as recording:
+    with recording_factory.of_processes(TargetOptions(pids=(target.pid,)), options, start) as recording:
         recording.start()
         yield recording._sampling._link.worker
 
@@ -98,7 +98,7 @@ def test_confined_worker_records_beside_whose_names_everything_else_comes_first(
     options = RecordOptions(rate=100, collector="ptrace", sandbox=True)
     with python(BUSY) as target:
         selection = select_processes(TargetOptions(pids=(target.pid,)))
-        with opening.of_selection(selection, options, "agent", 1.0, Stride()) as recording:
+        with recording_factory.of_selection(selection, options, "agent", 1.0, Stride()) as recording:
             recording.start()
             until(lambda: recording.samples > 5 or recording.failure)
             assert recording.stop().summary.samples > 0
@@ -118,7 +118,7 @@ def test_where_no_user_is_unused_the_worker_is_nobody_and_the_profile_says_so(mo
     options = RecordOptions(rate=100, collector="ptrace", sandbox=True)
     with (
         python(BUSY) as target,
-        opening.of_processes(TargetOptions(pids=(target.pid,)), options, forked) as recording,
+        recording_factory.of_processes(TargetOptions(pids=(target.pid,)), options, forked) as recording,
     ):
         recording.start()
         assert ids(recording._sampling._link.worker.pid, "Uid") == [NOBODY] * 4

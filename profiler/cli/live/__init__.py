@@ -3,19 +3,19 @@
 Each second a thread takes a window and makes an immutable snapshot of all that was seen. The screen shows a snapshot
 through a View; keys create another View. Snapshots and views are independent of each other.
 
-choices    The values that a view can have: words for the command line, the keys and the screen
-feed       A thread that makes a snapshot of each window of a recording
-gathering  Merges the windows of a recording into snapshots
-keys       The table of keys: their effects on the view, and their help texts
-loop       The event loop of the screen, the keys and the newest snapshot
-picture    From a snapshot and a view to the lines of a screen; from a snapshot to the text of a script
-saving     Writes what was seen into a file of any format
-screen     The interface of a screen, and the text that is drawn on it
-session    One invocation on a terminal: the recording, the screen, signals, a command's own output
-stacks     The callers and callees of a row of the table, as a tree
-tables     Tables for scripts, and for terminals that cannot be drawn on
-tally      Costs of functions, threads, processes, modules, lines and native functions in one window
-terminal   A screen on a terminal, which is always restored
-view       The state of the display: table, sorting, span, search, selection
-watched    The recordings of one session: a change of mode needs another recording
+caller_callee_tree  The callers and callees of a row of the table, as a tree
+cost_totals         Costs of functions, threads, processes, modules, lines and native functions in one window
+event_loop          The event loop of the screen, the keys and the newest snapshot
+keys                The table of keys: their effects on the view, and their help texts
+plain_tables        Tables for scripts, and for terminals that cannot be drawn on
+save_snapshot       Writes what was seen into a file of any format
+screen              The interface of a screen, and the text that is drawn on it
+screen_lines        From a snapshot and a view to the lines of a screen; from a snapshot to the text of a script
+snapshot_merge      Merges the windows of a recording into snapshots
+snapshot_thread     A thread that makes a snapshot of each window of a recording
+terminal            A screen on a terminal, which is always restored
+top_recordings      The recordings of one session: a change of mode needs another recording
+top_session         One invocation on a terminal: the recording, the screen, signals, a command's own output
+view_choices        The values that a view can have: words for the command line, the keys and the screen
+view_state          The state of the display: table, sorting, span, search, selection
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from pyprof.cli.live.choices import SORTS, SPANS_S, TABLES
-from pyprof.cli.live.view import Shown, View, place
+from pyprof.cli.live.view_choices import SORTS, SPANS_S, TABLES
+from pyprof.cli.live.view_state import Shown, View, place
 from pyprof.records import dataclass, replace
 
 QUIT, MODE, SUSPEND, REDRAW = "quit", "mode", "suspend", "redraw"

@@ -1,20 +1,20 @@
 """The process boundary: the sampler on one side, the worker that parses all untrusted data on the other.
 
-response_codec  Codec for the worker's responses to the sampler
-file_broker_client  Client of the file broker: an Opener in the worker that forwards each call over a channel
-channel       One end of a socket between two processes of pyprof: whole messages, with file descriptors
-one_shot_tasks  One-shot tasks of a worker that has no recording
-file_symbols  Interpreter symbols of object files: requested by the sampler, read in a thread of the worker
-deadline      Deadlines in the worker: signals that interrupt its computation
-idle_priority  SCHED_IDLE priority for background work of the worker
-file_broker   The file broker: a process that keeps the rights which the worker gives up, and parses no files
-chain_cache   Cache of the interpreter frame chains that were sent last
-worker_client  The sampler's client of the worker: messages, responses and the worker's deadline
-messages      Messages from the sampler to the worker
-process       The start and the end of the worker process
-sampling      The sampler's half of a recording: it runs the collector and sends batches to the worker
-sandbox       The rights and system calls that the worker gives up before it parses files
-service       The worker's main loop: unwind batches, resolve names, serve requests
-priority      The priorities of the sampler and the worker
-message_codec  Codec for the sampler's messages to the worker
+channel              One end of a socket between two processes of pyprof: whole messages, with file descriptors
+deadline             Deadlines in the worker: signals that interrupt its computation
+file_broker          The file broker: a process that keeps the rights which the worker gives up, and parses no files
+file_broker_client   Client of the file broker: an Opener in the worker that forwards each call over a channel
+idle_priority        SCHED_IDLE priority for background work of the worker
+interpreter_symbols  Interpreter symbols of object files: requested by the sampler, read in a thread of the worker
+message_codec        Codec for the sampler's messages to the worker
+messages             Messages from the sampler to the worker
+one_shot_tasks       One-shot tasks of a worker that has no recording
+priority             The priorities of the sampler and the worker
+response_codec       Codec for the worker's responses to the sampler
+sampler_loop         The sampler's half of a recording: it runs the collector and sends batches to the worker
+sandbox              The rights and system calls that the worker gives up before it parses files
+sent_chain_cache     Cache of the interpreter frame chains that were sent last
+worker_client        The sampler's client of the worker: messages, responses and the worker's deadline
+worker_loop          The worker's main loop: unwind batches, resolve names, serve requests
+worker_process       The start and the end of the worker process
 """

@@ -33,10 +33,10 @@ from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
 from pyprof.model.sample import OuterStack
 from pyprof.objfile.file_access import Opener, current_opener
 from pyprof.records import dataclass, replace
-from pyprof.session.worker.chain_cache import LastChains
 from pyprof.session.worker.channel import MOST_FDS, Part, Received
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.messages import Message, ProcessUpdate
+from pyprof.session.worker.sent_chain_cache import LastChains
 
 _MOST_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2

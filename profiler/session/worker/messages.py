@@ -17,7 +17,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, field
-from pyprof.session.runtimes import InterpreterNews
+from pyprof.session.interpreter_readers import InterpreterNews
 from pyprof.session.unfollowed_children import Spent
 
 

@@ -13,11 +13,11 @@ from typing import Self
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder, KnownProcess
-from pyprof.session.worker.file_symbols import AskedSymbols
+from pyprof.session.worker.interpreter_symbols import AskedSymbols
 from pyprof.session.worker.messages import Examine, OneShotTask
-from pyprof.session.worker.process import Start
 from pyprof.session.worker.response_codec import Value
 from pyprof.session.worker.worker_client import WorkerLink
+from pyprof.session.worker.worker_process import Start
 
 
 class Examiner:

@@ -18,14 +18,14 @@ from pyprof.objfile import file_access
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.file_broker import FileBroker
 from pyprof.session.worker.file_broker_client import FileBrokerClient
-from pyprof.session.worker.process import close_all_but
+from pyprof.session.worker.worker_process import close_all_but
 from pyprof.symbolize import demangle
 from pyprof.unwind import sources
 
 _LATE = (
     "pyprof.flush_protocol",
     "pyprof.objfile.minidump.modules",
-    "pyprof.session.matched_stacks",
+    "pyprof.session.interpreter_merge_batch",
     "pyprof.session.journal_writer",
     "pyprof.runtime_code.hotspot.source",
     "pyprof.runtime_code.hotspot.vm",

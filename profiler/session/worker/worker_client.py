@@ -22,7 +22,6 @@ from pyprof.session.worker.channel import Closed, Part
 from pyprof.session.worker.file_broker import KnownFiles, NumberedSink
 from pyprof.session.worker.message_codec import Packer
 from pyprof.session.worker.messages import Examine, Message, ProfileRequest, Response
-from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.response_codec import (
     Answer,
     AnswerRefused,
@@ -33,6 +32,7 @@ from pyprof.session.worker.response_codec import (
     SamplerCall,
     Value,
 )
+from pyprof.session.worker.worker_process import Worker, WorkerDied
 
 NAMES_S = 0.7
 """Time after the end of a recording in which the worker may unwind and resolve names, in seconds.

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pyprof.cli.live.choices import TABLES
-from pyprof.cli.live.gathering import Gathering, Snapshot
+from pyprof.cli.live.event_loop import Acts, Loop
 from pyprof.cli.live.keys import KEYS, hints
-from pyprof.cli.live.loop import Acts, Loop
-from pyprof.cli.live.view import View
+from pyprof.cli.live.snapshot_merge import Gathering, Snapshot
+from pyprof.cli.live.view_choices import TABLES
+from pyprof.cli.live.view_state import View
 from pyprof.errors import NoSuchProcess, UsageError
 from pyprof.records import replace
 from tests.cli.live.fake_screen import FakeScreen
@@ -183,7 +183,7 @@ def test_target_that_ended_leaves_its_picture() -> None:
 
 def test_picture_that_is_late_says_how_old_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("pyprof.cli.live.loop.monotonic", lambda: now[0])
+    monkeypatch.setattr("pyprof.cli.live.event_loop.monotonic", lambda: now[0])
     assert shown(lambda: now.append(now.pop() + 1), " ")[1][0].endswith(" in 1.0 s")
     titles = [picture[0] for picture in shown(lambda: now.append(now.pop() + 4), " ", " ")]
     assert [title.rsplit("  ", 1)[-1].strip() for title in titles[1:]] == ["[4 s old]", "[paused]", "[4 s old]"]

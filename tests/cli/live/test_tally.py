@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pyprof.cli.function_tables import by_caller
-from pyprof.cli.live import tally as module
-from pyprof.cli.live.gathering import KEPT_NS, Gathering
-from pyprof.cli.live.tally import RowCost, TopRow, tally, together
+from pyprof.cli.live import cost_totals as module
+from pyprof.cli.live.cost_totals import RowCost, TopRow, tally, together
+from pyprof.cli.live.snapshot_merge import KEPT_NS, Gathering
 from pyprof.model.functions import costs
 from tests.cli.live.support import BUSY, MAIN, READ, START, THREADS, window
 from tests.exporters.profiles import golden, marker

@@ -18,7 +18,7 @@ from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:  # for interpreters only
-    from pyprof.session.matched_stacks import MatchedStacks
+    from pyprof.session.interpreter_merge_batch import MatchedStacks
 
 
 class Walker(Protocol):
@@ -150,7 +150,7 @@ class Interning:
     def _with_interpreter(self, merger: Merger, batch: SampleBatch, walk: Walk, stacks: StackTable) -> _Merged:
         """Merge and intern the stacks of a batch: first those that match completely, then all others one at a time."""
         if self._matched is None or self._matched.stacks is not stacks:
-            from pyprof.session.matched_stacks import MatchedStacks
+            from pyprof.session.interpreter_merge_batch import MatchedStacks
 
             self._matched = MatchedStacks(stacks, merger.settled)
         n = len(batch)

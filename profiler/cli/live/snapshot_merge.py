@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from pyprof.cli.live.tally import NOTHING, Tally, tally, together
+from pyprof.cli.live.cost_totals import NOTHING, Tally, tally, together
 from pyprof.model.idle_waits import hidden_waits
 from pyprof.model.merge_tables import MergedWindows, Merging
 from pyprof.model.profile import Profile, ValueType

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from pyprof.cli.arguments import chosen_format
-from pyprof.cli.live.gathering import Snapshot
+from pyprof.cli.argument_types import chosen_format
+from pyprof.cli.live.snapshot_merge import Snapshot
 from pyprof.cli.number_format import duration
-from pyprof.cli.output import Names, check_writable, write
+from pyprof.cli.output_files import Names, check_writable, write
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions

@@ -14,11 +14,11 @@ from pyprof.model.summary import Summary
 from pyprof.model.thread_keys import ProcessKey
 from pyprof.objfile.images import ImageStore
 from pyprof.records import replace
-from pyprof.session.inlined import inlined_inside
-from pyprof.session.recorder import Window
-from pyprof.session.rows import Rows
-from pyprof.session.summarize import summarize
+from pyprof.session.inlined_functions import inlined_inside
+from pyprof.session.sample_rows import Rows
+from pyprof.session.sample_windows import Window
 from pyprof.session.unsampled_time import scale_to_accounts
+from pyprof.session.window_summary import summarize
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.runtime_code_interface import DescribedCode
 from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer

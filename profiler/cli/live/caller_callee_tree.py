@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.cli.live.tally import TopRow, frame_rows, process_row, thread_row
+from pyprof.cli.live.cost_totals import TopRow, frame_rows, process_row, thread_row
 from pyprof.model.functions import START_UP
 from pyprof.model.profile import Profile
 

@@ -20,8 +20,8 @@ from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
 from pyprof.records import replace
-from pyprof.session.native_views import VIEWS, in_code
-from pyprof.session.recorder import Window
+from pyprof.session.native_frame_views import VIEWS, in_code
+from pyprof.session.sample_windows import Window
 
 
 def view(

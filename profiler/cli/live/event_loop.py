@@ -6,12 +6,12 @@ from collections.abc import Callable
 from time import monotonic
 
 from pyprof.cli.live import keys
-from pyprof.cli.live.gathering import Snapshot
+from pyprof.cli.live.caller_callee_tree import Opened, opened
 from pyprof.cli.live.keys import Around, pressed
-from pyprof.cli.live.picture import picture, room
 from pyprof.cli.live.screen import Screen
-from pyprof.cli.live.stacks import Opened, opened
-from pyprof.cli.live.view import View, rows
+from pyprof.cli.live.screen_lines import picture, room
+from pyprof.cli.live.snapshot_merge import Snapshot
+from pyprof.cli.live.view_state import View, rows
 from pyprof.errors import PyprofError
 from pyprof.model.idle_waits import without_idle
 from pyprof.options import SIMPLE_MODES

@@ -33,14 +33,14 @@ from pyprof.options import (
     TargetOptions,
 )
 from pyprof.records import replace
+from pyprof.session.interpreter_readers import Runtimes
 from pyprof.session.python_command import runs_python
 from pyprof.session.recording import Recorded, Recording
-from pyprof.session.runtimes import Runtimes
 from pyprof.session.unfollowed_children import Unfollowed
-from pyprof.session.worker.file_symbols import AskedSymbols
+from pyprof.session.worker.interpreter_symbols import AskedSymbols
 from pyprof.session.worker.messages import Naming
-from pyprof.session.worker.process import Start, Worker, spawned
-from pyprof.session.worker.sampling import Sampling
+from pyprof.session.worker.sampler_loop import Sampling
+from pyprof.session.worker.worker_process import Start, Worker, spawned
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 

@@ -36,7 +36,7 @@ READY, END = b"ready", b"end"
 _HELPER = """\
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from pyprof.cli.notebook import helper
+from pyprof.cli.ipython_magic import helper
 helper()
 """
 _POLL_S = 0.1
@@ -157,15 +157,15 @@ def _runs_cells(frame: Frame) -> bool:
 
 def helper() -> None:
     """Record another process until END arrives; this is the main function of the helper process."""
-    from pyprof.cli.terminal import failure
+    from pyprof.cli.terminal_output import failure
     from pyprof.exporters.save import save_profile
     from pyprof.options import TargetOptions
-    from pyprof.session import opening
-    from pyprof.session.worker.process import forked
+    from pyprof.session import recording_factory
+    from pyprof.session.worker.worker_process import forked
 
     pid, options, path = pickle.load(sys.stdin.buffer)
     try:
-        with opening.of_processes(TargetOptions(pids=(pid,)), options, forked) as recording:
+        with recording_factory.of_processes(TargetOptions(pids=(pid,)), options, forked) as recording:
             recording.start()
             recording.wait_for_sampling()
             os.write(1, READY)

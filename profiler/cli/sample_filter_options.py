@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pyprof.cli.arguments import label, positive_int, regex
+from pyprof.cli.argument_types import label, positive_int, regex
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Profile

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyprof.cli.arguments import positive
+from pyprof.cli.argument_types import positive
 from pyprof.errors import OutputError, UsageError
 from pyprof.records import dataclass
 
@@ -161,7 +161,7 @@ class Flight:
             OutputError: The folder cannot be created.
             UsageError: A trigger is wrong.
         """
-        from pyprof.session.flight import Kept, window_s
+        from pyprof.session.flight_recorder import Kept, window_s
         from pyprof.session.triggers import Triggers, condition
 
         assert how.last_s is not None
@@ -184,7 +184,7 @@ class Flight:
 
     @property
     def at_end(self) -> Sink:
-        from pyprof.session.flight import LastOne
+        from pyprof.session.flight_recorder import LastOne
 
         return LastOne(self._kept, self._to, self._number)
 
@@ -198,7 +198,7 @@ class Flight:
         Args:
             cause: The signal or the trigger, for the user.
         """
-        from pyprof.session.flight import WrittenOut
+        from pyprof.session.flight_recorder import WrittenOut
 
         self._say(f"pyprof: {cause}: writing what is kept")
         self._deliveries.write_out(WrittenOut(self._kept, self._to, self._number))

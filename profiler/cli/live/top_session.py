@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import IO
 
 from pyprof.cli.interrupts import EndBySignals, listen
-from pyprof.cli.live.feed import Feed
-from pyprof.cli.live.gathering import Snapshot
-from pyprof.cli.live.loop import Acts, Loop
-from pyprof.cli.live.saving import saved
+from pyprof.cli.live.event_loop import Acts, Loop
+from pyprof.cli.live.save_snapshot import saved
+from pyprof.cli.live.snapshot_merge import Snapshot
+from pyprof.cli.live.snapshot_thread import Feed
 from pyprof.cli.live.terminal import Terminal
-from pyprof.cli.live.view import View
-from pyprof.cli.live.watched import WatchedTargets
-from pyprof.cli.terminal import line
+from pyprof.cli.live.top_recordings import WatchedTargets
+from pyprof.cli.live.view_state import View
+from pyprof.cli.terminal_output import line
 from pyprof.collectors.targets.launch import LaunchedCommand, launch
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.records import dataclass
@@ -122,7 +122,7 @@ class LiveSession:
         self._watched.stop()
 
     def _stuck(self) -> None:
-        from pyprof.session.worker.process import exit_at_once
+        from pyprof.session.worker.worker_process import exit_at_once
 
         self._terminal.restore()
         exit_at_once(1)

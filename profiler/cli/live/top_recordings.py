@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.records import replace
-from pyprof.session import opening
+from pyprof.session import recording_factory
 from pyprof.session.recording import Recorded, Recording
 from pyprof.session.worker import priority
-from pyprof.session.worker.process import forked, spawned
+from pyprof.session.worker.worker_process import forked, spawned
 
 _PATIENCE_S = 5.0
 _OPENING_S = 0.8
@@ -59,18 +59,18 @@ class WatchedTargets:
         """Start the first recording, or end the current one and start the next.
 
         Raises:
-            PyprofError: The recording cannot be opened (see session.opening).
+            PyprofError: The recording cannot be opened (see session.recording_factory).
         """
         self.end()
         self.options = replace(self.options, mode=mode)
         if self._begun:
             # other threads of this process run by now, so it must not fork
-            recording = opening.of_processes(*self._again(), spawned)
+            recording = recording_factory.of_processes(*self._again(), spawned)
         elif self._command is not None:
-            recording = opening.of_command(self._command, self.options, forked)
+            recording = recording_factory.of_command(self._command, self.options, forked)
         else:
             assert self._targets is not None, "neither processes nor a command"
-            recording = opening.of_processes(self._targets, self.options, forked)
+            recording = recording_factory.of_processes(self._targets, self.options, forked)
         self._begun = True
         self._recording, self._subject = recording, recording.subject
         recording.watch(lambda _: self._stuck())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pyprof.cli.arguments import positive_int, regex
+from pyprof.cli.argument_types import positive_int, regex
 from pyprof.errors import UsageError
 from pyprof.options import TargetOptions
 

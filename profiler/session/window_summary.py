@@ -13,7 +13,7 @@ from pyprof.model.quality import contents
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.records import replace
 from pyprof.session.own_cost import OwnCost, own_cost
-from pyprof.session.recorder import Counted, Window
+from pyprof.session.sample_windows import Counted, Window
 from pyprof.session.unsampled_time import processor_time
 
 LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind in KINDS)

@@ -7,7 +7,7 @@ from collections.abc import Set
 import numpy as np
 
 from pyprof.model.stacks import StackTable
-from pyprof.session.rows import Rows
+from pyprof.session.sample_rows import Rows
 
 
 class LastStacks:

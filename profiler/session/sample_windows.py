@@ -24,10 +24,10 @@ from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass, replace
-from pyprof.session.final_stacks import LastStacks
-from pyprof.session.interning import Interned, Interning
+from pyprof.session.last_stacks import LastStacks
 from pyprof.session.pending_samples import HeldSamples
-from pyprof.session.rows import UNKNOWN, Rows, RowStore, no_lengths
+from pyprof.session.sample_rows import UNKNOWN, Rows, RowStore, no_lengths
+from pyprof.session.stack_interning import Interned, Interning
 from pyprof.session.thread_numbers import ThreadNumbers
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.unfollowed_children import NOTHING, Spent

@@ -82,7 +82,7 @@ class Worker:
 
     Attributes:
         channel: Messages and responses.
-        questions: Requests for interpreter symbols (file_symbols.py).
+        questions: Requests for interpreter symbols (interpreter_symbols.py).
         pid: Pid of the worker.
         yields: True if name resolution runs under SCHED_IDLE while the sampler does not wait (idle_priority.py).
     """
@@ -301,7 +301,7 @@ def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Ca
     Yields:
         A function that returns this worker at the first call and forks another one at later calls.
     """
-    for needed in ("pyprof.session.runtimes", "pyprof.session.worker.message_codec"):
+    for needed in ("pyprof.session.interpreter_readers", "pyprof.session.worker.message_codec"):
         import_module(needed)
     signal.pthread_sigmask(signal.SIG_BLOCK, _FATAL)
     early = [forked(confined, kept)]
@@ -399,8 +399,8 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
     """Run the worker. Load all modules and start the file broker before rights are given up."""
     from pyprof.objfile import io_deadline
     from pyprof.session.worker import sandbox
-    from pyprof.session.worker.file_symbols import answer_questions
-    from pyprof.session.worker.service import Service
+    from pyprof.session.worker.interpreter_symbols import answer_questions
+    from pyprof.session.worker.worker_loop import Service
 
     raise_file_limit(1 << 16)  # it may hold a descriptor for each process
     hurry = WorkDeadline()

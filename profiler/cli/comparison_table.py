@@ -7,9 +7,9 @@ from typing import Literal
 
 from pyprof.cli.function_tables import NATIVE_INCLUDED, by_caller, is_interpreted, is_native
 from pyprof.cli.number_format import duration, many, shorten_apart
-from pyprof.cli.outcome import NATIVE, wrapped
 from pyprof.cli.short_names import function_names, module_names
-from pyprof.cli.terminal import printable
+from pyprof.cli.terminal_output import printable
+from pyprof.cli.terminal_summary import NATIVE, wrapped
 from pyprof.comparison.combined_profile import both
 from pyprof.comparison.matching import MatchedFunction
 from pyprof.comparison.result import Amount, Change, Comparison

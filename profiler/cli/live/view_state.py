@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from pyprof.cli.live.choices import DEFAULT_SPAN_S
-from pyprof.cli.live.tally import RowCost, Table, TopRow
+from pyprof.cli.live.cost_totals import RowCost, Table, TopRow
+from pyprof.cli.live.view_choices import DEFAULT_SPAN_S
 from pyprof.model.functions import PASSED_ON, START_UP
 from pyprof.records import dataclass
 

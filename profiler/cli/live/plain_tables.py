@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from pyprof.cli.live.gathering import Gathering
-from pyprof.cli.live.picture import plain
-from pyprof.cli.live.saving import saved
-from pyprof.cli.live.view import View
-from pyprof.cli.live.watched import WatchedTargets
-from pyprof.cli.terminal import complain, failure, line
+from pyprof.cli.live.save_snapshot import saved
+from pyprof.cli.live.screen_lines import plain
+from pyprof.cli.live.snapshot_merge import Gathering
+from pyprof.cli.live.top_recordings import WatchedTargets
+from pyprof.cli.live.view_state import View
+from pyprof.cli.terminal_output import complain, failure, line
 from pyprof.records import dataclass
 
 

@@ -22,10 +22,10 @@ from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
-from pyprof.session.assemble import SOURCE_BUDGET_S, WAITED_FOR_S
 from pyprof.session.background_symbolizer import NamesAhead
 from pyprof.session.own_cost import OwnHeap
-from pyprof.session.recorder import Clock, Window
+from pyprof.session.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S
+from pyprof.session.sample_windows import Clock, Window
 from pyprof.session.session import Session
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.channel import Channel, Closed, Part, Received

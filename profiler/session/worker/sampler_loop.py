@@ -22,8 +22,8 @@ from pyprof.model.modules import MAX_MAPPINGS
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
+from pyprof.session.interpreter_readers import InterpreterNews, Runtimes
 from pyprof.session.own_cost import OwnCost, OwnHeap, RecentCost, own_cost
-from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed_children import NOTHING, Unfollowed
 from pyprof.session.worker.messages import (
     Batch,
@@ -36,9 +36,9 @@ from pyprof.session.worker.messages import (
     ScanForCode,
     Shutdown,
 )
-from pyprof.session.worker.process import Worker
 from pyprof.session.worker.response_codec import BatchTaken
 from pyprof.session.worker.worker_client import NAMES_S, TURN_S, Pending, WorkerLink
+from pyprof.session.worker.worker_process import Worker
 
 _MOST_STACKS = 8 << 20
 """Maximum number of stack bytes in one message."""

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from pyprof.cli.live.gathering import Snapshot
+from pyprof.cli.live.caller_callee_tree import Opened
+from pyprof.cli.live.cost_totals import RowCost, Tally, TopRow
 from pyprof.cli.live.keys import help_lines, hints
 from pyprof.cli.live.screen import ScreenLine, StyledText, text
-from pyprof.cli.live.stacks import Opened
-from pyprof.cli.live.tally import RowCost, Tally, TopRow
-from pyprof.cli.live.view import View, place, rows
+from pyprof.cli.live.snapshot_merge import Snapshot
+from pyprof.cli.live.view_state import View, place, rows
 from pyprof.cli.number_format import duration, many, percent, shorten_middle
 from pyprof.cli.short_names import function_names
-from pyprof.cli.terminal import printable
+from pyprof.cli.terminal_output import printable
 
 _SHARE = 7
 _LEAST_NAME = 16

@@ -26,13 +26,13 @@ from pyprof.model.walk import StackEnd
 from pyprof.objfile.foreign_path import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace
-from pyprof.session.dump_completion import UntilWhole
-from pyprof.session.opening import check_stacks
-from pyprof.session.runtimes import Runtimes
-from pyprof.session.worker.file_symbols import AskedSymbols
+from pyprof.session.interpreter_readers import Runtimes
+from pyprof.session.recording_factory import check_stacks
+from pyprof.session.until_complete_stacks import UntilWhole
+from pyprof.session.worker.interpreter_symbols import AskedSymbols
 from pyprof.session.worker.messages import Extent, Naming
-from pyprof.session.worker.process import Start, spawned
-from pyprof.session.worker.sampling import Sampling
+from pyprof.session.worker.sampler_loop import Sampling
+from pyprof.session.worker.worker_process import Start, spawned
 
 _RATE_HZ = 500.0
 _MOST_S = 2.0

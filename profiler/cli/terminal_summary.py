@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pyprof.cli.function_tables import NATIVE_INCLUDED, FunctionTables, function_tables
 from pyprof.cli.number_format import duration, many, percent, shorten, shorten_middle
 from pyprof.cli.short_names import function_names, module_names
-from pyprof.cli.terminal import advice, printable
+from pyprof.cli.terminal_output import advice, printable
 from pyprof.model.functions import Cost, lock_costs, process_costs
 from pyprof.model.idle_waits import MODES as IDLE_MODES
 from pyprof.model.profile import Profile

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.terminal import columns, line, refuse
+from pyprof.cli.terminal_output import columns, line, refuse
 from pyprof.errors import OutputError
 from pyprof.exporters import registry
 from pyprof.records import dataclass
@@ -14,7 +14,7 @@ from pyprof.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyprof.cli.output import Names
+    from pyprof.cli.output_files import Names
     from pyprof.exporters.base import Exporter, ExportOptions, Journal, JournalBeginning
     from pyprof.model.profile import Profile
     from pyprof.model.summary import Summary
@@ -66,7 +66,7 @@ class WindowWriter:
             line(text, sys.stderr)
 
     def _names(self, start_ns: int, number: int) -> Names:
-        from pyprof.cli.output import Names
+        from pyprof.cli.output_files import Names
 
         return Names(self.subject.pid, self.subject.name, start_ns / 1e9, number)
 
@@ -91,7 +91,7 @@ class WindowWriter:
         Raises:
             OutputError: A file was not written; the user has been told.
         """
-        from pyprof.cli import output
+        from pyprof.cli import output_files
         from pyprof.model.idle_waits import without_idle
 
         shown = profile if self.how.idle else without_idle(profile)
@@ -103,7 +103,9 @@ class WindowWriter:
         for exporter, place in profiles if profile.summary.samples or self._may_be_empty(number) else ():
             try:
                 part = profile if exporter.name == registry.RECORDING else shown
-                places.append(output.write(names.expand(place), partial(exporter.write, part, options=how.export)))
+                places.append(
+                    output_files.write(names.expand(place), partial(exporter.write, part, options=how.export))
+                )
             except OutputError as error:
                 refuse(error)
                 failed = error
@@ -111,7 +113,7 @@ class WindowWriter:
                 failed = OutputError("nobody reads standard output any more")
         if how.summary:
             try:
-                output.write(names.expand(how.summary), lambda out: _write_summary(shown.summary, out))
+                output_files.write(names.expand(how.summary), lambda out: _write_summary(shown.summary, out))
             except OutputError as error:
                 refuse(error)
                 failed = error
@@ -131,7 +133,7 @@ class WindowWriter:
 
     def _report(self, profile: Profile, number: int, places: Sequence[str]) -> None:
         """Print the report of a window, and the places where it was written."""
-        from pyprof.cli.outcome import brief, report, wrapped
+        from pyprof.cli.terminal_summary import brief, report, wrapped
 
         width = min(max(columns(), 60), 120)
         page = self.how.exporter.name == "flamegraph"

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from pyprof.cli.live.gathering import Gathering, Snapshot
-from pyprof.cli.terminal import advice
+from pyprof.cli.live.snapshot_merge import Gathering, Snapshot
+from pyprof.cli.terminal_output import advice
 from pyprof.errors import PyprofError
 from pyprof.session.recording import Recording
 
