@@ -221,7 +221,7 @@ def find_unsampled_time(before: Mapping[int, Account], after: Mapping[int, Accou
 
 @dataclass(frozen=True, slots=True)
 class ProcessTimes:
-    """Processor time of one process.
+    """Processor time of one process by the kernel's accounts.
 
     Attributes:
         name: The process's name.
@@ -284,7 +284,7 @@ class Accounts:
         endings: Callable[[], EndedThreadTimes | None] = lambda: None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Create accounts without processes.
+        """Create accounts of processor time without any processes.
 
         Args:
             options: Options of the recording.
@@ -560,7 +560,7 @@ def _plus(one: tuple[int, int], other: tuple[int, int], times: int = 1) -> tuple
 
 
 def parse_times(stat: bytes) -> ProcessTimes:
-    """Parse a line of /proc/PID/stat.
+    """Parse the processor times of a line of /proc/PID/stat.
 
     Raises:
         ValueError: The line is not valid.

@@ -33,7 +33,7 @@ class _Opening(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CollectorSpec:
-    """The description of a collector.
+    """The description of a collector: its name, its opening function, its use.
 
     Attributes:
         name: Its name for --collector.
@@ -56,7 +56,7 @@ class CollectorSpec:
         return self._opening().can(target, options)
 
     def open(self, request: Request) -> Collector:
-        """Open the collector.
+        """Open this collector for a request.
 
         Raises:
             CollectorRefused: Another collector may do.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Options of all exporters.
+    """The options that all exporters share.
 
     Attributes:
         threads: Each stack begins with its thread as root frame, below its process if there are several.

@@ -44,7 +44,7 @@ def save_comparison(comparison: Comparison, path: str | PathLike[str], format: s
 
 
 def write_json(comparison: Comparison, out: BinaryIO) -> None:
-    """Write one JSON object.
+    """Write a comparison of two profiles as one JSON object.
 
     Amounts are numbers in the unit of the value, divided by `scale`. `doubt` says why nothing is marked as significant;
     `load`: see Comparison. `detectable` is null if no change can be detected.

@@ -61,7 +61,7 @@ def wait_of(frame: Frame) -> tuple[str, str] | None:
 
 
 class SharedTables:
-    """Builder of the shared tables.
+    """A builder of the tables that all threads of a Firefox profile share.
 
     Attributes:
         place: Row of the stack table by node of the profile's tree, -1 for nodes that no sample's stack contains.

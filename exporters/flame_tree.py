@@ -34,7 +34,7 @@ CALLED, INLINED = 1, 2
 
 @dataclass
 class FlameTree:
-    """Columns of the page's data.
+    """The flat columns of data from which the page draws a flame graph.
 
     Attributes:
         frames: One entry for each function: name, module group, module index, kind.

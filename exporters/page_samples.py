@@ -30,7 +30,7 @@ _WIDEST = 30
 
 @dataclass(frozen=True, slots=True)
 class PageSamples:
-    """The columns and their description.
+    """The packed columns of samples in the flame graph's page, and their description.
 
     Attributes:
         header: Description for the JSON. count: number of samples. tickNs, ticks: length and number of ticks. originNs:

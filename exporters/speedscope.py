@@ -36,7 +36,7 @@ _AT_ONCE = 4096
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write the profile.
+    """Write a profile as a speedscope file.
 
     Raises:
         OutputError: A weight is negative (in a difference of two profiles): speedscope refuses such a file.

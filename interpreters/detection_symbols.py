@@ -103,7 +103,7 @@ def read_symbols(
 
 
 class KnownSymbols:
-    """Cache of searches, by file."""
+    """A cache of searches for interpreters' symbols, by object file."""
 
     def __init__(self, read: ReadSymbols) -> None:
         self._read = read

@@ -1,8 +1,8 @@
 """Placement of interpreter frames in an unwound native stack, by stack address.
 
-Each run of interpreter frames carries a marker: an address on the C stack of the evaluator activation that runs it.
+Each run of interpreter frames carries a marker: an address on the C stack of the evaluator call that runs it.
 Exactly one unwound frame has sp <= marker < CFA. The run stands just inside that frame, whatever its function is called
-and whatever other frames are lost. CPython versions without markers have one evaluator activation for each frame; the
+and whatever other frames are lost. CPython versions without markers have one evaluator call for each frame; the
 address range of its FDE identifies it.
 
 The input is the frames of one walk (pc, sp, exact), its end, and the interpreter's chain. The output is a Merged. No
@@ -36,14 +36,14 @@ NOTHING = SampleState(0)
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The result of a merge.
+    """The result of the merge of interpreter frames into a native stack.
 
     Attributes:
         inserts: Interpreter frames as StackTable takes them. An index equal to the number of native frames is outside
             all
             native frames.
         unplaced: Number of runs that are placed by their order only.
-        without_run: Number of evaluator activations without interpreter frames.
+        without_run: Number of evaluator calls without interpreter frames.
         reasons: Bits of model.interpreter_state.PARTIAL, none if all was matched.
         lacking: Approximate number of missing outermost frames (model.interpreter_state.Chain.lacking).
         enough: See model.interpreter_state.Chain.enough.
@@ -176,7 +176,7 @@ def _by_markers(
         if at < 0 and count > outside and run.marker and run.marker >= sps[-1] > 0 and evaluators(pcs[-1], exacts[-1]):
             at = count - 1  # the native stack is truncated at the evaluator itself
         if run.waits and count and run.marker < max(sps) and not (at >= 0 and evaluators(pcs[at], exacts[at])):
-            continue  # the activation has ended
+            continue  # the evaluator call has ended
         if at < 0:
             unplaced += 1
             beyond = bool(run.marker) and count > 0 and run.marker >= max(sps)
@@ -260,7 +260,7 @@ def find_frame(marker: int, sps: Sequence[int], first: int) -> int:
 def _by_count(
     pcs: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    """Assign one evaluator activation to each interpreter frame, in order.
+    """Assign one evaluator call to each interpreter frame, in order.
 
     If the counts differ, the assignment starts at the end that is complete.
     """

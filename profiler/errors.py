@@ -83,7 +83,7 @@ class UnsupportedArchitecture(PyprofError):
 
 
 class OutputError(PyprofError, OSError):
-    """The output cannot be written."""
+    """An output file or stream cannot be written."""
 
     reason = "not_written"
 

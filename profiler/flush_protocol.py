@@ -15,7 +15,7 @@ NEVER_NS = 1 << 62
 
 
 class FlushProtocol:
-    """The flushes of one recording.
+    """The flush requests of one recording to its collector, and their acknowledgements.
 
     Attributes:
         wake: Called from any thread or a signal handler after a request. A collector that sleeps for long sets it.

@@ -72,7 +72,7 @@ def _stride() -> Stride:
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """Options of a collector.
+    """The options of a collector of samples.
 
     Attributes:
         rate_hz: Samples per second of each thread.
@@ -114,7 +114,7 @@ class CollectOptions:
 
 @dataclass(frozen=True, slots=True)
 class UnwindOptions:
-    """Options of the unwinder.
+    """The options of the stack unwinder.
 
     Attributes:
         sources: Names of the sources in the order in which they are tried for a pc.
@@ -208,7 +208,7 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOptions(StackOptions):
-    """Options of a recording.
+    """The options of a recording.
 
     The keyword arguments of `pyprof.record` and `pyprof.attach` are these fields and those of StackOptions.
 

@@ -158,7 +158,7 @@ class Lanes:
 
 
 class LaneSpaces(Protocol):
-    """The address spaces of samples that are stepped together. The parameter `lane` holds indexes into the batch."""
+    """The address spaces of samples that are stepped together. A lane is the index of a sample in the batch."""
 
     def rule_ids(self, lane: I64, pcs: U64, exact: Mask) -> I64:
         """Return the rule id of each sample's lookup pc. All arrays have the shape (n,)."""
@@ -293,7 +293,7 @@ def step_lanes(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words
 
 
 def _go_up(lanes: Lanes, uncovered: Mask, pc: U64, sp: U64, fp: U64, fp_known: Mask, exact: Mask) -> None:
-    """Store the callers' registers in the lanes. Uncovered samples keep their registers."""
+    """Store the callers' registers of all samples. Samples whose frame no table covers keep their registers."""
     if uncovered.any():
         pc, sp = np.where(uncovered, lanes.pc, pc), np.where(uncovered, lanes.sp, sp)
         fp, fp_known = fp.copy(), fp_known.copy()  # the fallback writes into these columns

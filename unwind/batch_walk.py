@@ -74,7 +74,7 @@ class _Found:
 
 
 class BatchWalk:
-    """The walk of one batch.
+    """The walk of the stacks of one batch of samples.
 
     Call walk_space() for each address space (or walk_scalar() for single samples), then walk_deferred(), then
     collect_walk().

@@ -61,7 +61,7 @@ class RuntimeRules(Protocol):
 
 
 class NoRuntimeRules:
-    """A RuntimeRules without any rules."""
+    """An empty RuntimeRules, for processes without registered code."""
 
     def refresh(self, space: AddressSpace) -> None:
         pass

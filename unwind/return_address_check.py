@@ -45,7 +45,7 @@ class SpaceCode:
         arch: Arch,
         is_reserved: Callable[[int], bool] = lambda avma: False,
     ) -> None:
-        """Take an address space.
+        """Create a check of return addresses in one address space.
 
         Args:
             space: The address space.

@@ -11,7 +11,7 @@ from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 @dataclass(frozen=True, slots=True)
 class RuleWords:
-    """An unwind rule as text.
+    """An unwind rule as named text fields.
 
     Attributes:
         cfa: "sp+16", "[fp-8]", "r10" or "expr".

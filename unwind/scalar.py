@@ -37,7 +37,7 @@ Frame = tuple[int, bool, int, int]
 
 @dataclass(slots=True)
 class Registers:
-    """The registers of one frame.
+    """The registers of one frame during a walk.
 
     Attributes:
         values: Values by the architecture's columns, None where unknown.

@@ -78,7 +78,7 @@ class LossReason(IntEnum):
 
 
 def format_losses_header() -> str:
-    """Return the contents of losses.h."""
+    """Return the text of the C header losses.h, which gives each reason for a lost sample its number."""
     rows = "".join(f"\t{reason.name}, /* {reason.comment} */\n" for reason in LossReason)
     licence = "/* SPDX-License-Identifier: MIT OR GPL-2.0-only */\n"
     what = "/* Why something of a sample is missing: one counter each. Made of collectors/bpf/abi.py. */\n"
@@ -86,7 +86,7 @@ def format_losses_header() -> str:
 
 
 class Flag(IntFlag):
-    """Bits of struct record.flags."""
+    """Flags of a record that the BPF program writes into the ring (struct record.flags)."""
 
     CHAIN = 1
     HOLDS_LOCK = 2

@@ -51,7 +51,7 @@ class BpfCollector(PerfCollector):
         before_exec: bool,
         why: str = "",
     ) -> None:
-        """Open the collector.
+        """Load the BPF program and begin to record the processes.
 
         Args:
             source: The samples.

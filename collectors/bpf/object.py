@@ -77,7 +77,7 @@ class BpfObject:
     """
 
     def __init__(self, data: bytes, name: str) -> None:
-        """Read an object file.
+        """Read the object file of a compiled BPF program.
 
         Raises:
             FormatError: The file is not a valid object.
@@ -131,7 +131,7 @@ class BpfObject:
         self.definitions[name] = MapDefinition(old.kind, old.key_size, old.value_size, entries, old.flags)
 
     def load(self, kinds: dict[str, int], log_level: int = 0) -> dict[str, str]:
-        """Load everything into the kernel.
+        """Load the maps, type information and programs of a BPF object into the kernel.
 
         Args:
             kinds: Program type by section.

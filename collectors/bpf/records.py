@@ -45,8 +45,8 @@ class Records:
         below_size: Its size in bytes.
         why: State of the task, for threads that leave their processor.
         call: Its system call.
-        waiting: Number of frames, at the end of each sample's rows, of interpreter activations that wait on the stack.
-        awaiting: Number of frames before those of tasks that await the running one.
+        waiting: Number of frames, at the end of each sample's rows, of interpreter evaluator calls that wait on the
+        stack. awaiting: Number of frames before those of tasks that await the running one.
     """
 
     time_ns: I64

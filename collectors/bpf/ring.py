@@ -21,7 +21,7 @@ FOREVER_NS = 2**63 - 1
 
 
 class RecordRing:
-    """A ring of records.
+    """The ring buffer that the BPF programs fill with records.
 
     A record begins with its time. Records of several processors are nearly in order of time.
 
@@ -45,7 +45,7 @@ class RecordRing:
         self._at = struct.unpack_from("=Q", self._consumer)[0]
 
     def take_records(self, until_ns: int = FOREVER_NS, most: int = 1 << 20) -> tuple[list[int], int]:
-        """Return the next records.
+        """Return the next records of the BPF ring buffer.
 
         Args:
             until_ns: Stop at the first record after this time.

@@ -67,7 +67,7 @@ class BpfSource:
         reader: Callable[[int], KernelReader] | None,
         least_ns: int = 0,
     ) -> None:
-        """Create a source.
+        """Create a source of samples by the BPF program.
 
         Args:
             sampler: The program.

@@ -98,7 +98,7 @@ class KernelTargets:
         kernel: True to include the kernel's frames.
         wakers: True to record wakers with their stacks.
         locks: True to record only waits for futexes.
-        seeks: True to find interpreter activations that wait on stacks outside any chain (greenlets).
+        seeks: True to find interpreter evaluator calls that wait on stacks outside any chain (greenlets).
         tasks: True to find the asyncio tasks that await the one that a thread runs.
     """
 
@@ -116,7 +116,7 @@ class KernelTargets:
 
 @dataclass(frozen=True, slots=True)
 class WaitingThread:
-    """Waits of one thread.
+    """The kernel's account of the waits of one thread.
 
     Attributes:
         pid: Its process.
@@ -148,7 +148,7 @@ class WaitingThread:
 
 
 class BpfSampler:
-    """The program in the kernel.
+    """The BPF program in the kernel, with its maps and the events that trigger it.
 
     Attributes:
         ring: The records.
@@ -215,7 +215,7 @@ class BpfSampler:
         return self._events.reopen_events(list_online_cpus) if self._events is not None else {}
 
     def add_process(self, pid: int, runtime: int = 0, offsets: FrameOffsets | None = None) -> None:
-        """Record a process.
+        """Make the BPF program record a process from now on.
 
         Args:
             pid: The process.
@@ -263,7 +263,7 @@ class BpfSampler:
         return bpf.lookup_element(self._object.maps["processes"], _U32.pack(pid), abi.PROCESS.size) is not None
 
     def set_limits(self, stack: int, least_ns: int, share: int) -> None:
-        """Set limits from now on.
+        """Set the limits of the BPF program for stacks and waits from now on.
 
         Args:
             stack: Number of stack bytes that are copied.
@@ -359,7 +359,7 @@ def _taken(fd: int, what: str) -> int:
 
 
 def pack_offsets(offsets: FrameOffsets) -> bytes:
-    """Return struct layout as bytes."""
+    """Return an interpreter's frame offsets as the BPF program's struct layout, in bytes."""
     o = offsets
     fields = (
         o.interpreters_head, o.interpreter_next, o.threads_head, o.thread_next, o.thread_id, o.native_id,

@@ -90,7 +90,7 @@ class ContinuedWait(NamedTuple):
 
 @dataclass(slots=True)
 class WaitTimes:
-    """Nanoseconds to account now.
+    """Nanoseconds of waits that are to be accounted now.
 
     Attributes:
         blocked_ns: Blocked time of each stack in Left.
@@ -231,7 +231,7 @@ class Waits:
         now_ns: int,
         least_ns: int,
     ) -> WaitTimes:
-        """Account everything until now_ns.
+        """Account all waits of the threads until now_ns.
 
         Args:
             left: Stacks until now_ns.

@@ -69,7 +69,7 @@ class RemoteTarget:
 
 
 def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> RemoteTarget:
-    """Connect to a stub.
+    """Connect to a GDB stub and learn its target.
 
     Args:
         options: Address and options of the connection.

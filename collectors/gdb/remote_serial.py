@@ -34,7 +34,7 @@ def parse_address(text: str) -> tuple[str, int] | str:
 
 
 class PacketLink:
-    """Packets over a stream socket.
+    """A connection to a GDB stub that transfers packets over a stream socket.
 
     Every wait is limited. All methods raise ConnectionLost if the stub is silent, and RemoteError for invalid data.
     """
@@ -52,7 +52,7 @@ class PacketLink:
 
     @classmethod
     def connect(cls, address: str, answer_s: float = DEFAULT_ANSWER_S) -> PacketLink:
-        """Connect to an address.
+        """Connect to the address of a GDB stub.
 
         Raises:
             ConnectionLost: No stub answers.
@@ -122,7 +122,7 @@ class PacketLink:
         self._write(INTERRUPT)
 
     def receive(self, within_s: float | None = None) -> bytes:
-        """Return the next packet.
+        """Return the next packet of the GDB stub.
 
         Raises:
             ConnectionLost: None arrives in time.

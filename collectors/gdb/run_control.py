@@ -120,7 +120,7 @@ def await_stop(stub: Stub, within_s: float) -> StopReply | None:
 
 
 def detach_from_target(stub: Stub, pid: int) -> None:
-    """Detach from a stopped target.
+    """Detach the GDB stub from its stopped target.
 
     Stubs without processes (probes) do not promise that D resumes the target, so it is continued instead.
     """
@@ -240,7 +240,7 @@ class AllStop:
 
 
 class Stepping:
-    """Control by single steps.
+    """Control of a target that runs only by single steps of the GDB stub.
 
     Args:
         stub: The stub.

@@ -62,7 +62,7 @@ class ThreadId:
 
     @classmethod
     def parse(cls, text: str) -> ThreadId:
-        """Parse a thread.
+        """Parse a thread id of the GDB remote protocol.
 
         Raises:
             RemoteError: The text is not valid.
@@ -91,7 +91,7 @@ class StopReply:
 
     @classmethod
     def parse(cls, packet: bytes) -> StopReply:
-        """Parse a stop reply.
+        """Parse a packet of the GDB remote protocol that reports a stop.
 
         Raises:
             RemoteError: The reply is not valid.
@@ -116,7 +116,7 @@ class StopReply:
 
 @dataclass
 class Stub:
-    """A stub after the handshake.
+    """The requests to a GDB stub, as methods. The handshake is done.
 
     Attributes:
         link: The connection.
@@ -233,7 +233,7 @@ class Stub:
         return self.link.request(f"T{thread.text}".encode()) == b"OK"
 
     def list_threads(self) -> list[ThreadId]:
-        """Return all threads by qfThreadInfo.
+        """Return all threads of the target, by the packet qfThreadInfo.
 
         Raises:
             RemoteError: The list does not end.

@@ -21,7 +21,7 @@ MAX_FETCHED = 128 << 20
 
 
 class RemoteFiles:
-    """The files of a target.
+    """The object files of a GDB stub's target.
 
     Args:
         stub: The stub.

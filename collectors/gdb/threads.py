@@ -59,7 +59,7 @@ class StackReach:
 
 @dataclass(slots=True)
 class RemoteThread:
-    """State of a thread.
+    """The state of a thread of a GDB stub's target.
 
     Attributes:
         id: The thread.

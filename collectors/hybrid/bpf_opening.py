@@ -155,7 +155,7 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
 
 
 def _seeks(request: Request, pids: tuple[int, ...]) -> bool:
-    """Return True if interpreter activations wait on stacks of a process.
+    """Return True if interpreter evaluator calls wait on stacks of a process.
 
     If waits are recorded, searching for them makes the program in the kernel so long that loading it takes 0.2 s more.
     So it is done only if necessary.

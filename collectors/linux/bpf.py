@@ -93,7 +93,7 @@ def load_btf(data: bytes) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Arguments of PROG_LOAD.
+    """The arguments of bpf(BPF_PROG_LOAD).
 
     Attributes:
         kind: Type of the program.

@@ -39,7 +39,7 @@ POLLING_NOTE = said("children_polled")
 
 
 class ChildFinder(Protocol):
-    """A finder of children.
+    """A finder of the child processes of recorded processes.
 
     Attributes:
         note: A sentence for the summary, or "".

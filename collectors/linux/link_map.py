@@ -20,7 +20,7 @@ MAX_NAME = 4096
 
 @dataclass(frozen=True, slots=True)
 class LinkedObject:
-    """A loaded object.
+    """An object that the dynamic loader has loaded.
 
     Attributes:
         bias: Difference avma - svma.

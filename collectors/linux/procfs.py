@@ -98,7 +98,7 @@ def parse_maps(text: bytes) -> tuple[Mapping, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Fields of /proc/PID/stat.
+    """The fields of /proc/PID/stat that pyprof uses.
 
     Attributes:
         comm: The process's name.
@@ -284,7 +284,7 @@ def parse_status(text: bytes) -> dict[str, str]:
 
 
 def read_sched(tid: int) -> bytes:
-    """Return the contents of /proc/TID/sched.
+    """Return the contents of /proc/TID/sched, the scheduler's statistics of a thread.
 
     Raises:
         OSError: It cannot be read.
@@ -294,7 +294,7 @@ def read_sched(tid: int) -> bytes:
 
 
 def read_thread_status(tid: int) -> dict[str, str]:
-    """Return /proc/TID/status of a thread.
+    """Return the contents of /proc/TID/status of a thread.
 
     Raises:
         ProcessLookupError: The thread has ended.

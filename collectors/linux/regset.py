@@ -64,7 +64,7 @@ class Regset:
 
     @property
     def args(self) -> tuple[int, ...]:
-        """Arguments of the system call."""
+        """Return the arguments of the system call that a stopped thread is in, from its registers."""
         return tuple(self.words[slot] for slot in self.arch.kernel.syscall_args)
 
     @property

@@ -43,7 +43,7 @@ class WallClockCollector:
     def __init__(
         self, source: SwitchSource, out_of_band: Callable[[float], SampleSource], options: CollectOptions
     ) -> None:
-        """Open the out-of-band collector."""
+        """Open a wall-clock collector and its collector of out-of-band samples."""
         self._source = source
         self._options = options
         self._handover = options.handover

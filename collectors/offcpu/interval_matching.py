@@ -15,7 +15,7 @@ _CARRIED, _SAMPLE, _SWITCH, _OUT_OF_BAND = range(4)
 
 @dataclass(slots=True)
 class OpenInterval:
-    """An interval that continues.
+    """An off-CPU interval that has not ended yet.
 
     Attributes:
         since_ns: End of its attributed part.

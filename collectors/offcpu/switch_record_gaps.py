@@ -16,7 +16,7 @@ _MIN_KNOWN = 0.05
 
 
 class Gaps:
-    """Time without records.
+    """The spans of time without switch records.
 
     Attributes:
         until_ns: End of the attributed time.
@@ -109,7 +109,7 @@ class PausedThreads:
         self._started: dict[int, int] = {}
 
     def watch_threads(self, tids: Iterable[int], running: bool) -> None:
-        """Start to watch threads.
+        """Start to watch the running time of threads whose switch events are paused.
 
         Args:
             tids: The threads.
@@ -122,7 +122,7 @@ class PausedThreads:
                 self._started[tid] = start
 
     def keep_only(self, tids: set[int]) -> None:
-        """Forget all other threads."""
+        """Forget all paused threads except these."""
         for kept in (self._run_ns, self._started):
             for tid in kept.keys() - tids:
                 del kept[tid]

@@ -43,7 +43,7 @@ class MappingLayout:
         self._made = list(mappings)
 
     def replace_mappings(self, mappings: Mappings) -> None:
-        """Replace all mappings."""
+        """Replace all mappings of an address space."""
         self._all, self._made = mappings, list(mappings)
 
     def __len__(self) -> int:
@@ -127,7 +127,7 @@ class MappingHistory:
         return self._changes.has_room(len(self.layout))
 
     def add_mapping(self, time_ns: int, mapping: Mapping) -> None:
-        """Note a new executable mapping."""
+        """Note the time of a new executable mapping."""
         self._places.add_mapping(mapping, self.image)
         self._changes.add_change(time_ns, mapping)
 

@@ -80,7 +80,7 @@ def ring_owner(watermark: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A sampling event.
+    """A perf event that takes samples.
 
     Attributes:
         name: Its name for the user.

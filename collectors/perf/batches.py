@@ -82,7 +82,7 @@ class BatchMaker:
         source_id: int,
         ours: set[int],
     ) -> None:
-        """Create a converter.
+        """Create a converter of ring records to sample batches.
 
         Args:
             source_id: Identifier of its batches.

@@ -40,7 +40,7 @@ _LIKELY_AFTER, _LIKELY_ROOM = 8, 4
 
 
 class StackSize:
-    """The copy size of stacks.
+    """The number of stack bytes that the kernel copies for each sample.
 
     Attributes:
         bytes: The current size.

@@ -24,7 +24,7 @@ Silent = dict[int, int]
 
 
 class ProcessorEvents:
-    """Events on processors.
+    """Perf events on processors, one for each.
 
     The events must be opened with PERF_FORMAT_TOTAL_TIME_RUNNING.
 

@@ -86,7 +86,7 @@ class Ticks:
 
 
 class EventManager:
-    """The events of a recording.
+    """The perf events of a recording.
 
     Attributes:
         scope: Current scope of the events.
@@ -144,7 +144,7 @@ class EventManager:
         return pids
 
     def add(self, pid: int) -> None:
-        """Open events on another process.
+        """Open perf events on another process.
 
         Raises:
             PerfNotAllowed: The kernel permits no event.
@@ -155,7 +155,7 @@ class EventManager:
 
     @property
     def counting(self) -> bool:
-        """True if there are events."""
+        """True if any perf event is open."""
         return self._events is not None
 
     def revive(self) -> Silent:

@@ -16,7 +16,7 @@ from pyprof.options import CollectOptions
 
 
 class ProcessSet:
-    """The processes of a recording.
+    """The set of processes of a perf_events recording.
 
     Attributes:
         tracked: State of the processes according to the kernel's records.
@@ -28,7 +28,7 @@ class ProcessSet:
     def __init__(
         self, pid: int, selection: Selection | None, options: CollectOptions, tracked: TrackedProcesses
     ) -> None:
-        """Create the set of processes.
+        """Create the set of processes that perf_events record.
 
         Args:
             pid: The selected process.
@@ -49,7 +49,7 @@ class ProcessSet:
 
     @property
     def selected_pids(self) -> dict[int, None]:
-        """The selected processes in order."""
+        """Return the pids of the selected processes, in order."""
         return dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
 
     @property
@@ -67,7 +67,7 @@ class ProcessSet:
         self._news = ProcessEvents(rings, self._is_sampled, children, self.tracked.files.read_ahead)
 
     def track_processes(self, pids: list[int]) -> None:
-        """Start to track processes.
+        """Start to track the mappings, threads and names of processes.
 
         Raises:
             ProcessLookupError: The selected process has ended.

@@ -27,7 +27,7 @@ _YOUNG_NS = 10_000_000_000
 
 
 class TrackedProcesses:
-    """The processes of a recording.
+    """The recorded processes, with their address spaces and names of threads.
 
     Attributes:
         histories: Mappings over time, by pid.
@@ -41,7 +41,7 @@ class TrackedProcesses:
     filters = False
 
     def __init__(self, ids: Identities, follows: bool = True) -> None:
-        """Create the set without processes.
+        """Create an empty set of tracked processes.
 
         Args:
             ids: Identifiers shared by all collectors of the recording.
@@ -58,7 +58,7 @@ class TrackedProcesses:
         self._came_ns = 0
 
     def add_process(self, pid: int) -> None:
-        """Add a running process.
+        """Start to track a process that already runs.
 
         Raises:
             ProcessLookupError: The process has ended.

@@ -30,7 +30,7 @@ _MUCH = 4
 
 
 class Ring:
-    """One ring.
+    """The perf ring buffer of one processor.
 
     Attributes:
         first: Index of its first data word in Rings.words.
@@ -74,7 +74,7 @@ class Ring:
 
 
 class Rings:
-    """The rings of several processors.
+    """The perf ring buffers of several processors.
 
     Attributes:
         words: Memory of all rings as 64-bit words; see Ring.first.
@@ -83,7 +83,7 @@ class Rings:
     """
 
     def __init__(self, cpus: Sequence[int], size: int, wakes: bool = False, more: Sequence[int] = ()) -> None:
-        """Map the rings.
+        """Map the perf ring buffers of processors into memory.
 
         Args:
             cpus: Processors that get a ring now.

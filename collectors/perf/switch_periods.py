@@ -20,7 +20,7 @@ _MIN_S, _FIRST_MEASUREMENT_S = 1.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """Periods of threads.
+    """The number of context switches of each thread between two of its samples.
 
     Attributes:
         default: Period of threads that are not in `own`, and of threads that inherit their events.

@@ -51,7 +51,7 @@ _NO_THREAD = 2**31
 
 @dataclass(frozen=True, slots=True)
 class SwitchReading:
-    """The contents of the rings.
+    """The records that were read from the rings of context switches.
 
     Attributes:
         samples: Samples of threads that left their processor.
@@ -72,7 +72,7 @@ class SwitchReading:
 
 @dataclass
 class Switches:
-    """Events that record context switches.
+    """The perf events that record context switches of threads.
 
     Attributes:
         source_id: Identifier of batches of its samples.

@@ -63,7 +63,7 @@ class Waiter:
         self.add_rings(others)
 
     def add_rings(self, others: Iterable[int]) -> None:
-        """Register further rings."""
+        """Also wait for records in these ring buffers."""
         for fd in set(others) - self._rings:
             self._rings.add(fd)
             self._poll.register(fd, select.EPOLLIN | select.EPOLLET)
@@ -145,7 +145,7 @@ class Cadence:
     """
 
     def __init__(self, options: CollectOptions, trial: bool, hold_s: float = 0.0) -> None:
-        """Choose the limits.
+        """Choose the limits for the time that samples may wait in the rings.
 
         Args:
             options: Options of the recording.

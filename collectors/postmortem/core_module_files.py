@@ -112,7 +112,7 @@ class CoreFiles:
         self._believed.append((elf, bias))
 
     def read(self, avma: int, size: int) -> bytes:
-        """Read the core's memory.
+        """Read the memory of a core file's process, from the core or else from its files.
 
         What it lacks of read-only mappings comes from files that are proved to be the mapped ones.
         """

@@ -24,7 +24,7 @@ MAX_TID = 1 << 31
 
 
 class MinidumpCollector(SavedCollector):
-    """A collector of one dump.
+    """A collector of one sample of each thread in a crash dump.
 
     Args:
         path: The dump.

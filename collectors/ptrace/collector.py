@@ -67,7 +67,7 @@ class PtraceCollector:
         selection: Processes | None = None,
         wanted: Callable[[int, int], bool] | None = None,
     ) -> None:
-        """Prepare to sample a process.
+        """Prepare to sample a process by short stops.
 
         Args:
             pid: The process.

@@ -41,7 +41,7 @@ class StackShape:
     away: int = _AWAY
 
     def is_home(self, sp: int, region_at: RegionAt) -> bool:
-        """Return True if sp is in the home stack. The first stack that is seen becomes the home stack."""
+        """Return True if sp is in the stack on which the thread usually runs, its home stack."""
         home = self.home
         if home is not None and home.start <= sp < (self.top or home.end):
             return True
@@ -85,7 +85,7 @@ class StackShape:
         return base, end - base
 
     def home_span(self, lowest: int) -> tuple[int, int]:
-        """Return (avma, size) of the home stack from its lowest needed address on."""
+        """Return (avma, size) of the stack on which the thread usually runs, from its lowest needed address on."""
         assert self.home is not None
         base = max(lowest - RED_ZONE, 0) & ~7
         end = self.home.end
@@ -94,7 +94,7 @@ class StackShape:
         return base, min(end - base, self.most)
 
     def learn(self, base: int, top: int, missing: int, region: StackMapping | None) -> bool:
-        """Learn what one walk needed.
+        """Learn which part of the stack one walk needed.
 
         Args:
             base: Address of the copy.

@@ -51,7 +51,7 @@ class Grid(NamedTuple):
 
 
 class RoundsResult(NamedTuple):
-    """The result of rounds.
+    """The result of rounds of samples by machine code.
 
     Attributes:
         done: Number of rounds that are over.

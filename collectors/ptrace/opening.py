@@ -34,7 +34,7 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 
 def open(request: Request) -> PtraceCollector:
-    """Open the collector.
+    """Open the collector that samples by short stops.
 
     Raises:
         NotTraceable: Another process traces all of the processes.

@@ -34,7 +34,7 @@ _FEW = 16
 
 
 class TracedProcess:
-    """A process that is sampled.
+    """A process that is sampled by short stops.
 
     Every method that reads the process raises ProcessLookupError if it has ended, and PermissionError if it may not be
     read.

@@ -49,7 +49,7 @@ class Scheduler:
         self.start()
 
     def start(self) -> None:
-        """Start the schedule now."""
+        """Start the schedule of sampling times now."""
         self._began_ns = self._flushed_ns = self._alive_ns = time.monotonic_ns()
         self._start_clock()
 

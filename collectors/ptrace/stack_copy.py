@@ -51,7 +51,7 @@ class StackCopy:
         self._spotted = memoryview(b"")
 
     def clear(self) -> None:
-        """Forget the latest copy."""
+        """Forget the latest copy of a stack."""
         self._size = self._piece_size = self._length = 0
 
     def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:

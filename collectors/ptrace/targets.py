@@ -78,7 +78,7 @@ class Targets:
         return next_id()
 
     def add_process(self, pid: int) -> None:
-        """Add a process.
+        """Start to sample a process by short stops.
 
         Raises:
             ProcessLookupError: The process has ended.
@@ -160,7 +160,7 @@ class Targets:
         return self._root_of.get(pid, pid)
 
     def count_rounds(self, rounds: int = 1) -> None:
-        """Count rounds of samples."""
+        """Count rounds, each of which visits all threads of a process for one sampling time."""
         for young in self._young.values():
             young.rounds += rounds
 

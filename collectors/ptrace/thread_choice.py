@@ -75,7 +75,7 @@ Describe = Callable[[int], ThreadInfo | None]
 
 
 class ThreadChoice:
-    """The selection of threads.
+    """The choice of a process's threads that are recorded, and of those that one round of samples checks.
 
     Args:
         pattern: Pattern to find in names of threads. They are read once a second, because most threads get their name

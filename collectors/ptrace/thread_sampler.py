@@ -29,7 +29,7 @@ The sample then counts for all of these rounds. Nothing shows whether a running 
 
 
 class ThreadSampler:
-    """A sampler of single threads.
+    """A sampler of single threads, which stops a thread only if it must.
 
     Attributes:
         turns: Information about which threads have a processor.
@@ -46,7 +46,7 @@ class ThreadSampler:
         options: CollectOptions,
         all_threads: bool = True,
     ) -> None:
-        """Create a sampler.
+        """Create a sampler of single threads.
 
         Args:
             all_threads: True if no other collector samples threads of the same processes.

@@ -96,7 +96,7 @@ FELL_ASLEEP = "thread blocked before the stop"
 
 
 class Stopper:
-    """The stops of threads.
+    """Stops of single threads by ptrace, and what each stop reads.
 
     Attributes:
         stopped_threads: Threads that are seized now, by tid.

@@ -182,7 +182,7 @@ A running thread stops in some 10 us. A thread that waits for a processor stops 
 
 @dataclass(eq=False, slots=True)
 class StoppedThread:
-    """A thread that is seized.
+    """A thread that is seized by ptrace.
 
     Attributes:
         thread: The thread.
@@ -207,7 +207,7 @@ def find_no_thread() -> None:
 
 
 class Outcome(IntEnum):
-    """The outcome of a stop."""
+    """The outcome of an attempt to sample a thread by a stop."""
 
     TAKEN = 0
     PENDING = 1  # it has not stopped yet (uninterruptible sleep, or it waits for a processor)

@@ -57,7 +57,7 @@ class ReplayCollector:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Values that the writer added."""
+        """JSON values that the writer of the log added."""
         extra: dict[str, Any] = self._log["extra"]
         return extra
 

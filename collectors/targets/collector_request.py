@@ -28,7 +28,7 @@ class CollectorTarget:
 
 
 class InterpreterReaders(Protocol):
-    """Readers of interpreters in processes.
+    """The readers of interpreters in the recorded processes, which a collector calls.
 
     Attributes:
         follow_tasks: See interpreters.base.InterpreterContext.
@@ -51,7 +51,7 @@ class InterpreterReaders(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for a collector.
+    """A request to open a collector: the processes, the options, and what collectors share.
 
     Attributes:
         selection: The processes.
@@ -80,7 +80,7 @@ class Request:
 
     @property
     def pid(self) -> int:
-        """The first process."""
+        """The pid of the first requested process."""
         return self.selection.pids[0]
 
     @property

@@ -21,7 +21,7 @@ class MappedSize:
     """
 
     def __init__(self, directory: ProcDir) -> None:
-        """Open the file.
+        """Open the file that states the mapped size of a process.
 
         Raises:
             OSError: It cannot be opened.

@@ -32,7 +32,7 @@ class StackMapping:
 
 
 class MapsText:
-    """A reading of /proc/PID/maps.
+    """One reading of /proc/PID/maps.
 
     Attributes:
         text: The text.

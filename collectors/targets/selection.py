@@ -44,7 +44,7 @@ class Processes(Protocol):
 
 @dataclass(eq=False)
 class Selection:
-    """The selected processes.
+    """The selected processes: those with given pids, or all that match, also later ones.
 
     Attributes:
         pids: Those that were named, or that matched at the start; never empty.

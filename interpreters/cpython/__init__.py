@@ -17,7 +17,7 @@ frame_reader         The frames of one CPython's threads: copied in a stop, deco
 greenlet_cframes     Search for suspended greenlets on a C stack, CPython 3.11
 greenlet_entries     Search for suspended greenlets on a C stack, CPython 3.12 and later
 greenlet_rows        Search for suspended greenlets in rows that the BPF program has copied, CPython 3.11
-greenlets            Evaluator activations on a thread's C stack that are missing from its frame chain
+greenlets            Evaluator calls on a thread's C stack that are missing from its frame chain
 interpreter          CPython as an interpreters.base.Interpreter
 layout               Offsets of the CPython structures that the profiler reads, by version and build
 layout_tables        Layouts of CPython 3.8 to 3.12 (x86-64, GIL builds), and of objects in all versions

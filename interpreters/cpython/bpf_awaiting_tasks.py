@@ -1,7 +1,7 @@
 """asyncio tasks that await the running task, as the BPF program copies them: the offsets it needs, and the place of the
 tasks' coroutines in a chain.
 
-The rows of these coroutines lie between the thread's own frames and the activations that wait on its stack
+The rows of these coroutines lie between the thread's own frames and the evaluator calls that wait on its stack
 (collectors/bpf/awaiters.h, model.interpreter_state.FrameRows). For samples by stops, asyncio_tasks.py does the same.
 """
 
@@ -38,7 +38,7 @@ class ThreadRows(NamedTuple):
 
         Args:
             awaiting: Number of rows of awaiting tasks; they stand before the waiting ones.
-            waiting: Number of last rows, of activations that wait on the stack.
+            waiting: Number of last rows, of evaluator calls that wait on the stack.
 
         Returns:
             (rows of the thread's own stack, rows of awaiting tasks).

@@ -89,7 +89,7 @@ def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | No
 
 
 def _sought(layout: Layout) -> int:
-    """Return how the BPF program searches for suspended activations (FrameOffsets.seeks)."""
+    """Return how the BPF program searches for suspended evaluator calls (FrameOffsets.seeks)."""
     if layout.chain is ChainKind.SHIMS:
         return int(layout.frame.object_link != NONE)
     return 2 if layout.chain is ChainKind.ENTRIES else 0
@@ -173,7 +173,8 @@ class FrameRowReader:
         )
 
     def _at(self, rows: FrameRows, chain: Chain, lane: int) -> Chain | None:
-        """Return the chain at a lane's instruction, or None if its innermost frame now belongs to another function."""
+        """Return a chain with the instruction of a sample, or None if its innermost frame is of another function
+        now."""
         at = int(rows.start[lane])
         _, code, instr, head = rows.frames[at].tolist()
         place = self._place(code, instr, int(rows.tlbc[at]), head)

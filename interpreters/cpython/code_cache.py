@@ -20,7 +20,7 @@ _MAX_TOGETHER = 1024
 
 
 class CodeCache:
-    """The settled code objects of one process.
+    """The code objects of one process whose names are known, so that a stop need not read them.
 
     Attributes:
         heads: Heads by address, as a stop has read them.
@@ -28,7 +28,7 @@ class CodeCache:
     """
 
     def __init__(self, head_at: int, head_size: int, identity: slice, memory: Memory) -> None:
-        """Create an empty set.
+        """Create an empty cache of code objects.
 
         Args:
             head_at: Offset of the head in a code object, in bytes.
@@ -50,7 +50,7 @@ class CodeCache:
 
     @property
     def addresses(self) -> array[int]:
-        """Addresses of settled code objects, ascending."""
+        """Addresses of the code objects that a stop need not read, ascending."""
         now = self.version, len(self.heads)
         if now != self._sorted_of:
             self._sorted_of, self._sorted = now, array("Q", sorted(self.heads))

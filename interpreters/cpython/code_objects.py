@@ -79,7 +79,7 @@ class CodeReader:
     """
 
     def __init__(self, memory: Memory, layout: Layout, book: CodeBook, code_type: int = 0) -> None:
-        """Create a reader.
+        """Create a reader of one runtime's code objects.
 
         Args:
             code_type: avma of the type object of all code objects, 0 if it is not known.

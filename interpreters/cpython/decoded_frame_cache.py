@@ -22,7 +22,7 @@ _INSTR_AT = 16
 RowsKey = tuple[bytes, bytes, bytes, bytes, int, bool, bool, int, int, bool]
 """Everything that rows say about one thread: frames, flags, bytecode copies, markers on the C stack, SampleState;
 whether the chain is broken, whether the rows belong to several interpreters; the number of frames that wait and of
-frames of awaiting tasks; whether other activations may wait.
+frames of awaiting tasks; whether other evaluator calls may wait.
 """
 
 
@@ -83,7 +83,7 @@ class ChainCache:
         decoded: Callable[[list[int]], list[Chain]],
         at: Callable[[Chain, int], Chain | None],
     ) -> list[Chain]:
-        """Return the chains of lanes (threads in a batch) with these keys.
+        """Return the frame chains of the threads in a batch, by the keys of their rows.
 
         Args:
             keys: Key of each lane.

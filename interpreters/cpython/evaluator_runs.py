@@ -1,8 +1,8 @@
-"""Grouping of copied frames into runs: the frames of one evaluator activation, with its marker on the C stack.
+"""Grouping of copied frames into runs: the frames of one evaluator call, with its marker on the C stack.
 
 In 3.12 and later a run ends at an entry frame on the evaluator's own C stack, which is its marker. In 3.11 a run ends
-at a frame with is_entry; its marker is the CFrame that names its innermost frame. In 3.10 each frame is an activation
-with a separate CFrame. In 3.8 and 3.9 each frame is an activation without a marker.
+at a frame with is_entry; its marker is the CFrame that names its innermost frame. In 3.10 each frame is an evaluator
+call with a separate CFrame. In 3.8 and 3.9 each frame is an evaluator call without a marker.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Copier:
     def __init__(
         self, layout: Layout, code_at: int, code_size: int, most_stack: int, settled: CodeCache | None = None
     ) -> None:
-        """Create a copier.
+        """Create a copier of the frames of stopped Python threads.
 
         Args:
             layout: Layout of the runtime.
@@ -273,7 +273,7 @@ class Copier:
         self._heads(copied, [at for at in used if at not in copied.codes and at not in self._settled], gather)
 
     def _links(self, copied: Copied) -> bool:
-        """Return True if the innermost activation's run ends where the next CFrame's run begins."""
+        """Return True if the innermost evaluator call's run ends where the next CFrame's run begins."""
         expected = copied.stands[1][1] if len(copied.stands) > 1 else 0
         flag, shift, entry = self._frames.flag, self._frames.flag_shift, self._entry
         for words, at, _ in copied.frames:

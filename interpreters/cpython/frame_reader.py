@@ -65,7 +65,7 @@ class FrameReader:
                 )
 
     def drop_copy(self) -> None:
-        """Drop the last copy."""
+        """Forget the frames that the last stop copied."""
         self._copied = []
 
     def copy_frames(self, known: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
@@ -133,7 +133,8 @@ class FrameReader:
         return self._remembered(key, self._decoded(state, greenlets))
 
     def _confirm(self, copied: Copied) -> bool:
-        """Fill in the heads of settled code objects; return True if all code objects are settled and unchanged."""
+        """Fill in the heads of code objects that the stop did not read. Return True if the heads of all are known and
+        unchanged."""
         settled = self._settled
         late = tuple([at for at in copied.used if at not in copied.codes and at in settled.heads])
         sure = settled.confirm_heads(late, copied.gather) if late else ()
@@ -179,7 +180,7 @@ class FrameReader:
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
 
     def _settle(self, copied: Copied) -> None:
-        """Mark the code objects whose names have been read as settled."""
+        """Note which code objects have names now, so that later stops need not read their heads."""
         known, heads = self._settled.heads, {}
         for address, words in copied.codes.items():
             if address not in known and self.codes.has_name(address, head := bytes(words)):

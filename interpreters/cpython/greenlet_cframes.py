@@ -1,7 +1,7 @@
 """Search for suspended greenlets on a C stack in CPython 3.11, by their CFrames.
 
 The CFrames of a greenlet lead to the thread's outermost CFrame, the root. A CFrame names the innermost frame of its
-activation.
+evaluator call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AROUND = 24
 
 
 class CFrameSearch:
-    """A GreenletSearch for CPython 3.11."""
+    """A search for suspended greenlets (GreenletSearch) in CPython 3.11."""
 
     def __init__(self, layout: Layout) -> None:
         thread = layout.thread
@@ -46,7 +46,7 @@ class CFrameSearch:
         return not _places(_region(thread.stack, first), thread.address + self._root)
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """Return the activations on the stack outside the thread's chain; the search needs no slots."""
+        """Return the evaluator calls on the stack outside the thread's chain; the search needs no slots."""
         search = Search(self._frames, thread, reader)
         own = max((cframe for cframe, frame in thread.stands if frame), default=0)
         first = (own - thread.base + self._outer >> 3) + 1 if own else 0
@@ -63,7 +63,7 @@ class CFrameSearch:
         return search.found
 
     def _activations(self, search: Search, own: int, first: int) -> dict[int, tuple[int, list[Placed]]]:
-        """Map each CFrame to the frame that it names and the frames of its activation.
+        """Map each CFrame to the frame that it names and the frames of its evaluator call.
 
         Args:
             own: The running evaluator's CFrame.
@@ -86,8 +86,8 @@ class CFrameSearch:
                 continue
             if outer and leads_to != known[outer][0]:
                 if leads_to or any(avma == current for _, _, avma in known[outer][1]):
-                    continue  # the activation has ended: its CFrame names the frame that it returned to
-                copies.add(outer)  # a greenlet began with this copy; it stands for no activation
+                    continue  # the evaluator call has ended: its CFrame names the frame that it returned to
+                copies.add(outer)  # a greenlet began with this copy; it stands for no evaluator call
             twin = twins.get((current, outer)) if frames else None
             if twin is not None:  # one of the two has ended at another stack depth, and the frame is used again
                 if not is_more_alike(stack, own - base >> 3, index, twin - base >> 3):
@@ -99,7 +99,7 @@ class CFrameSearch:
         return {cframe: known[cframe] for cframe in known.keys() - copies}
 
     def _entered(self, search: Search, top: int) -> tuple[list[Placed], int]:
-        """Return the frames from `top` to the outermost one of its activation, and the frame that this one leads to."""
+        """Return the frames from `top` to the outermost one of its evaluator call, and the next frame."""
         frames: list[Placed] = []
         frame = top if top and search.calls(top) else 0
         while frame and len(frames) < MAX_RUN and search.spend_steps():
@@ -117,7 +117,7 @@ def is_more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
     """Return True if the words around CFrame `one` resemble those around the evaluator's own CFrame more than `other`
     does.
 
-    All activations lay out their C frame alike, and many of its words are equal. Arguments are indexes into the stack.
+    All calls of the evaluator lay out their C frame alike; many words are equal. Arguments are indexes into the stack.
     """
 
     def alike(at: int) -> int:

@@ -1,6 +1,6 @@
 """Search for suspended greenlets on a C stack in CPython 3.12 and later, by their entry frames.
 
-All entry frames name the same instruction. Each one names the innermost frame of the next activation outside it. In
+All entry frames name the same instruction. Each one names the innermost frame of the next evaluator call outside it. In
 3.12 a CFrame names the innermost frame of all. In later versions a register does, which some function saved on the
 stack between the two: the search accepts those words whose frames lead to that very entry frame.
 """
@@ -61,7 +61,7 @@ class EntrySearch:
         return thread.stack[first : first + MAX_REGION].tobytes().find(self._mark[0].to_bytes(8, "little")) < 0
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """Return the activations on the stack outside the thread's chain, and remember their slots for the next
+        """Return the evaluator calls on the stack outside the thread's chain, and remember their slots for the next
         sample.
         """
         first = top = 0
@@ -80,7 +80,7 @@ class EntrySearch:
         return search.found
 
     def _entries(self, search: Search, first: int, top: int, known: Slots, slots: Slots) -> None:
-        """Find all activations outside the chain and add them to search.found.
+        """Find all evaluator calls outside the chain and add them to search.found.
 
         Args:
             first: Index of the first stack word to search.
@@ -100,7 +100,7 @@ class EntrySearch:
             elif frames is None:
                 frames = self._guess(search, range(low, index), known.get(entry, (0, 0)), slots)
             if frames is None:
-                continue  # the activation may have ended, and nothing has overwritten it yet
+                continue  # the evaluator call may have ended, and nothing has overwritten it yet
             found.frames += [*frames, (stack, index, entry)]
             found.markers.add(entry)
             top = stack[index + self._frames.previous]
@@ -139,7 +139,7 @@ class EntrySearch:
             at = data.find(pattern, (at & -8) + 8)
 
     def _run(self, search: Search, top: int, entry: int) -> list[Placed] | None:
-        """Return the frames of an activation from `top` outwards, or None if they do not lead to its entry frame."""
+        """Return the frames of an evaluator call from `top` outwards, None if they do not lead to its entry frame."""
         frames: list[Placed] = []
         objects: list[int] = []
         frame = top
@@ -156,15 +156,15 @@ class EntrySearch:
                 search.found.objects += objects
                 return frames
             if outer in search.bounds:
-                return None  # this is the outermost frame of another activation
+                return None  # this is the outermost frame of another evaluator call
             frame = outer
         return None
 
     def _guess(self, search: Search, near: range, last: tuple[int, int], slots: Slots) -> list[Placed] | None:
-        """Return the frames of an activation whose innermost frame is named by some word on the stack.
+        """Return the frames of an evaluator call whose innermost frame is named by some word on the stack.
 
         Args:
-            near: Indexes of the words between this activation and the one inside it; the entry frame is at its end.
+            near: Indexes of the words between this evaluator call and the one inside it; the entry frame is at its end.
             last: The slot of the last sample.
         """
         stack, base = search.thread.stack, search.thread.base
@@ -196,8 +196,9 @@ class EntrySearch:
         return best
 
     def _called(self, search: Search, frame: int, entry: int) -> list[Placed] | None:
-        """Return the activation from the frame that `frame` calls: the next frame in memory that names `frame` as its
-        caller.
+        """Return the evaluator call whose outermost frame is the one that `frame` calls.
+
+        That is the next frame in memory that names `frame` as its caller.
 
         Its address may be on no stack word, if it is in a register that no function had to save.
         """
@@ -224,7 +225,7 @@ class EntrySearch:
         return places
 
     def _living(self, search: Search, top: int, entry: int) -> list[Placed] | None:
-        """Return the activation from `top` outwards if the frame object of `top` exists and points back to it.
+        """Return the evaluator call from `top` outwards if the frame object of `top` exists and points back to it.
 
         A frame that was left has no object, or one that no longer points to it.
         """

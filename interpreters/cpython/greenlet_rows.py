@@ -23,14 +23,14 @@ _NO_HEIGHT = 0xFFFF_FFFF
 
 
 class WaitingRows:
-    """Filter of the rows of waiting activations of one process."""
+    """Filter of the rows of waiting evaluator calls of one process."""
 
     def __init__(self, layout: Layout) -> None:
         self._words = FrameWords(layout)
         self._search = CFrameSearch(layout)
 
     def filter_rows(self, rows: FrameRows) -> FrameRows:
-        """Return the rows of a batch in which only activations that really wait remain, innermost first, with their
+        """Return the rows of a batch in which only evaluator calls that really wait remain, innermost first, with their
         CFrames.
         """
         if not rows.waiting.any():

@@ -1,4 +1,4 @@
-"""Evaluator activations on a thread's C stack that are missing from its frame chain: those of suspended greenlets.
+"""Evaluator calls on a thread's C stack that are missing from its frame chain: those of suspended greenlets.
 
 A greenlet begins on the C stack of the greenlet that started it. While it runs, the thread state does not know its
 parent's frames. The search finds what they left on the stack: entry frames in 3.12 and later (greenlet_entries.py),
@@ -17,7 +17,8 @@ from pyprof.interpreters.cpython.layout import NONE, Layout
 from pyprof.records import dataclass, field
 
 Slots = dict[int, tuple[int, int]]
-"""Entry frame -> (address of the stack word that held the address of its activation's innermost frame, that address).
+"""Entry frame -> (address of the stack word that held the address of its evaluator call's innermost frame, that
+address).
 """
 Placed = tuple[memoryview, int, int]
 """(words, index of its first word, avma) of a frame."""
@@ -25,9 +26,9 @@ Placed = tuple[memoryview, int, int]
 MAX_REGION = 1 << 15
 """Maximum number of stack words that are searched."""
 MAX_WAITING = 256
-"""Maximum number of activations."""
+"""Maximum number of evaluator calls."""
 MAX_RUN = 2048
-"""Maximum number of frames of one activation."""
+"""Maximum number of frames of one evaluator call."""
 MAX_STEPS = 3000
 """Maximum number of frames and stack words that one search looks at. Hostile memory may lead in circles while the
 thread is stopped.
@@ -35,7 +36,7 @@ thread is stopped.
 
 
 class StoppedMemory(Protocol):
-    """Memory of a stopped thread."""
+    """The memory of a stopped thread, as far as a search for greenlets needs it."""
 
     def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
         """Return words and the index of the first one wanted, or (None, 0) if they cannot be read."""
@@ -69,16 +70,16 @@ class SwitchedThread:
 
 @dataclass(slots=True)
 class GreenletFrames:
-    """The activations that a search found.
+    """The evaluator calls that a search found.
 
     Attributes:
         frames: As Copied.frames.
         stands: As Copied.stands.
         objects: avma of other memory that was read.
-        markers: Markers of the activations that wait.
+        markers: Markers of the evaluator calls that wait.
         replaces: True if `frames` begins with the frames of the chain itself, because the chain lacked its entry frames
             or
-            has a CFrame that stands for no activation.
+            has a CFrame that stands for no evaluator call.
     """
 
     frames: list[Placed] = field(default_factory=list)
@@ -127,7 +128,7 @@ class FrameWords:
         self.has_height = layout.minor < 14
 
     def flags(self, words: memoryview, at: int) -> int:
-        """Return the owner of a frame (3.12 and later), or 1 if it is the outermost of its activation (3.11)."""
+        """Return the owner of a frame (3.12 and later), or 1 if it is the outermost of its evaluator call (3.11)."""
         return int(words[at + self.flag] >> self.flag_shift & 0xFF)
 
 

@@ -15,14 +15,14 @@ NONE = -1
 
 
 class ChainKind(IntEnum):
-    """The linkage of a thread's frames, and what the evaluator keeps on its C stack for each activation."""
+    """The linkage of a thread's frames, and what the evaluator keeps on its C stack for each evaluator call."""
 
-    OBJECTS = 0  # 3.8, 3.9: PyFrameObjects, one activation each, nothing on the C stack
-    CFRAMES = 1  # 3.10: PyFrameObjects, and a CFrame for each activation
+    OBJECTS = 0  # 3.8, 3.9: PyFrameObjects, one evaluator call each, nothing on the C stack
+    CFRAMES = 1  # 3.10: PyFrameObjects, and a CFrame for each evaluator call
     ENTRIES = (
-        2  # 3.11: _PyInterpreterFrames; a CFrame names the innermost one of its activation, is_entry the outermost
+        2  # 3.11: _PyInterpreterFrames; a CFrame names the innermost one of its evaluator call, is_entry the outermost
     )
-    SHIMS = 3  # 3.12 and later: an activation's outermost frame is an entry frame on its C stack
+    SHIMS = 3  # 3.12 and later: an evaluator call's outermost frame is an entry frame on its C stack
 
 
 class LineTableFormat(IntEnum):
@@ -76,8 +76,8 @@ class ThreadLayout:
         frame: Pointer to the innermost frame (in 3.11 and 3.12 the CFrame holds it).
         native_id: The kernel's tid, NONE before 3.11.
         cframe: Pointer to the innermost CFrame.
-        root_cframe: The CFrame that stands for no activation.
-        base_frame: Pointer to the entry frame that stands for no activation (3.15).
+        root_cframe: The CFrame that stands for no evaluator call.
+        base_frame: Pointer to the entry frame that stands for no evaluator call (3.15).
         chunk: Pointer to the newest chunk of the data stack.
         cframe_current: Within a CFrame, pointer to the frame that it names.
         cframe_previous: Within a CFrame, pointer to the next outer CFrame.

@@ -34,7 +34,7 @@ class Memory:
         return self._read(avma, size) if 0 < avma < ADDRESSES else b""
 
     def read_memory(self, avma: int, size: int) -> bytes:
-        """Return the whole range.
+        """Return all bytes of a range of the target's memory.
 
         Raises:
             Unreadable: A part of the range is missing.
@@ -59,7 +59,7 @@ class Memory:
         return struct.unpack(f"<{count}Q", self.read_memory(avma, 8 * count))
 
     def read_c_string(self, avma: int, most: int = 256) -> str:
-        """Read a C string."""
+        """Read a NUL-terminated string from the target's memory."""
         data = self._read(avma, most) if avma > 0 else b""
         if not data:
             raise Unreadable(f"text at {avma:#x}")

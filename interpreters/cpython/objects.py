@@ -49,7 +49,7 @@ class Objects:
         return self.memory.read_c_string(self.memory.read_u64(type_address + self.layout.type_name))
 
     def read_str(self, address: int, most: int = MAX_TEXT) -> str:
-        """Return a str.
+        """Return the text of a Python str in the target's memory.
 
         Raises:
             Unreadable: It cannot be read, is not a str, or has more than `most` characters.

@@ -28,7 +28,7 @@ class PythonProcess:
     """A CPython process: its threads, the frames of its current runtime, and its asyncio tasks."""
 
     def __init__(self, recording: InterpreterContext, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
-        """Create a reader.
+        """Create a reader of one process's Python threads and frames.
 
         Args:
             programs: Cache of what is known about files.

@@ -37,7 +37,7 @@ class AheadKey:
 
 @dataclass(frozen=True, slots=True)
 class AheadSizes:
-    """Sizes that the copier uses.
+    """The sizes of the structures that a copy of Python frames reads.
 
     Attributes:
         frame: Bytes of a frame.

@@ -34,7 +34,7 @@ class RuntimeFinder:
     """
 
     def __init__(self, programs: Programs, refused: Callable[[str], None]) -> None:
-        """Create a finder.
+        """Create a search for the CPython runtime of one process.
 
         Args:
             refused: Called once for each refusal.

@@ -87,7 +87,7 @@ class Runtime:
     def read_threads(
         self, memory: Memory, tasks: Callable[[int], bool], known: Callable[[PyThread], bool] = lambda thread: False
     ) -> Iterator[PyThread]:
-        """Yield each thread state once.
+        """Yield each Python thread state of the runtime once.
 
         Args:
             tasks: Returns True for a tid of the process.

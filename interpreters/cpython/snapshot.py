@@ -43,7 +43,7 @@ class ReadHints:
 
 @dataclass(slots=True)
 class Copied:
-    """A copied thread state.
+    """The state of a Python thread that one stop has copied.
 
     Attributes:
         thread: The thread state.
@@ -66,7 +66,7 @@ class Copied:
         used: Code objects that the frames run; set when the habits are learned.
         outermost: avma of the outermost frame of each run.
         habits: Habits to update, None once that is done.
-        waiting: Markers of activations that are not in the thread's chain.
+        waiting: Markers of evaluator calls that are not in the thread's chain.
         marks: See model.interpreter_state.Chain.
     """
 

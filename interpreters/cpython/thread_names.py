@@ -19,7 +19,7 @@ class PythonThreadNames:
     """Reader of the thread names of one process."""
 
     def __init__(self, runtime: Runtime, memory: Memory, keys: dict[str, int]) -> None:
-        """Create a reader.
+        """Create a reader of the names that Python code gave to its threads.
 
         Args:
             keys: Last known address of the str of each name, shared by all readers of a recording. A forked child has

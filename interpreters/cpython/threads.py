@@ -38,7 +38,7 @@ class KnownThread:
 
 
 class ThreadList:
-    """Thread states of one runtime.
+    """The Python thread states of one runtime.
 
     Attributes:
         known: Thread states by tid.
@@ -52,7 +52,7 @@ class ThreadList:
         namespace_tid: Callable[[int], int],
         prepare: Callable[[list[tuple[PyThread, ReadHints]]], None],
     ) -> None:
-        """Create an empty list.
+        """Create an empty list of Python thread states.
 
         Args:
             namespace_tid: Translates a tid to the process's own pid namespace.
@@ -207,7 +207,7 @@ class NameBook:
             self.names = {tid: name for tid, name in self.names.items() if tid in tids}
 
     def read_names(self, threads: ThreadList) -> None:
-        """Read the current names."""
+        """Read the names that Python threads have now."""
         names = self._source.read_names() if self._source is not None else {}
         for tid, known in threads.known.items():
             for thread, _ in known.states:

@@ -157,7 +157,7 @@ class Agent:
         self._wake.set()
 
     def run(self) -> None:
-        """Run until end() is called.
+        """Run the agent until end() is called.
 
         Raises:
             OSError: The spool cannot be read.

@@ -41,7 +41,7 @@ def without_file() -> AgentConfig:
 
 
 def parse(text: str, name: str) -> AgentConfig:
-    """Parse a configuration.
+    """Parse the configuration of an agent.
 
     Args:
         name: Name of the file.

@@ -41,7 +41,7 @@ class BadConfig(UsageError):
 
 
 def read(path: str) -> str:
-    """Read a configuration file.
+    """Read a configuration file of the agent or the server.
 
     Raises:
         UsageError: It cannot be read, or root would read a file that other users may write.
@@ -58,7 +58,7 @@ def read(path: str) -> str:
 
 
 def document(text: str, name: str) -> dict[str, Any]:
-    """Parse TOML.
+    """Parse the TOML text of a configuration file.
 
     Args:
         name: Name of the file.

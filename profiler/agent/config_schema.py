@@ -22,7 +22,7 @@ class Wrong(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting.
+    """A setting of the agent's configuration.
 
     Attributes:
         kind: Kind of value, as checked() knows it.
@@ -94,7 +94,7 @@ class SamplingChoice:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of SETTINGS."""
+    """The values of the agent's settings (SETTINGS), by name."""
 
     path: str = ""
     max_bytes: int = 1 << 30

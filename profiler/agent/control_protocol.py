@@ -64,7 +64,7 @@ class AskRequest:
 
 
 def parse(line: bytes) -> AskRequest:
-    """Parse a request line.
+    """Parse a request line of the agent's control socket.
 
     Raises:
         AskRefused: It is malformed, or asks for too much.
@@ -98,7 +98,7 @@ def _number(value: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AskAnswer:
-    """A line of the response.
+    """A response line of the agent's control socket.
 
     Attributes:
         kind: REFUSED, RECORDING, KEPT, ASKED or DONE.

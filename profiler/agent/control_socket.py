@@ -41,7 +41,7 @@ class Asker:
         self._until = math.inf
 
     def request(self) -> AskRequest:
-        """Read the request.
+        """Read the request of a client of the control socket.
 
         Raises:
             AskRefused: It is malformed or late.
@@ -106,7 +106,7 @@ class AskSocket:
     def __init__(
         self, answer: Callable[[AskRequest, Asker], None], outcome: Callable[[Peer | None, str], None]
     ) -> None:
-        """Create the object.
+        """Create the control socket of an agent. begin() opens it.
 
         Args:
             answer: Serves a request, in a thread for the client; may raise AskRefused and OSError.
@@ -121,7 +121,7 @@ class AskSocket:
         self._lock = threading.Lock()
 
     def begin(self, root: str, group: str) -> None:
-        """Listen.
+        """Listen at the control socket for requests to the agent.
 
         Args:
             root: Folder of the spool.

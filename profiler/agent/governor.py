@@ -39,7 +39,7 @@ CostBudget.every_s.
 
 @dataclass(frozen=True, slots=True)
 class CostBudget:
-    """The budget.
+    """The agent's budget of processor time and memory.
 
     Attributes:
         cpu: Share of one processor (0.01 is 1 %).
@@ -80,7 +80,7 @@ class BudgetVerdict(IntEnum):
 
 
 class Governor:
-    """Controls the effort.
+    """The controller of the agent's effort, which keeps the budget.
 
     Attributes:
         cpu: Share of one processor at the last judgement.
@@ -88,7 +88,7 @@ class Governor:
     """
 
     def __init__(self, budget: CostBudget, now: float, spent_s: float) -> None:
-        """Start with the full effort.
+        """Start the controller with the agent's full effort.
 
         Args:
             now: Monotonic time.

@@ -59,7 +59,7 @@ class SampledGroup:
         save: Callable[[SamplingChoice, WindowPart, str], None],
         failed: Callable[[SamplingChoice, BaseException, str], None],
     ) -> None:
-        """Create the object.
+        """Create the recording of the processes that are sampled in the same way. It does not run yet.
 
         Args:
             stride: Stride of the sampling times, for the budget.
@@ -238,7 +238,7 @@ class SampledGroup:
         self.end()
 
     def end(self) -> None:
-        """End the recording without waiting."""
+        """End the recording of this group without waiting for its last window."""
         is_first, self._is_ending = not self._is_ending, True
         if self._recording is not None:
             self._recording.end()

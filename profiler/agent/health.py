@@ -33,7 +33,7 @@ class Health:
         conditions: Conditions,
         pushes: Callable[[], Iterable[PushNumber]] = tuple,
     ) -> None:
-        """Create the object.
+        """Create the agent's health, from the gauges and counters that decide it.
 
         Args:
             every: Length of a window in seconds.

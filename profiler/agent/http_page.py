@@ -20,14 +20,14 @@ Page = Callable[[], tuple[int, str, str]]
 
 
 class HttpPages:
-    """A server of pages.
+    """An HTTP server of an agent's pages on 127.0.0.1.
 
     Attributes:
         port: The port that it uses.
     """
 
     def __init__(self, port: int, pages: dict[str, Page]) -> None:
-        """Listen.
+        """Listen for HTTP requests on a port of 127.0.0.1.
 
         Args:
             port: 0 for any free port.

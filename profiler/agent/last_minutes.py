@@ -27,7 +27,7 @@ class LastMinutes:
     """The stored windows. take() and clear() are for one thread at a time, the other methods for any."""
 
     def __init__(self, root: str, last_s: float, most_bytes: int, diagnostics: Diagnostics) -> None:
-        """Create the store.
+        """Create the store of an agent's last windows.
 
         Args:
             root: Folder of the spool.

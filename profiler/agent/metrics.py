@@ -127,7 +127,7 @@ class Metrics:
         pushes: Callable[[], Iterable[PushNumber]] = tuple,
         failing: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """Create the metrics.
+        """Create the metrics of a running agent.
 
         Args:
             gauges: Functions by name that return a number, or None if it is not known. They are called by text(), and
@@ -149,7 +149,7 @@ class Metrics:
             self._counts[name, label] = self._counts.get((name, label), 0) + number
 
     def took(self, mode: str, profile: Profile, kept: bool) -> None:
-        """Count a window."""
+        """Count a recorded window of the agent."""
         self.last_window_s, self.last_window_at = time.time(), time.monotonic()
         summary = profile.summary
         self.count("windows" if kept else "windows_not_written", mode)

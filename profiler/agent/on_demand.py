@@ -45,14 +45,14 @@ class RecordedNow:
 
 
 class OnDemand:
-    """The recordings on request.
+    """The recordings that clients request from a running agent.
 
     Attributes:
         under_way: Number of requests that are being served.
     """
 
     def __init__(self, now: Callable[[], RecordedNow], kept: LastMinutes) -> None:
-        """Create the object.
+        """Create the agent's handler of requested recordings.
 
         Args:
             now: Returns what the agent records.
@@ -71,7 +71,7 @@ class OnDemand:
             recording.end()
 
     def answer(self, request: AskRequest, asker: Asker) -> None:
-        """Serve a request.
+        """Serve the request of a client for a recording.
 
         Raises:
             AskRefused: The request cannot be served.

@@ -92,7 +92,7 @@ class ProcessClocks:
     def __init__(
         self, read: Callable[[int], int] = read_process_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Create the object.
+        """Create readers of the kernel's processor clocks of processes.
 
         Args:
             read: Returns the clock of a process in nanoseconds, 0 if there is no such process.

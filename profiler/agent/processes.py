@@ -134,7 +134,7 @@ class ProcessLabels(NamedTuple):
 
 
 class ProcessTable:
-    """The processes of the machine.
+    """The processes of the machine, and which of them the agent records.
 
     Attributes:
         by_pid: Processes at the last successful look.
@@ -143,7 +143,7 @@ class ProcessTable:
     """
 
     def __init__(self, rules: Sequence[TargetRule], own: int) -> None:
-        """Create the table.
+        """Create a table of processes, without any process yet.
 
         Args:
             own: Pid of this process, which is not recorded, nor are its descendants.
@@ -216,7 +216,7 @@ class ProcessTable:
         return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
 
     def now_recorded(self, sampling: SamplingChoice) -> dict[int, Seen]:
-        """Look, and return recorded()."""
+        """Look at the machine's processes again, and return recorded()."""
         self.look()
         return self.recorded(sampling)
 

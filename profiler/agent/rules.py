@@ -103,7 +103,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """The verdict about one process.
+    """What the agent's rules decide about one process.
 
     Attributes:
         labels: Labels, including its service.

@@ -25,7 +25,7 @@ _DAY_S, _DAYS = 86_400, 1000
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """The name of a segment.
+    """The name of a segment: its day, service, end and id.
 
     Attributes:
         day: Day of the window's end, UTC.

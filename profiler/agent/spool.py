@@ -90,7 +90,7 @@ class Spool:
         spare: Callable[[], int] = lambda: 0,
         restore: Restore = lambda paths, window, broken: (),
     ) -> None:
-        """Create the object.
+        """Open the spool in a directory.
 
         Args:
             diagnostics: Counts what is dropped.

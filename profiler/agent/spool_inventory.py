@@ -15,7 +15,7 @@ from pyprof.records import dataclass, field
 
 
 class Excess(IntEnum):
-    """The limit that is exceeded."""
+    """The limit of the spool that is exceeded."""
 
     AGE = 0
     FILES = 1
@@ -41,7 +41,7 @@ class StoredSegment:
 
 @dataclass(slots=True)
 class Place:
-    """A queue.
+    """The queue of a sink in the spool.
 
     Attributes:
         names: Its segments.

@@ -22,7 +22,7 @@ _MOST_FILES = 20
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """A service in a span.
+    """What the spool has of one service in a span of time.
 
     Attributes:
         segments: Number of segments.

@@ -34,7 +34,7 @@ def seconds(text: str) -> float | None:
 
 
 def moment(text: str, now: datetime.datetime) -> int:
-    """Parse a point in time.
+    """Parse a point in time such as "2h" (ago) or "yesterday 14:00".
 
     Args:
         now: Current local time.

@@ -43,7 +43,7 @@ class WindowPart(NamedTuple):
 
 
 def packed(part: WindowPart, notes: Sequence[str], labels: Iterable[ProcessLabels]) -> bytes:
-    """Encode a checkpoint file.
+    """Encode a checkpoint file of an unfinished window.
 
     Args:
         part: A part of a window.

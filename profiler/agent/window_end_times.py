@@ -48,7 +48,7 @@ class ClockSteps:
         wall_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Read the clocks.
+        """Read the wall clock and the monotonic clock for the first time.
 
         Args:
             say: Writes a line of the log, one for each step.

@@ -47,7 +47,7 @@ class _Interrupted(PyprofError):
 
 
 def record(arguments: argparse.Namespace, root: str) -> int:
-    """Run the command.
+    """Run `pyprof agent record`.
 
     Args:
         root: Folder of the agent's spool.

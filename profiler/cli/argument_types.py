@@ -79,7 +79,7 @@ def regex(text: str) -> re.Pattern[str]:
 
 
 def label(text: str) -> tuple[str, str]:
-    """Parse NAME=VALUE."""
+    """Parse a label of the form NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")

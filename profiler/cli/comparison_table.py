@@ -143,7 +143,7 @@ def _lines(
 
 
 def amount(value: float, found: Comparison) -> str:
-    """Format a value for people."""
+    """Format a value of a comparison with its unit."""
     if found.scale.way == "samples":
         return f"{100 * value:.2f} %"
     return duration(value) if found.value_type.unit == "nanoseconds" else f"{value:,.4g}"

@@ -39,7 +39,7 @@ class Progress:
         return not self.quiet and sys.stderr.isatty()
 
     def begin(self) -> None:
-        """Restart the clock."""
+        """Restart the clock of the progress line."""
         self._start = time.monotonic()
 
     def update(self, stats: Callable[[], CollectorStats], samples: int) -> None:

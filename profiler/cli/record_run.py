@@ -56,7 +56,7 @@ def _exit(why: str, code: int = 1) -> None:
 
 
 class Invocation:
-    """One invocation of `pyprof record`."""
+    """One invocation of `pyprof record`, from its options to its output."""
 
     def __init__(self, when: Timing, options: RecordOptions, how: WindowOptions) -> None:
         self._when = when

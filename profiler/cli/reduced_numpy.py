@@ -126,7 +126,7 @@ class _Name:
 
 
 def leave_out() -> None:
-    """Install the finder.
+    """Install the import hook that leaves out rarely used parts of numpy.
 
     This does nothing if numpy is loaded already, and for numpy before 2, whose root module imports all names of its
     parts.

@@ -113,7 +113,7 @@ def in_store(store: str, store_path: str) -> str:
 
 
 def upload(url: str, token_file: str, write: Callable[[IO[bytes]], None]) -> None:
-    """Upload a symbol file.
+    """Upload a symbol file to a pyprof server.
 
     Args:
         write: Writes the text of the symbol file.

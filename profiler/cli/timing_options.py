@@ -80,7 +80,7 @@ def add_timing(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The options of add_timing().
+    """The options of `pyprof record` that say when it begins and when it writes.
 
     Attributes:
         delay: Seconds, None if not given.
@@ -121,7 +121,7 @@ class Timing:
 
 
 def timing(arguments: argparse.Namespace) -> Timing:
-    """Return the timing options.
+    """Return the parsed options that say when a recording begins and when it writes.
 
     Raises:
         UsageError: They contradict one another.
@@ -148,7 +148,7 @@ class Flight:
     """A flight recorder of one recording."""
 
     def __init__(self, how: Timing, recording: Recording, to: Sink, output: str, say: Callable[[str], None]) -> None:
-        """Create a flight recorder.
+        """Create the flight recorder of `pyprof record --last`.
 
         Args:
             how: Options.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WindowOptions:
-    """Options for writing windows.
+    """The options for writing the windows of a recording.
 
     Attributes:
         output: File name with %p %n %t %i.
@@ -86,7 +86,7 @@ class WindowWriter:
         return FileJournal(place, beginning)
 
     def receive_profile(self, profile: Profile, number: int) -> None:
-        """Write and report one window.
+        """Write one window of a recording to its file, and report it.
 
         Raises:
             OutputError: A file was not written; the user has been told.

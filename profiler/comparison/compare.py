@@ -30,7 +30,7 @@ def compare(
     least: float = LEAST_CHANGE,
     drift: float = LARGEST,
 ) -> Comparison:
-    """Compare two profiles (see Profile.diff)."""
+    """Compare two profiles function by function (see Profile.diff)."""
     if not 0 <= least < 1:
         raise UsageError("the least change is a part, from 0 up to 1")
     if not 0 <= drift < 1:

@@ -24,7 +24,7 @@ _ALIKE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The common change of functions.
+    """The factor by which all functions of two profiles changed together.
 
     Attributes:
         factor: Costs after, divided by costs before; 1 if functions do not agree.

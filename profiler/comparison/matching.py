@@ -29,7 +29,7 @@ _LONGEST_END = 512
 
 @dataclass(frozen=True, slots=True, order=True)
 class MatchedFunction:
-    """A function of either profile.
+    """A function that one or both of two compared profiles have.
 
     Attributes:
         name: Name without suffixes of compilers.
@@ -46,7 +46,7 @@ class MatchedFunction:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The functions of both profiles.
+    """The functions of two profiles, matched by name and file.
 
     Attributes:
         functions: All functions.

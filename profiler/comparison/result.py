@@ -62,7 +62,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences between two profiles.
+    """The differences between two profiles, function by function.
 
     Attributes:
         before: The first profile.

@@ -14,7 +14,7 @@ WAYS: tuple[Normalize, ...] = ("time", "samples", "none")
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The divisors of costs.
+    """The divisors that make the costs of two profiles comparable.
 
     Attributes:
         way: The kind that the user selected; "work" divides by units of the program's own work.
@@ -44,7 +44,7 @@ def scale_of(
     normalize: str | None,
     per: tuple[float, float] | None,
 ) -> Scale:
-    """Choose the divisors.
+    """Choose the divisors that make the costs of two profiles comparable.
 
     Args:
         before: The first profile.

@@ -33,7 +33,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class SlicedSums:
-    """Costs of functions in slices.
+    """The costs of functions in each slice of time.
 
     Attributes:
         own: (slices, functions) Cost as the innermost function.
@@ -53,7 +53,7 @@ class Stacks:
     """
 
     def __init__(self, profile: Profile, rows: list[list[int]], functions: int) -> None:
-        """Index a profile.
+        """Index the functions on each stack of a profile.
 
         Args:
             profile: The profile.
@@ -64,7 +64,7 @@ class Stacks:
         self._place, self._innermost, (self._function, self._first, self._last) = _walked(profile, rows, functions)
 
     def sums(self, weights: npt.NDArray[np.generic], chosen: I64 | slice = slice(None)) -> Sums:
-        """Sum values by function.
+        """Return the sums of the samples' values, by function.
 
         Args:
             weights: (samples,) Values.

@@ -56,7 +56,7 @@ def is_perf_script(data: bytes) -> bool:
 
 
 def read_perf_script(data: bytes, title: str) -> Profile:
-    """Read the printed samples.
+    """Read the samples that `perf script` printed.
 
     Raises:
         FormatError: No line is a sample.

@@ -55,7 +55,7 @@ def is_pprof(data: bytes) -> bool:
 
 
 def read_pprof(data: bytes, title: str) -> Profile:
-    """Read a pprof file.
+    """Read a pprof file as a Profile.
 
     Raises:
         FormatError: The file is broken.

@@ -21,7 +21,7 @@ _UNKNOWN = -1
 
 
 class Samples:
-    """Columns of samples.
+    """The samples of a pprof file in columns.
 
     Attributes:
         values: Packed values of each sample.
@@ -52,7 +52,7 @@ class Samples:
 
 
 def read_samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], int]) -> Iterator[Samples]:
-    """Yield the samples in batches.
+    """Yield the samples of a pprof file in batches.
 
     Args:
         thread_of: Returns the thread for labels. Samples of a thread usually end with equal bytes, so it is called once

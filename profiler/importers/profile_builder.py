@@ -28,7 +28,7 @@ NOBODY = ThreadInfo(0, 0, "", "")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Properties of a whole file.
+    """Properties of a whole foreign profile: title, times, value types.
 
     Attributes:
         title: Title of the profile.
@@ -56,7 +56,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The contents of a Builder.
+    """The frames, stacks and samples that a Builder has collected.
 
     Attributes:
         tree: Tree whose frames are indices into `frames`.
@@ -211,7 +211,7 @@ class Builder:
         return below
 
     def add_sample(self, stack: int, values: Sequence[int], thread: ThreadInfo = NOBODY, time_ns: int = 0) -> None:
-        """Add a sample.
+        """Add a sample of one stack to the profile.
 
         Args:
             time_ns: Time since the file's start.
@@ -255,7 +255,7 @@ class Builder:
         return Parts(*tables, time_ns, stack.astype(np.int32), thread.astype(np.int32), values)
 
     def build(self, about: About) -> Profile:
-        """Build the profile.
+        """Return the profile of all frames, stacks and samples that were added.
 
         Raises:
             OverflowError: A number is too large for a Profile.

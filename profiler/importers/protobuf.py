@@ -183,7 +183,7 @@ def read_indices(data: bytes, key: int) -> list[int]:
 
 
 def decode_repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Decode packed rows.
+    """Decode packed repeated fields of many rows.
 
     Returns:
         (numbers of all rows, one row after the other; index at which each row begins, and the last one's end).

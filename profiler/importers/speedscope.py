@@ -24,7 +24,7 @@ def is_speedscope(data: bytes) -> bool:
 
 
 def read_speedscope(data: bytes, title: str) -> Profile:
-    """Read a speedscope file.
+    """Read a speedscope file as a Profile.
 
     Raises:
         FormatError: The file is broken.

@@ -13,7 +13,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True)
 class Arch:
-    """One architecture.
+    """The properties of one processor architecture.
 
     Attributes:
         name: Name of the architecture.

@@ -10,7 +10,7 @@ NOT_ONE_BY_ONE = -2
 
 
 class Blocked(NamedTuple):
-    """The wait of a thread.
+    """The system call in which a thread waits.
 
     Attributes:
         arch: Name of the architecture.

@@ -33,7 +33,7 @@ NOBODY: FunctionWords = ("", "")
 
 
 def neighbours(tree: Call, text: str) -> Neighbours:
-    """Find callers and callees.
+    """Find the callers and callees of the functions that a text names.
 
     Args:
         tree: The profile.

@@ -40,7 +40,7 @@ MIN_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True, order=True)
 class Function:
-    """A function.
+    """A function of a profile, identified by its module or script, its name and its kind.
 
     Attributes:
         where: Build id of the module, else its path; for an interpreter function its script; "" if unknown.
@@ -81,7 +81,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs of all functions.
+    """The costs of all functions of a profile.
 
     Attributes:
         value: Sum of all samples, including stacks without a function.
@@ -260,7 +260,7 @@ class TreeSums:
     """The own cost and the total cost of each function of a tree."""
 
     def __init__(self, profile: Profile, own: list[int], rows: list[list[int]], count: int) -> None:
-        """Compute the costs.
+        """Compute the cost of each function of a stack tree.
 
         Args:
             profile: The profile.

@@ -25,7 +25,7 @@ class SampleState(IntFlag):
     NATIVE_CUT = 8  # a run of interpreter frames lies beyond the end of a truncated native stack
     NO_PLACE = 16  # a run's marker lies in no unwound frame
     NO_MARKER = 32  # a run has no marker
-    NO_RUN = 64  # an activation of the evaluator has no run
+    NO_RUN = 64  # an evaluator call has no run
     BROKEN_CHAIN = 128  # the interpreter's own chain could not be read to its end
     LONG_CHAIN = 256  # the chain is longer than the maximum that is copied
     STOPPED = 512  # the thread was stopped for the sample; without any of these three flags the kernel took it
@@ -45,7 +45,7 @@ PARTIAL: dict[SampleState, str] = {
 
 
 class FunctionPlace(NamedTuple):
-    """An interpreter frame.
+    """A function of an interpreter, and the place in it that a frame executes.
 
     Attributes:
         function: Number of its function in the recording.
@@ -58,12 +58,12 @@ class FunctionPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The frames that one activation of the evaluator runs, innermost first.
+    """The frames that one call of the evaluator runs, innermost first.
 
     Attributes:
-        marker: An address on the activation's C stack, 0 if this version of the interpreter keeps none.
+        marker: An address on the evaluator call's C stack, 0 if this version of the interpreter keeps none.
         frames: The frames.
-        waits: True if the thread does not link this activation, which was found on its C stack instead.
+        waits: True if the thread does not link this evaluator call, which was found on its C stack instead.
     """
 
     marker: int
@@ -73,7 +73,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The runs of a thread.
+    """The interpreter frames of a thread, in runs of one evaluator call each.
 
     Attributes:
         runs: The runs, innermost first.
@@ -82,7 +82,7 @@ class Chain:
         evaluators: Start addresses of the evaluator's parts that symbols name.
         marked: True if this version of the interpreter writes markers to the C stack.
         marks: All markers, innermost first, if it is unknown to which run each belongs.
-        others: True if the C stack may hold activations outside the chain (those of other greenlets).
+        others: True if the C stack may hold evaluator calls outside the chain (those of other greenlets).
         lacking: Approximate number of outermost frames that are missing because of the limit on copied frames.
         enough: Value of --stack-size that would copy all frames, in bytes; 0 if none would.
         scattered: True if no size would, because each frame is a separate read.
@@ -105,11 +105,11 @@ class Chain:
 
     @property
     def innermost(self) -> FunctionPlace:
-        """Return the innermost frame of a chain that has a trunk."""
+        """The innermost frame. The chain has one: only chains with a `trunk` are asked."""
         return self.runs[0].frames[0]
 
     def at(self, instruction: int, number: int) -> Chain:
-        """Return the chain with the same trunk and another instruction."""
+        """Return the same chain of frames at another instruction of its innermost frame."""
         run = self.runs[0]
         frames = (FunctionPlace(run.frames[0].function, instruction), *run.frames[1:])
         return replace(self, runs=(Run(run.marker, frames, run.waits), *self.runs[1:]), number=number)
@@ -279,7 +279,7 @@ class FrameOffsets:
         code_words: Number of those words.
         code_texts: Number of those words, at their end, that point to the data of names and lines.
         instr_bytes: 4 or 8.
-        seeks: Not 0 if a thread's stack may hold waiting activations that are in no chain. 1: they are found by the
+        seeks: Not 0 if a thread's stack may hold waiting evaluator calls that are in no chain. 1: they are found by the
             following fields; 2: by CFrames.
         frame_height: A half word that is all ones in frames that call native code.
         awaits: None if awaiting tasks are not requested, or unknown.
@@ -351,13 +351,13 @@ class CopiedStack(NamedTuple):
 class FrameRows:
     """Frames of n threads that a BPF program has copied.
 
-    The rows of a thread end with those of awaiting tasks, and then those of waiting activations. A row of an awaiting
-    task has the address of the frame of its outermost coroutine, and flag 1 where a task begins. The tasks are in order
-    outwards, the coroutines of each task inwards.
+    The rows of a thread end with those of awaiting tasks, and then those of waiting evaluator calls. A row of an
+    awaiting task has the address of the frame of its outermost coroutine, and flag 1 where a task begins. The tasks are
+    in order outwards, the coroutines of each task inwards.
 
     Attributes:
         start: (n + 1,) First row of each thread.
-        waiting: (n,) Number of rows of activations that wait on the stack and are in no chain.
+        waiting: (n,) Number of rows of evaluator calls that wait on the stack and are in no chain.
         awaiting: (n,) Number of rows of tasks that await the running one.
         frames: (m, 4) uint64: address, code, instruction, hash of the code's head (see hash_words()).
         flag: (m,) Owner of the frame, or whether it is an entry frame.

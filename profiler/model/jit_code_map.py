@@ -175,7 +175,7 @@ def forget_changes(changes: list[int], before_ns: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CodeName:
-    """The name of described code.
+    """The name of code that a process described at run time.
 
     Attributes:
         name: The name.

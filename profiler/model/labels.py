@@ -18,7 +18,7 @@ _PPROF = "pprof::"
 
 
 def labels_of(given: Mapping[str, str]) -> Labels:
-    """Check and sort labels.
+    """Check and sort the labels that a user gave to a recording.
 
     Raises:
         UsageError: A label is invalid.

@@ -17,7 +17,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourceLine:
-    """A source line.
+    """A source line of a function in a profile.
 
     Attributes:
         file: Path of the file, "" if unknown.
@@ -43,7 +43,7 @@ class LineCost:
 
 @dataclass(frozen=True, slots=True, order=True)
 class CodePlace:
-    """An address in a module.
+    """The address of an instruction in a module of a profile.
 
     Attributes:
         module: Index of the module.

@@ -31,7 +31,7 @@ class MarkKind(IntEnum):
 
 
 class Mark(NamedTuple):
-    """The contents of one marker.
+    """What one marker frame tells about the missing part of a stack.
 
     Attributes:
         kind: Its kind.
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
         enough: For CUT how many bytes of stack or frames would be enough; for LONG_CHAIN how many bytes of stack. 0 if
             unknown, or if no size is enough.
         unplaced: For MERGE the number of runs that are placed only by their order.
-        without_run: For MERGE the number of evaluator activations without a run.
+        without_run: For MERGE the number of evaluator calls without a run.
         lacking: For LONG_CHAIN the approximate number of missing functions. If `enough` is 0, and for SCATTERED, the
             minimum number of functions that exist.
         name: For WOKEN the waker, "" if no thread; for LOCK the lock.

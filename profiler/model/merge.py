@@ -26,7 +26,7 @@ _NO_PROCESSOR = -1
 
 
 def merge(profiles: Iterable[Profile]) -> Profile:
-    """Merge profiles into one.
+    """Merge profiles of several processes or machines into one.
 
     Times are those of the recording machines' clocks. A profile without a date starts with the first of the others.
     Numbers of the summary are added up. Options that differ are left out.

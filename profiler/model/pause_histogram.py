@@ -30,7 +30,7 @@ def middle_of(bucket: int) -> float:
 
 @dataclass(frozen=True)
 class Pauses:
-    """A histogram of pauses.
+    """A histogram of the pauses that the profiler caused.
 
     Attributes:
         counts: (BUCKETS,) int64.

@@ -46,7 +46,7 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One function at one address.
+    """One function at one address, with file and line.
 
     Attributes:
         function: Demangled name.
@@ -68,7 +68,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One address and its names.
+    """One code address of a profile, and the functions at it.
 
     Attributes:
         kind: Its kind.
@@ -97,7 +97,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ModuleInfo:
-    """A module of a profile.
+    """An object file of a profile.
 
     Attributes:
         path: Path of its file.
@@ -124,7 +124,7 @@ class ModuleInfo:
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """A thread of a profile.
+    """A thread of a profile, with its process and its labels.
 
     Attributes:
         pid: Pid of its process.
@@ -165,7 +165,7 @@ class ValueType:
 
 @dataclass(frozen=True, repr=False)
 class Profile:
-    """A profile of n samples.
+    """A finished profile: n samples with their stacks, threads and values.
 
     Attributes:
         value_types: Types of the values of a sample.

@@ -35,7 +35,7 @@ FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Totals of a profile.
+    """Totals over a profile: how stacks ended and how frames were found.
 
     Attributes:
         samples: Number of samples, without the blocks of time that was not sampled.

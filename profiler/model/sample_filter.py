@@ -21,7 +21,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def compiled(pattern: Pattern) -> re.Pattern[str]:
-    """Compile a regular expression.
+    """Compile a regular expression that selects functions or modules.
 
     Raises:
         UsageError: It is invalid.

@@ -89,7 +89,7 @@ _Columns = tuple[bytes, bytes, bytes, bytes]
 
 @dataclass
 class StackTable:
-    """Interned frames and stacks.
+    """The frames and stacks of a recording, each stored once.
 
     A truncated stack has a marker as root, so that it is never confused with a complete one. There are millions of
     children, so _children maps parent << 32 | frame to the node.

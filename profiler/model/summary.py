@@ -43,7 +43,7 @@ class Stops:
 
 @dataclass(frozen=True, slots=True)
 class ModuleSummary:
-    """Totals of one object file.
+    """Totals of one object file in a summary.
 
     Attributes:
         path: Its path.

@@ -16,7 +16,7 @@ class ProcessKey(NamedTuple):
 
 
 class ThreadKey(NamedTuple):
-    """Key of a thread.
+    """The key of a thread: tid and start time.
 
     `started` is the start time in nanoseconds of CLOCK_MONOTONIC, as exact as its source, or the time at which the
     thread was first seen. It is 0 if unknown (a core file, a dump, a GDB stub).

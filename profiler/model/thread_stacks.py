@@ -12,7 +12,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FrameDetail:
-    """Details of an interpreter frame.
+    """Details of an interpreter frame, such as its local variables.
 
     Attributes:
         language: Language of the function.
@@ -27,7 +27,7 @@ class FrameDetail:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread and its stack.
+    """One thread with its state and its stack at one moment.
 
     Attributes:
         info: The thread.

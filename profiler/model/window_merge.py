@@ -17,7 +17,7 @@ from pyprof.records import replace
 
 
 class JoinedTables:
-    """Tables of several profiles.
+    """The tables of several profiles, with equal entries stored once.
 
     Attributes:
         frames: Number of each frame.
@@ -34,7 +34,7 @@ class JoinedTables:
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def add(self, profile: Profile) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Add a profile.
+        """Add the tables of a profile.
 
         Returns:
             (node, number of the thread) of each sample.

@@ -107,7 +107,7 @@ class ObjectFile(Protocol):
 
     @property
     def byteorder(self) -> Literal["little", "big"]:
-        """The byte order of data."""
+        """The byte order of an object file's data."""
         ...
 
     @property

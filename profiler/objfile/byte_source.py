@@ -16,7 +16,7 @@ from pyprof.objfile import file_access, io_deadline
 
 
 class ByteSource(Protocol):
-    """Random access to `size` bytes."""
+    """The bytes of an object file, readable at any offset."""
 
     size: int
 

@@ -55,7 +55,7 @@ class HeldBytes:
         weakref.finalize(self, _release_all, self._sizes).atexit = False
 
     def count_bytes(self, size: int) -> None:
-        """Count further bytes.
+        """Count further bytes of foreign files that are kept in memory.
 
         Raises:
             FormatError: The limit is exceeded.

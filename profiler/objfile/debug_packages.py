@@ -24,7 +24,7 @@ class Packages:
 
     @property
     def kept(self) -> int:
-        """The number of cached files."""
+        """The number of files whose packages are cached."""
         return len(self._known)
 
     def symbols_remedy(self, path: str, build_id: str, root: str) -> str:

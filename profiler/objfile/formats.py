@@ -8,7 +8,7 @@ from pyprof.objfile.elf.memory_object import relocate_memory_object
 
 
 def open_object_file(path: str | int) -> ObjectFile:
-    """Open an object file.
+    """Open an object file of any supported format.
 
     Args:
         path: File name, or a file descriptor, which is duplicated.

@@ -106,7 +106,7 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GoFunction:
-    """One function of the table.
+    """One function of a Go program's function table.
 
     Attributes:
         start: First address in the file (svma).
@@ -132,7 +132,7 @@ class GoPlace(NamedTuple):
 
 
 class GoTable:
-    """The .gopclntab of one file."""
+    """The function table (.gopclntab) of one Go program."""
 
     def __init__(self, file: ObjectFile, svma: int) -> None:
         """Read the header and the index of the functions.

@@ -212,7 +212,7 @@ def _probe(found: int) -> None:
 
 
 def stat_descriptor(fd: int) -> os.stat_result:
-    """Return fstat of a descriptor.
+    """Return the fstat(2) of a descriptor, within the deadline for file operations.
 
     Raises:
         OSError: The call failed, or the file system did not respond.

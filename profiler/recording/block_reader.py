@@ -31,7 +31,7 @@ _DEFLATED = 16
 
 @dataclass(frozen=True, slots=True)
 class FunctionName:
-    """The name of a function.
+    """The name of a function in a recording file.
 
     Attributes:
         text: The name, perhaps without its address.

@@ -131,7 +131,7 @@ class BlockWriter:
         store("line_blocks", len(lines), [*deltas, line])
 
     def add_stacks(self, parent: I64, frame: I64) -> None:
-        """Add a block of nodes.
+        """Add a block of nodes of the stack tree to a recording file.
 
         Args:
             parent: (n,) Number of each node's parent, 0 if it has none.

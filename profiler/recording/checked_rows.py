@@ -46,7 +46,7 @@ class TableRows:
     """
 
     def __init__(self, database: sqlite3.Connection, size: int, described: Mapping[str, Table] | None = None) -> None:
-        """Create a reader.
+        """Create a reader of the rows of an untrusted recording file.
 
         Args:
             database: The database.

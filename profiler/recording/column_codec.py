@@ -25,7 +25,7 @@ _LEVEL = 6
 
 
 def pack_columns(columns: Sequence[I64 | None], texts: bytes = b"") -> bytes:
-    """Encode columns.
+    """Encode columns of integers as compressed bytes.
 
     Args:
         columns: Each of shape (n,), None if it is unknown for all rows.

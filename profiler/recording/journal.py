@@ -26,7 +26,7 @@ _WAL = b"\2\2"
 
 
 class FileJournal:
-    """The journal of one window.
+    """The journal file of one window.
 
     If the file cannot be written, the journal stops, and the end of the recording reports it.
     """

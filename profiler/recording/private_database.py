@@ -62,7 +62,7 @@ def is_recording(data: bytes) -> bool:
 
 
 def open_recording(path: str) -> tuple[sqlite3.Connection, int]:
-    """Open a recording file.
+    """Open a recording file as a private database in memory.
 
     Returns:
         (database in memory, size of the file in bytes).

@@ -50,7 +50,7 @@ INTERRUPTED = said("recording_interrupted")
 
 
 def load_recording(path: str | PathLike[str]) -> Profile:
-    """Read a recording file.
+    """Read a recording file as a Profile.
 
     Raises:
         RecordingError: The file is no recording, broken or too new.

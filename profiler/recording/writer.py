@@ -157,7 +157,7 @@ class TableWriter:
         return number
 
     def add_stacks(self, parent: Iterable[int], frame: Iterable[int]) -> None:
-        """Add nodes, parents first.
+        """Add nodes of the stack tree, parents first.
 
         Args:
             parent: For each node 0 for the root, or n for the nth node that was added.
@@ -167,7 +167,7 @@ class TableWriter:
         self._blocks.add_stacks(np.array([*parent], np.int64), numbers[np.array([*frame], np.int64)])
 
     def add_samples(self, samples: SampleColumns, start_ns: int) -> None:
-        """Add samples, grouped by second.
+        """Add samples to a recording file, grouped by second.
 
         Args:
             samples: The samples.

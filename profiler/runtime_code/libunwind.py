@@ -39,7 +39,7 @@ MAX_TOTAL = 256 << 20
 
 @dataclass(eq=False)
 class Registered:
-    """One registered info.
+    """One piece of unwind info that a process has registered with libunwind.
 
     Attributes:
         info: The info.

@@ -80,7 +80,7 @@ class ProcessCode:
         self.changes: list[int] = []
 
     def update(self, space: AddressSpace, *, quick: bool = False, files_only: bool = False) -> None:
-        """Update all sources.
+        """Update all code descriptions of a process.
 
         Args:
             space: The current address space.

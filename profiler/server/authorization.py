@@ -40,7 +40,7 @@ _SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
 
 
 class Refused(Exception):
-    """A request was refused.
+    """The server refuses a request, for a named reason.
 
     The text states the limit and the actual value.
 

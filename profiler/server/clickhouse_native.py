@@ -51,7 +51,7 @@ def text_bytes(text: str) -> bytes:
 
 
 def days(name: str, values: Iterable[str], times: Sequence[int]) -> BlockColumn:
-    """Return a column of days.
+    """Return a ClickHouse column of dates.
 
     Args:
         values: Days as YYYY-MM-DD.
@@ -86,7 +86,7 @@ def lists(name: str, values: Iterable[Sequence[str]]) -> BlockColumn:
 
 
 def lists_of_bytes(name: str, sizes: Sequence[int], parts: Iterable[bytes]) -> BlockColumn:
-    """Return a column of lists.
+    """Return a ClickHouse column of arrays of byte strings.
 
     Args:
         sizes: Number of texts in each list.

@@ -88,7 +88,7 @@ class ServerConfig:
 
 
 def parse(text: str, name: str) -> ServerConfig:
-    """Parse a configuration.
+    """Parse the configuration of a server.
 
     Args:
         name: Name of the file.

@@ -93,7 +93,7 @@ class FrameCache:
 
     @property
     def memory(self) -> int:
-        """Estimated size in bytes."""
+        """The estimated size of the frame cache in bytes."""
         return self._memory + self.read.memory
 
     def text(self, text: str) -> int:

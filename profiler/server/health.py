@@ -71,7 +71,7 @@ class ServerHealth:
             self._say("info", "healthy again", reason=reason)
 
     def check_now(self) -> None:
-        """Run each check once."""
+        """Run each health check of the server once."""
         for reason, check in self._checks.items():
             try:
                 check()

@@ -76,7 +76,7 @@ class _Coming:
 
 
 class Indexer:
-    """Inserts segments into the database."""
+    """The thread that inserts segments into the database."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Indexer:
         say: Callable[..., None],
         count: Callable[[str], None],
     ) -> None:
-        """Create an indexer.
+        """Create the thread that inserts segments into the database. It does not run yet.
 
         Args:
             say: Writes a line of the log.

@@ -85,7 +85,7 @@ class Taking:
         await answer(send, 200, b"{}", SAFE)
 
     def refusal(self, refused: Refused, client: str) -> tuple[int, bytes, dict[str, str]]:
-        """Count and log a refusal.
+        """Count and log the refusal of a segment, and return the response.
 
         Args:
             refused: Why the request is refused.
@@ -127,7 +127,7 @@ class Taking:
         return tenant
 
     async def body(self, length: str, receive: Receive) -> bytes:
-        """Read a body.
+        """Read the body of a request that sends a segment.
 
         Args:
             length: Content-Length that the client states.

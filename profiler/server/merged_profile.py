@@ -58,7 +58,7 @@ def dearest(costs: list[StackCost], most: int) -> tuple[list[StackCost], Rest]:
 
 @dataclass(frozen=True, slots=True)
 class ProfileHead:
-    """Properties of a whole profile.
+    """The properties of a whole merged profile.
 
     Attributes:
         covered_ns: Time that windows cover.

@@ -30,7 +30,7 @@ class Numbers:
     """The counters and gauges of one server. Its methods may be called from any thread."""
 
     def __init__(self, gauges: Mapping[str, Callable[[str], float]]) -> None:
-        """Create counters at zero.
+        """Create the server's counters at zero.
 
         Args:
             gauges: For each gauge, a function from the value of its label ("" without one) to its value.

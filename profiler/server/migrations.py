@@ -31,7 +31,7 @@ PARTITION BY day ORDER BY number"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The dialect of an engine.
+    """The SQL dialect of an engine.
 
     Attributes:
         cluster: Name of the cluster, "" for one server.

@@ -22,7 +22,7 @@ LEAST_NS = 12 * HOUR_NS
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """A rollup of one hour.
+    """The rollup of one hour of windows.
 
     Attributes:
         day: Day of its windows' ends since 1970. At midnight it differs from the day of the hour.

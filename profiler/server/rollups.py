@@ -30,7 +30,7 @@ _FLOAT_SUMS: Mapping[str, tuple[str, ...]] = {"samples": ("squares",), "builds":
 
 @dataclass(frozen=True, slots=True)
 class WindowsOfHour:
-    """An hour and its windows.
+    """An hour and the windows in it.
 
     Attributes:
         day: Day of the windows' ends.

@@ -18,7 +18,7 @@ _MOST_S = 1 << 33
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A selection of samples.
+    """The samples that a query selects: tenant, services, labels, span of time.
 
     Attributes:
         from_ns: Windows must end after this time.

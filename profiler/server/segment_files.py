@@ -127,7 +127,7 @@ class SegmentFiles:
             self._durable.clear()
 
     def read(self, tenant: str, name: SegmentName) -> bytes:
-        """Read a segment.
+        """Read the file of a segment.
 
         Raises:
             OSError: It cannot be read.

@@ -104,7 +104,7 @@ def rows_of(
     little: WorkLimit | None = None,
     lends: bool = False,
 ) -> SegmentRows:
-    """Convert a segment to rows.
+    """Convert a segment to rows of the database.
 
     Args:
         book: Stacks of the tenant; it learns those of this segment.

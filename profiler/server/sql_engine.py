@@ -46,7 +46,7 @@ class StoreError(PyprofError):
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """The place of a database.
+    """The address of a database: a folder for chdb, or hosts of ClickHouse.
 
     Attributes:
         kind: "chdb" or "clickhouse".
@@ -67,7 +67,7 @@ class StoreAddress:
 
 
 def address(url: str) -> StoreAddress:
-    """Parse chdb:///FOLDER or clickhouse://[USER@]HOST:PORT[,…]/DATABASE[?cluster=NAME].
+    """Parse a database's address: chdb:///FOLDER or clickhouse://[USER@]HOST:PORT[,…]/DATABASE[?cluster=NAME].
 
     Raises:
         UsageError: The URL is another one, or has a password. The text never has the password.

@@ -66,7 +66,7 @@ class StoredStackCache:
     """
 
     def __init__(self, known: FrameCache | None = None) -> None:
-        """Create an empty book.
+        """Create an empty cache of the stacks that the database has.
 
         Args:
             known: Cache of the tenant's frames, which learns those of this book.
@@ -107,7 +107,7 @@ class StoredStackCache:
 
     @property
     def memory(self) -> int:
-        """Estimated size in bytes."""
+        """The estimated size of the stack cache in bytes."""
         return self._memory + self.known.memory
 
     def number(self, found: tuple[int, int], frames: Sequence[ShownFrame], facts: StackFacts) -> int:

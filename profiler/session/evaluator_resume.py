@@ -1,9 +1,9 @@
 """Continues an unwound stack at an evaluator frame of the interpreter if the unwinder stopped or went wrong before it.
 
 A walk stops or goes wrong in JIT code without unwind tables (CPython 3.14), or at the first frame of a greenlet whose
-caller has continued. The interpreter keeps a marker on the C stack of each activation of its evaluator, at a fixed
+caller has continued. The interpreter keeps a marker on the C stack of each evaluator call of its evaluator, at a fixed
 distance from the CFA. If a marker of the sample lies in no evaluator frame, the CFA of the missing frame follows from
-the marker, and the walk continues there. The distance is measured on activations that were unwound.
+the marker, and the walk continues there. The distance is measured on evaluator calls that were unwound.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Frames:
 
 
 class EvaluatorResume:
-    """Continues walks at evaluator frames.
+    """Continues unwound stacks at evaluator frames of the interpreter.
 
     Args:
         unwinder: Unwinds the rest of a stack.
@@ -162,7 +162,7 @@ class EvaluatorResume:
                 return None
             idle = any(evaluators(frames.pc[n], frames.exact[n]) for n in range(last, count))
             if run.waits and frames.end == StackEnd.ROOT and not idle and run.marker < frames.top:
-                return None  # the activation has returned, and its memory is not overwritten yet
+                return None  # the evaluator call has returned, and its memory is not overwritten yet
             cfa = run.marker + shape.distance
             if cfa <= beyond:
                 return None
@@ -203,9 +203,10 @@ class EvaluatorResume:
 
 
 def _without_root(batch: SampleBatch, walk: Walk, changed: Mapping[int, _Frames]) -> dict[int, _Frames]:
-    """Find stacks that end at a false root: a waiting activation lies outside it.
+    """Find stacks that end at a false root: a waiting evaluator call lies outside it.
 
-    Unused stack words there are zero and look like a root. These stacks must be copied up to the waiting activation.
+    Unused stack words there are zero and look like a root. These stacks must be copied up to the waiting evaluator
+    call.
 
     Returns:
         Corrected frames by sample index.
@@ -273,7 +274,7 @@ def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
 
 
 def _holds(frames: _Frames, at: int, run: Run, evaluators: Evaluators) -> bool:
-    """Return True if a frame is the evaluator activation that wrote the marker of a run.
+    """Return True if a frame is the evaluator call that wrote the marker of a run.
 
     The marker lies in the frame's stack range. A frame of code without unwind tables did not write it: it was unwound
     with the frame pointer of the evaluator.

@@ -30,7 +30,7 @@ class ChainMerger:
     def __init__(
         self, unwinder: Unwinder, diagnostics: Diagnostics, settle: Callable[[FunctionPlace], FunctionPlace]
     ) -> None:
-        """Create a merger.
+        """Create a merger of interpreter frames into native stacks.
 
         Args:
             unwinder: Continues walks and finds the bounds of functions.

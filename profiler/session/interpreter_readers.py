@@ -49,7 +49,7 @@ class InterpreterNews:
 
 
 class Runtimes:
-    """The interpreters of one recording.
+    """The interpreters of the processes of one recording.
 
     Attributes:
         processes: Readers by pid.
@@ -65,7 +65,7 @@ class Runtimes:
         follow_tasks: bool = False,
         stack_size: int = DEFAULT_STACK_SIZE,
     ) -> None:
-        """Create an empty set.
+        """Create an empty set of interpreters.
 
         Args:
             symbols: Reads interpreter symbols of files.

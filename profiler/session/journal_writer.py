@@ -78,7 +78,7 @@ class Keeping:
     """Writer of one window's journal. Call close() before the profile of the window is written."""
 
     def __init__(self, session: Session, naming: Naming, journal: Journal, within: Within, ahead: Ahead) -> None:
-        """Create the writer.
+        """Create the writer of a recording's journal.
 
         Args:
             session: The recording.

@@ -49,7 +49,7 @@ class StatedCrash:
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """A dead process.
+    """A dead process, with the threads and files of its core file or crash dump.
 
     Attributes:
         pid: Its pid.

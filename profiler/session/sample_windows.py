@@ -158,7 +158,7 @@ class Fresh:
 
 
 class Recorder:
-    """Collects batches and returns windows.
+    """Turns batches of samples into the rows of windows.
 
     Attributes:
         samples: Number of samples in the current window.

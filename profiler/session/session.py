@@ -51,7 +51,7 @@ class RecordingFiles:
         follow_tasks: bool = False,
         stack_size: int = DEFAULT_STACK_SIZE,
     ) -> None:
-        """Create the readers.
+        """Create the readers of the object files of a recording.
 
         Args:
             unwind: Options of the unwinder.
@@ -83,7 +83,7 @@ class Session:
         files: RecordingFiles | None = None,
         clock: Clock = HERE,
     ) -> None:
-        """Create a session.
+        """Create the session of one observed target.
 
         Args:
             collector: Yields the samples.

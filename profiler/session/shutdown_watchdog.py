@@ -30,7 +30,7 @@ class GrantedTime:
     """A clock that stands still while a thread of pyprof waits for a processor."""
 
     def __init__(self, waits: Callable[[], Mapping[int, float]]) -> None:
-        """Start the clock.
+        """Start the clock that limits the time for the end of a recording.
 
         Args:
             waits: Returns how long each thread has waited for a processor since it began, in seconds by tid.

@@ -40,7 +40,7 @@ class Deliveries:
     """
 
     def __init__(self, sampling: Sampling, handover: FlushProtocol) -> None:
-        """Create the queue.
+        """Create the queue of profiles for a sink.
 
         Args:
             sampling: The recording.

@@ -63,7 +63,7 @@ class _File:
 
 
 def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
-    """Parse a condition.
+    """Parse a trigger condition such as `cpu>80` or `file:/run/dump-me`.
 
     Args:
         text: "cpu>N" with N percent of one processor, or "file:PATH".

@@ -22,7 +22,7 @@ class UntilWhole:
     """
 
     def __init__(self, collector: Collector, threads_now: Callable[[], Set[int]], most_s: float) -> None:
-        """Wrap a collector.
+        """Wrap a collector so that it ends when each thread has a complete stack.
 
         Args:
             collector: The collector.

@@ -48,7 +48,7 @@ def effort(counted: Counted, rate_hz: float, own: OwnCost) -> Summary:
 
 
 def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
-    """Summarize a window.
+    """Return the summary of a window of a recording.
 
     Args:
         window: The window.

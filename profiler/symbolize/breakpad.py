@@ -25,7 +25,7 @@ MAX_KEPT = 1 << 12
 
 
 class NamedPlace(NamedTuple):
-    """The names at an address.
+    """The function, file and line that a Breakpad symbol file has for an address.
 
     Attributes:
         name: Name of the function.

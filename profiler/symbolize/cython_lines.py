@@ -29,7 +29,7 @@ class CythonLines:
 
     @property
     def kept(self) -> int:
-        """The number of cached files."""
+        """The number of cached generated C files."""
         return len(self._files)
 
     def find(self, file: str, line: int) -> tuple[str, int] | None:

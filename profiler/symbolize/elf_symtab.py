@@ -68,7 +68,7 @@ def read_symbol_rows(file: ObjectFile, table: str, strings: str, shift: int = 0)
 
 
 class SymbolSources(NamedTuple):
-    """The symbols of a file.
+    """The symbol tables of an ELF file and of its debug file.
 
     Attributes:
         rows: The symbols of each table that was found.

@@ -17,7 +17,7 @@ class GoNames:
     """Looks up addresses in the function table of one file."""
 
     def __init__(self, table: GoTable, broken: list[str]) -> None:
-        """Take a table.
+        """Create a lookup of names in the function table of a Go program.
 
         Args:
             table: The function table.

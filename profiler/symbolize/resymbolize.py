@@ -50,7 +50,7 @@ class Places:
     sysroots: tuple[str, ...] = ()
 
     def check_exists(self) -> None:
-        """Check that all places exist.
+        """Raise an error if a given symbol file or directory does not exist.
 
         Raises:
             UsageError: A place does not exist.

@@ -32,7 +32,7 @@ class SourceFiles:
     """Finds source files, and reads each of them once."""
 
     def __init__(self, folders: Sequence[str] = ()) -> None:
-        """Take the directories to search.
+        """Create a search for source files in the given directories.
 
         Raises:
             UsageError: A path is not a directory.

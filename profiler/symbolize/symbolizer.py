@@ -112,7 +112,7 @@ class Symbolizer:
         lacking: Diagnostics | None = None,
         settled: SettledFrameCache | None = None,
     ) -> None:
-        """Take the sources of names.
+        """Create a symbolizer from its sources of names.
 
         Args:
             images: The object files.

@@ -62,7 +62,7 @@ class Functions:
         symbol: Callable[[int], str],
         find_alternate: Callable[[ObjectFile], ObjectFile | None] | None = None,
     ) -> None:
-        """Read all functions.
+        """Read all functions of an object file's DWARF.
 
         Args:
             file: The file with the DWARF.

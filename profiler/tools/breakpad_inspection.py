@@ -22,13 +22,13 @@ STACK_WIN = "stack_win"
 
 
 class SymbolInspection(Inspection):
-    """One symbol file.
+    """The content of one Breakpad symbol file, as `pyprof inspect` shows it.
 
     Addresses are relative to the module's load address. STACK WIN counts as a source for its rows only.
     """
 
     def __init__(self, path: str, diagnostics: Diagnostics | None = None) -> None:
-        """Open a symbol file.
+        """Open a Breakpad symbol file.
 
         Raises:
             OSError: The file cannot be read.

@@ -53,7 +53,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class SymbolText:
-    """A piece of the text.
+    """A piece of the text of a Breakpad symbol file.
 
     Attributes:
         store_path: Path of the file in a symbol store.
@@ -116,7 +116,7 @@ class SymbolWriter:
     """
 
     def __init__(self, path: str, name: str = "") -> None:
-        """Open a file.
+        """Open an ELF file for which a symbol file is to be written.
 
         Args:
             path: Path of the file.
@@ -146,7 +146,7 @@ class SymbolWriter:
         return os.path.join(self.name, self.id, f"{self.name}.sym")
 
     def write(self, out: IO[bytes]) -> Written:
-        """Write the symbol file.
+        """Write the Breakpad symbol file.
 
         Raises:
             FormatError: The object file is broken.

@@ -24,7 +24,7 @@ WRONG_FILE = "FILE is a program, a shared library, an object file (.o), a separa
 
 @dataclass(frozen=True, slots=True)
 class FileToInspect:
-    """The file to inspect.
+    """The file that `pyprof inspect` shows.
 
     Attributes:
         path: Path of an object file or a symbol file.
@@ -35,7 +35,7 @@ class FileToInspect:
     symbols: tuple[str, ...] = ()
 
     def open_file(self, diagnostics: Diagnostics) -> Inspection:
-        """Open the file.
+        """Open the file that `pyprof inspect` shows.
 
         Raises:
             UnsupportedArchitecture: There are no unwind rules for its machine.
@@ -66,7 +66,7 @@ class ListedSection:
 
 @dataclass(frozen=True, slots=True)
 class FileOverview:
-    """The overview of a file.
+    """The overview of a file that `pyprof inspect` shows: sections, sources, counts.
 
     Attributes:
         name: Name of the file.

@@ -28,7 +28,7 @@ MIN_FUNCTION_BYTES = 9
 
 @dataclass(frozen=True, slots=True)
 class ModuleSurvey:
-    """The survey of one module.
+    """The unwind sections, symbols and frame pointers of one module of a process.
 
     Attributes:
         path: Its path.
@@ -51,7 +51,7 @@ class ModuleSurvey:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSurvey:
-    """The survey of a process.
+    """The surveys of all modules of a process.
 
     Attributes:
         modules: All modules with code in address order. A file that is mapped several times is listed once.

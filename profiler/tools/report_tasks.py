@@ -54,7 +54,7 @@ def drop_samples(profile: Profile) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCode:
-    """The instructions of a function.
+    """The machine instructions of a function.
 
     Attributes:
         base: Lowest loaded address in the file, None if no file of the module was found.
@@ -82,7 +82,7 @@ class CodeOf:
     last: int
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[FunctionCode]:
-        """Yield the instructions.
+        """Yield the machine instructions of a function.
 
         Raises:
             PyprofError: objdump is not installed or does not support the architecture.

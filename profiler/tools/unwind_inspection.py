@@ -83,7 +83,7 @@ class Inspection:
     """
 
     def __init__(self, path: str, symbols: Sequence[str] = (), diagnostics: Diagnostics | None = None) -> None:
-        """Open a file.
+        """Open an object file to show its unwind tables.
 
         Args:
             path: Path of the file.

@@ -31,7 +31,7 @@ NO_U64_ALIGNMENT = frozenset({"i386"})
 
 @dataclass(frozen=True, slots=True)
 class JitEntry:
-    """One registered object file.
+    """One object file that a process registered with the GDB JIT interface.
 
     Attributes:
         entry: Address of its list entry in the process.

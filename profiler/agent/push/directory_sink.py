@@ -19,7 +19,7 @@ class FolderSink:
         self._disk = Disk()
 
     def send(self, name: SegmentName, data: bytes) -> None:
-        """Store a segment durably.
+        """Store a segment durably in the sink's directory.
 
         Raises:
             OSError: Writing failed.

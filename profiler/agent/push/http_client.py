@@ -37,7 +37,7 @@ MOST_WAIT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The place of a receiver.
+    """The URL, headers and limits of a receiver of segments.
 
     Attributes:
         url: http or https URL without a "/" at its end.
@@ -67,7 +67,7 @@ class HttpClient:
         self._endpoint = endpoint
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str], taken: tuple[int, ...] = ()) -> HttpAnswer:
-        """Send a request.
+        """Send a POST request to a receiver.
 
         Args:
             path: Path below the URL.

@@ -38,7 +38,7 @@ def check_empty(body: bytes) -> None:
 
 
 def check_exported(body: bytes) -> None:
-    """Check an ExportProfilesServiceResponse.
+    """Check the body of an ExportProfilesServiceResponse for rejected profiles.
 
     Raises:
         NotSent: It is not a message.

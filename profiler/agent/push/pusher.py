@@ -28,7 +28,7 @@ _TRIES = 6
 
 
 class Pusher:
-    """The queue of one sink.
+    """A thread that sends the queued segments of one sink.
 
     Attributes:
         sent: Number of segments sent.

@@ -24,12 +24,12 @@ _BOUNDARY = "pyprof-part-of-a-request"
 
 
 class PyroscopeSink:
-    """A sink for Pyroscope."""
+    """A sink that sends segments to Pyroscope."""
 
     def __init__(
         self, endpoint: Endpoint, ingest: bool, max_age_s: float, clock: Callable[[], float] = time.time
     ) -> None:
-        """Create the sink.
+        """Create a sink that sends segments to Pyroscope.
 
         Args:
             ingest: Use /ingest.

@@ -56,7 +56,7 @@ class Part:
 
 
 def read(data: bytes, title: str) -> Profile:
-    """Read a segment.
+    """Read a segment of the spool as a Profile.
 
     Raises:
         RefusedForGood: It is broken.

@@ -18,7 +18,7 @@ LEAST = 0.005
 
 
 class Step(NamedTuple):
-    """One line of the tree.
+    """One line of the tree of callers or callees.
 
     Attributes:
         indent: Number of forks above it. An only child has the indent of its parent.
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The tree of a row.
+    """The tree of callers or callees of one row of the table.
 
     Attributes:
         whole: Value of all samples.

@@ -30,7 +30,7 @@ Press = Callable[[View, Around], View]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key and its effect.
+    """A key of `pyprof top`, its effect and its help.
 
     Attributes:
         names: Names that the screen uses.

@@ -15,7 +15,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """Options of printed tables.
+    """The options of the tables that `pyprof top` prints for scripts.
 
     Attributes:
         every_s: Seconds that each table covers.

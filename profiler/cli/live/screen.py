@@ -20,7 +20,7 @@ class Screen(Protocol):
     """A display with a keyboard: a terminal, or a text buffer in tests."""
 
     def size(self) -> tuple[int, int]:
-        """Return the current (columns, rows)."""
+        """Return the current size of the screen as (columns, rows)."""
         ...
 
     def draw(self, lines: Sequence[ScreenLine]) -> None:

@@ -80,7 +80,7 @@ def _cut(line: ScreenLine, width: int) -> ScreenLine:
 
 
 def choices(snapshot: Snapshot, view: View) -> str:
-    """Describe what a view shows."""
+    """Describe in one line what a view of `pyprof top` shows."""
     span = f"last {view.span_s:g} s" if view.span_s else "everything"
     search = f', with "{printable(view.search)}"' if view.search else ""
     return f"{snapshot.mode}, {span}, by {view.table}{search}{_hidden(snapshot)}"

@@ -65,7 +65,7 @@ class Gathering:
         self._merging = Merging()
 
     def add(self, profile: Profile) -> Snapshot:
-        """Add the next window."""
+        """Add the next window to the snapshot."""
         hidden = np.zeros(len(profile.stack), np.bool_) if self.snapshot.shows_idle else hidden_waits(profile)
         found = tally(selected(profile, ~hidden) if hidden.any() else profile)
         self._recent.append(found)

@@ -87,7 +87,7 @@ class WatchedTargets:
         return TargetOptions(pids=(self._command.pid,)), replace(self.options, subprocesses=followed)
 
     def stop(self) -> None:
-        """End all recording without waiting."""
+        """End all recordings of `pyprof top` without waiting for them."""
         self._stopped = True
         if (recording := self._recording) is not None:
             recording.end()

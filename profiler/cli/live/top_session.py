@@ -28,7 +28,7 @@ from pyprof.session.recording import Recording
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """Options of one invocation.
+    """The options of one invocation of `pyprof top`.
 
     Attributes:
         targets: None with a command, () without targets.

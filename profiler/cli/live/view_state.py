@@ -15,7 +15,7 @@ Shown = Sequence[tuple[TopRow, RowCost]]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The state of the display.
+    """The state of the display of `pyprof top`: table, order, filter, selected row.
 
     Attributes:
         table: One of TABLES.

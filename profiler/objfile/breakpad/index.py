@@ -84,7 +84,7 @@ class NumberedRecords:
 
 @dataclass(frozen=True, slots=True)
 class RecordIndex:
-    """The places of all records.
+    """The places of all records in a Breakpad symbol file.
 
     Attributes:
         functions: FUNC records.

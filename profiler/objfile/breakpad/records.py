@@ -13,7 +13,7 @@ MAX_NUMBER = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class ModuleRecord:
-    """A MODULE record.
+    """A MODULE record of a Breakpad symbol file.
 
     Attributes:
         os: "Linux", "windows" or "mac".
@@ -59,7 +59,7 @@ class LineRecord:
 
 @dataclass(frozen=True, slots=True)
 class InlineRecord:
-    """A call that was inlined.
+    """An INLINE record of a Breakpad symbol file: a call that was inlined.
 
     Attributes:
         depth: Inlining depth, 0 in the FUNC itself.
@@ -110,7 +110,7 @@ def decode_text(field: bytes) -> str:
 
 
 def parse_number(field: bytes, base: int = 16) -> int:
-    """Parse an unsigned number.
+    """Parse an unsigned number of a Breakpad record.
 
     Raises:
         ValueError: The field has a sign, a prefix or an underscore, which int() would accept, or exceeds 64 bits.
@@ -194,12 +194,12 @@ def parse_inline(line: bytes) -> InlineRecord:
 
 
 def parse_file(line: bytes) -> str:
-    """Parse "FILE number name"."""
+    """Parse the Breakpad record "FILE number name"."""
     return decode_text(line.split(None, 2)[2])
 
 
 def parse_origin(line: bytes) -> tuple[str, int | None]:
-    """Parse "INLINE_ORIGIN id [file] name".
+    """Parse the Breakpad record "INLINE_ORIGIN id [file] name".
 
     Returns:
         (name, number of the function's FILE). The number is None in the new form, which does not have it.
@@ -228,7 +228,7 @@ def parse_rules(rules: bytes) -> dict[str, str]:
 
 
 def parse_win(line: bytes) -> WinRecord:
-    """Parse a STACK WIN record.
+    """Parse a STACK WIN record of a Breakpad symbol file.
 
     Its fields: type rva size prologue epilogue parameters saved locals max_stack has_program program_or_flag.
     """

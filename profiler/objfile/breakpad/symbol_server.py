@@ -201,7 +201,7 @@ class RequestDeadline:
             self._sockets.clear()
 
     def watch_connection(self, connection: socket.socket) -> None:
-        """Add a connection.
+        """Close this connection too when the deadline of the request is over.
 
         Raises:
             TimeoutError: The deadline has passed already.

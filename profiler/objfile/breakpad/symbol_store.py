@@ -42,7 +42,7 @@ class SymbolStore:
     """Finds symbol files, with one search for each object file, and caches them."""
 
     def __init__(self, places: Sequence[str], diagnostics: Diagnostics, cache: str | None = None) -> None:
-        """Take the places to search.
+        """Create a search for Breakpad symbol files in the given places.
 
         Args:
             places: Paths and URLs in the order of the search.

@@ -26,7 +26,7 @@ HEAD = b"MODULE "
 
 
 class TextStream(Protocol):
-    """A readable stream of bytes."""
+    """A readable stream with the text of a symbol file."""
 
     def read(self, size: int, /) -> bytes: ...
 

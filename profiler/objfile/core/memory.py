@@ -24,7 +24,7 @@ def format_perms(flags: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SavedRange:
-    """One range of memory.
+    """One range of memory in a core file or crash dump.
 
     Attributes:
         start: First address in the process.

@@ -54,7 +54,7 @@ class CoreThread:
 
 @dataclass(frozen=True, slots=True)
 class CoreProcess:
-    """The process, from NT_PRPSINFO.
+    """The process of a core file, from its note NT_PRPSINFO.
 
     Attributes:
         pid: Process ID.
@@ -88,7 +88,7 @@ class MappedFile:
 
 @dataclass(slots=True)
 class CoreNotes:
-    """The content of all notes.
+    """The content of all notes of a core file.
 
     Attributes:
         threads: The threads; the one that received the signal is first.

@@ -68,7 +68,7 @@ def inflate_zdebug(name: str, data: memoryview) -> memoryview:
 
 
 def inflate_debugdata(data: memoryview) -> memoryview:
-    """Return the file in .gnu_debugdata.
+    """Return the ELF file in .gnu_debugdata, decompressed.
 
     Raises:
         FormatError: The section is broken or too large.

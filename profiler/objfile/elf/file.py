@@ -47,7 +47,7 @@ MAX_ENTRY = 1 << 8
 
 
 class ElfFile:
-    """One ELF file. Implements pyprof.objfile.base.ObjectFile.
+    """One ELF file, readable by section and segment. Implements pyprof.objfile.base.ObjectFile.
 
     Attributes:
         machine: e_machine.
@@ -61,7 +61,7 @@ class ElfFile:
     debug_id = ""
 
     def __init__(self, source: ByteSource, name: str, *, with_sections: bool = True) -> None:
-        """Read the headers.
+        """Read the headers of an ELF file.
 
         Args:
             source: Bytes of the file.
@@ -97,7 +97,7 @@ class ElfFile:
 
     @classmethod
     def open(cls, path: str | int) -> ElfFile:
-        """Open a file.
+        """Open an ELF file by its path.
 
         Args:
             path: File name, or a file descriptor, which is duplicated.

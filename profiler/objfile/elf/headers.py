@@ -31,7 +31,7 @@ class ProgramHeader(Segment):
 
 @dataclass(frozen=True, slots=True)
 class SectionHeader(Section):
-    """A section header.
+    """A section header of an ELF file.
 
     Attributes:
         type: SHT_*.
@@ -65,7 +65,7 @@ def make_section_header(
     info: int = 0,
     index: int = -1,
 ) -> SectionHeader:
-    """Create a SectionHeader.
+    """Create the section header of an ELF file.
 
     Args:
         name: Name of the section.

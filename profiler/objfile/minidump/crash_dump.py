@@ -72,7 +72,7 @@ class DumpRegion:
 
 @dataclass(frozen=True, slots=True)
 class DumpException:
-    """The reason for the dump.
+    """The exception or signal for which a crash dump was written.
 
     Attributes:
         tid: The thread that caused it.
@@ -93,7 +93,7 @@ class DumpException:
 
 @dataclass(slots=True)
 class CrashDump:
-    """A crash dump.
+    """The content of a crash dump, independent of its format.
 
     Attributes:
         os: "linux", "android", "windows", "mac" and so on, "" if it is unknown.

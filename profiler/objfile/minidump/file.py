@@ -80,7 +80,7 @@ def is_minidump(head: bytes) -> bool:
 
 
 def read_minidump(source: ByteSource) -> CrashDump:
-    """Read a minidump.
+    """Read a minidump as a CrashDump.
 
     Raises:
         FormatError: The file is not a minidump, its processor is not supported, or it has no thread.
@@ -274,7 +274,7 @@ READABLE, WRITABLE, EXECUTABLE = 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80, 0x04 |
 
 
 def read_regions(entries: Iterable[tuple[int, ...]]) -> list[DumpRegion]:
-    """Return the committed regions, ascending.
+    """Return the committed memory regions of a minidump, in ascending order.
 
     Args:
         entries: (base, allocation base, its protection, padding, size, state, protection, type) of each entry.

@@ -46,7 +46,7 @@ class Heap:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One piece of generated code.
+    """One piece of code that the Java virtual machine has generated.
 
     Attributes:
         address: Address of its CodeBlob.
@@ -76,10 +76,10 @@ class Blob:
 
 
 class BlobCache:
-    """Finds blobs in one process."""
+    """A cache of the pieces of generated code in one Java process, by address."""
 
     def __init__(self, memory: VmMemory, structs: VmStructs) -> None:
-        """Find the heaps.
+        """Find the code heaps of a Java process.
 
         Raises:
             FormatError: The layout is not known, or the heaps are not readable.

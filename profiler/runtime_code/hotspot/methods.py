@@ -29,7 +29,7 @@ _HIDDEN = re.compile(r"(\$\$Lambda)(?:\$\d+)?(?:[/+.]0x[0-9a-f]+|/\d+)?|[/+.](?:
 
 @dataclass(frozen=True, slots=True)
 class JavaMethod:
-    """A Java method.
+    """A Java method, with its class and its line table.
 
     Attributes:
         name: Class and method.
@@ -60,7 +60,7 @@ class Methods:
     """Reads methods of one process, and caches them until clear()."""
 
     def __init__(self, memory: VmMemory, structs: VmStructs) -> None:
-        """Find the layout.
+        """Find the layout of HotSpot's methods.
 
         Raises:
             FormatError: It is not known.

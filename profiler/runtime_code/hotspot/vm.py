@@ -65,7 +65,7 @@ class JavaVm:
     """One virtual machine whose layout is known."""
 
     def __init__(self, space: AddressSpace, symbols: Mapping[bytes, int], arch: Arch) -> None:
-        """Read the layout.
+        """Read the layout of HotSpot's data from its own description.
 
         Raises:
             FormatError: It is not readable or not known.

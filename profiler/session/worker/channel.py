@@ -48,7 +48,7 @@ class Closed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message that was received.
+    """A message that arrived at a channel, with its file descriptors.
 
     Attributes:
         parts: Read-only views of one buffer; each begins at a multiple of 16 bytes.
@@ -118,7 +118,7 @@ class Channel:
         return True
 
     def receive(self, timeout_s: float | None = None) -> Received | None:
-        """Receive the next message.
+        """Receive the next message from the other process.
 
         Args:
             timeout_s: Maximum wait in seconds: 0 does not block, None blocks without limit.

@@ -422,7 +422,7 @@ def plain(rights: Rights | None) -> object:
 
 
 def rights_of(value: object) -> Rights | None:
-    """Decode what plain() encoded.
+    """Decode file rights that plain() encoded.
 
     Raises:
         OSError: The value is invalid.

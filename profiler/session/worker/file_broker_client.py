@@ -28,7 +28,7 @@ BROKER_HINT = "record again; dmesg says whether the kernel ended it because memo
 
 
 class FileBrokerGone(OSError):
-    """The file broker has ended."""
+    """The file broker's process has ended."""
 
 
 FILES_NOT_OPENED = "file_broker_gone"

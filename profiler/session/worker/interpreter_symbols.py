@@ -43,7 +43,7 @@ class AskedSymbols:
         diagnostics: Diagnostics,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the client.
+        """Create the sampler's client for interpreter symbols.
 
         Args:
             channel: Channel to the thread of the worker.
@@ -120,7 +120,7 @@ def packed(number: int, found: Sequence[FoundSymbols | None]) -> list[Part]:
 
 
 def unpacked(parts: Sequence[Part], most: int) -> tuple[int, list[FoundSymbols | None]]:
-    """Decode a response.
+    """Decode a response with interpreter symbols.
 
     Args:
         parts: The parts of the message.

@@ -93,7 +93,7 @@ class Packer:
     """The sampler's encoder. An object that was sent keeps its number while this process refers to it."""
 
     def __init__(self, notify: Callable[[KnownProcess], None]) -> None:
-        """Create the encoder.
+        """Create the encoder of the sampler's messages.
 
         Args:
             notify: Called with each address space before its message is sent.
@@ -110,7 +110,7 @@ class Packer:
         self._chains = LastChains()
 
     def pack(self, message: Message) -> tuple[list[Part], list[int]]:
-        """Encode a message.
+        """Encode a message of the sampler to the worker.
 
         Returns:
             (parts, file descriptors that the caller must close).

@@ -146,7 +146,7 @@ class Extent(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """A request for a profile.
+    """A request of the sampler for the profile of a window.
 
     Attributes:
         number: Number of the request.

@@ -24,7 +24,7 @@ class Examiner:
     """Owner of a worker that runs one-shot tasks, from its start to the end of the `with` statement."""
 
     def __init__(self, start: Start, confined: bool) -> None:
-        """Start the worker.
+        """Start a worker for one-shot tasks.
 
         Args:
             start: Starts a worker.

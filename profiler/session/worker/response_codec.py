@@ -222,7 +222,7 @@ def pack(answer: Answer) -> list[Part]:
 
 
 def unpack(parts: Sequence[memoryview]) -> Answer:
-    """Decode a response.
+    """Decode a response of the worker.
 
     Raises:
         AnswerRefused: The parts are not a valid response.

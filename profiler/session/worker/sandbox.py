@@ -64,7 +64,7 @@ class Sandbox:
     """
 
     def __init__(self, notices: Channel, kept: Sequence[int] = ()) -> None:
-        """Fork the file broker.
+        """Fork the file broker, before the worker gives up its rights.
 
         Args:
             notices: The sampler's channel to the file broker. This process closes it.

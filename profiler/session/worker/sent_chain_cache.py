@@ -12,7 +12,8 @@ _MOST_CHAINS = 1 << 13
 
 
 class LastChains:
-    """LRU cache of chains by number, with one chain per recent trunk (the chain without its innermost instruction)."""
+    """LRU cache of frame chains by number, and by `trunk`: the number that chains share which differ only in their
+    innermost instruction."""
 
     def __init__(self) -> None:
         self._chains: dict[int, Chain] = {}
@@ -23,7 +24,7 @@ class LastChains:
         return _found(self._chains, number)
 
     def alike(self, trunk: int) -> Chain | None:
-        """Return a chain with this trunk and mark it as most recently used."""
+        """Return a chain that differs at most in its innermost instruction, and mark it as most recently used."""
         return _found(self._trunks, trunk)
 
     def add(self, chain: Chain) -> None:

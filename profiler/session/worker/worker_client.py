@@ -225,7 +225,7 @@ class _Overtime:
 
 
 class WorkerLink:
-    """Client of one worker.
+    """The sampler's client of one worker process.
 
     Attributes:
         worker: The worker process.
@@ -237,7 +237,7 @@ class WorkerLink:
     """
 
     def __init__(self, worker: Worker, names_s: float = NAMES_S, patient: bool = False) -> None:
-        """Create the client.
+        """Create the client of a worker process.
 
         Args:
             worker: The worker process.

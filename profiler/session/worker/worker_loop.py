@@ -213,7 +213,7 @@ class Service:
     """Server of one sampler, until the sampler sends Shutdown or ends."""
 
     def __init__(self, channel: Channel, keeper: FileBrokerClient, hurry: WorkDeadline, missing: Sequence[str]) -> None:
-        """Create the service.
+        """Create the main loop of a worker process.
 
         Args:
             channel: Channel to the sampler.

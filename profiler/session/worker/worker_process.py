@@ -60,7 +60,7 @@ _workers: set[Worker] = set()
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """Kill all workers and exit.
+    """Kill all worker processes and exit.
 
     May be called from any thread. A worker that is stopped (SIGSTOP) would otherwise stay.
     """

@@ -20,7 +20,7 @@ MAX_OVERLAP = 16
 
 
 class Aranges(NamedTuple):
-    """Address ranges, sorted by start.
+    """The address ranges of .debug_aranges, sorted by their start.
 
     Attributes:
         start: (n,) start addresses in the file (svma).

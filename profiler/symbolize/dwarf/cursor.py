@@ -23,7 +23,7 @@ class Deadline:
 
 
 class Data:
-    """The bytes of one section.
+    """The bytes of one DWARF section.
 
     Its readers return (value, offset after it) and raise FormatError at the end of the section.
     """

@@ -34,7 +34,7 @@ Attribute = tuple[int, int]
 
 
 class Abbrev(NamedTuple):
-    """One abbreviation.
+    """One abbreviation declaration of .debug_abbrev.
 
     Attributes:
         tag: DW_TAG.

@@ -29,7 +29,7 @@ MAX_OVERLAP = 16
 
 @dataclass(slots=True)
 class Subprogram:
-    """A subprogram with code.
+    """A DW_TAG_subprogram entry with code.
 
     Attributes:
         offset: Offset of its entry.
@@ -43,7 +43,7 @@ class Subprogram:
 
 
 class Inlined(NamedTuple):
-    """An inlined call.
+    """A DW_TAG_inlined_subroutine entry: a call that was inlined.
 
     Attributes:
         ranges: Its address ranges in the file.

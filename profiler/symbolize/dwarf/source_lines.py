@@ -42,7 +42,7 @@ class SourceLines:
     def __init__(
         self, file: ObjectFile, shift: int = 0, find_alternate: Callable[[ObjectFile], ObjectFile | None] | None = None
     ) -> None:
-        """Take a file with DWARF.
+        """Create a lookup of source lines in an object file with DWARF.
 
         Args:
             file: The file or its debug file.

@@ -67,7 +67,7 @@ _Value = _Sum | _Word | _Code
 
 
 class RuleCompiler:
-    """Compiles expressions of one architecture."""
+    """A compiler of STACK CFI expressions to rules of one architecture."""
 
     def __init__(self, arch: Arch, column: Column) -> None:
         self._arch = arch

@@ -168,7 +168,7 @@ class RegisterNames:
 
 
 def breakpad_reader(find: FindSymbols) -> Callable[[ObjectFile, Arch, Diagnostics], StackCfi | None]:
-    """Return a Reader for unwind/sources.py.
+    """Return a function that opens STACK CFI records as an unwind source (a Reader of unwind/sources.py).
 
     Args:
         find: Finds the symbol file of an object file.

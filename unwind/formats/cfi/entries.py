@@ -100,7 +100,7 @@ class Fde(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CfiSection:
-    """One .eh_frame or .debug_frame section.
+    """The CIEs and FDEs of one .eh_frame or .debug_frame section.
 
     Attributes:
         name: Name of the section.

@@ -40,7 +40,7 @@ class CfiProgram:
     """The decoded instructions of all FDEs whose CIEs have the same program key."""
 
     def __init__(self, entries: CfiEntries, cie: Cie, machine: StateMachine) -> None:
-        """Run the CIE's instructions.
+        """Run the call frame instructions of a CIE.
 
         Raises:
             FormatError: The instructions are broken.

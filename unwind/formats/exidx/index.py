@@ -40,7 +40,7 @@ class Model(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One index entry.
+    """One entry of .ARM.exidx.
 
     Attributes:
         start: First address of its code in the file (svma).
@@ -80,7 +80,7 @@ class ExidxIndex:
     """
 
     def __init__(self, file: IndexedFile, addr: int, data: bytes | memoryview) -> None:
-        """Read an index.
+        """Read an .ARM.exidx section.
 
         Args:
             file: The file.

@@ -38,7 +38,7 @@ class Exidx:
     exact = False
 
     def __init__(self, index: ExidxIndex, arch: Arch, roots: list[tuple[int, int]], diagnostics: Diagnostics) -> None:
-        """Take an index.
+        """Create an unwind source from an .ARM.exidx section.
 
         Args:
             index: The index.

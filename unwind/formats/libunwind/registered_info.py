@@ -36,7 +36,7 @@ MAX_BYTES = 64 << 20
 
 
 class RegionFormat(IntEnum):
-    """Format of an info (unw_dyn_info_format_t)."""
+    """The format of registered unwind info (unw_dyn_info_format_t)."""
 
     DYNAMIC = 0
     TABLE = 1
@@ -47,7 +47,7 @@ class RegionFormat(IntEnum):
 
 
 class Tag(IntEnum):
-    """Kind of a directive (unw_dyn_operation_t)."""
+    """The kind of an unwind directive (unw_dyn_operation_t)."""
 
     STOP = 0
     SAVE_REG = 1
@@ -62,7 +62,7 @@ class Tag(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A directive. `val` is signed."""
+    """An unwind directive of registered unwind info. `val` is signed."""
 
     tag: int
     reg: int
@@ -99,7 +99,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class DynInfo:
-    """One registered piece of code.
+    """One piece of code whose unwind info was registered.
 
     Attributes:
         head: The common part.

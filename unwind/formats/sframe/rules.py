@@ -45,7 +45,7 @@ class RowReader:
         return Rule(self._arch.sp, 0, UNDEFINED, (), signal=signal)
 
     def rule(self, row: bytes, flex: bool, signal: bool, at: int) -> Rule:
-        """Decode a row.
+        """Decode an SFrame row to an unwind rule.
 
         Args:
             row: The info byte and the data words.

@@ -63,7 +63,7 @@ class FunctionEntry:
 
 
 class SFrame:
-    """One .sframe section.
+    """One .sframe section as an unwind source.
 
     Attributes:
         version: 1 to 3.
