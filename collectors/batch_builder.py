@@ -77,7 +77,7 @@ class StackMemory(Protocol):
         ...
 
     def view_copies(self) -> U8:
-        """Return a copy of the used part."""
+        """Return a copy of the used part of the memory for stack copies."""
         ...
 
     def read_copy(self, offset: int, size: int) -> bytes:
@@ -138,7 +138,7 @@ class BytesMemory:
         return self.used >= self._most
 
     def append_copy(self, copy: bytes) -> None:
-        """Append the copy of the next sample."""
+        """Append the stack copy of the next sample."""
         self._copies.append(copy + bytes(-len(copy) % 8))
 
     def view_copies(self) -> U8:
@@ -182,7 +182,7 @@ class BatchBuilder(Generic[Memory]):
     def __init__(
         self, arches: Sequence[Arch], memory: Memory, source_id: int, unknown: frozenset[int] | None = None
     ) -> None:
-        """Create a builder without samples.
+        """Create a builder of sample batches.
 
         Args:
             arches: Possible architectures of the samples, the most common first.
@@ -298,7 +298,7 @@ class BatchBuilder(Generic[Memory]):
         return self.memory.read_copy(copy.offset, copy.size)
 
     def set_chain(self, lane: int, chain: Chain) -> None:
-        """Set the frames of a sample's interpreter."""
+        """Set the interpreter frames of a sample."""
         self._chains[lane] = chain
 
     def set_kernel_stack(self, lane: int, frames: KernelStack) -> None:

@@ -35,7 +35,7 @@ class ClosedCollectors:
 
 
 def joined(first: CollectorStats, then: CollectorStats) -> CollectorStats:
-    """Return the combined statistics of two collectors."""
+    """Return the sums of two collectors' statistics."""
     return CollectorStats(
         ticks=first.ticks + then.ticks,
         ticking_ns=first.ticking_ns + then.ticking_ns,

@@ -103,7 +103,7 @@ NO_ACCOUNT = Account("", 0, 0, 0)
 
 
 class LostSamples(NamedTuple):
-    """Sampling times whose records were lost.
+    """The sampling times whose records the kernel lost.
 
     Attributes:
         times: Their number.

@@ -101,7 +101,7 @@ class SamplingClock:
 
     @property
     def is_plain(self) -> bool:
-        """True if every slot is used."""
+        """True if each sampling period has one sampling time."""
         return self._limit is None and self._stride.every == 1
 
     def slot_after(self, count: int) -> tuple[int, int]:
@@ -114,7 +114,7 @@ class SamplingClock:
         return self._draw(slot), self._begin_ns(slot + 1)
 
     def advance(self, slots: int, used: int, shift_ns: int) -> None:
-        """Advance a plain clock over slots that another component has used or skipped.
+        """Pass over sampling times that another component has used or skipped.
 
         Args:
             slots: Number of slots from the last one on, including it.

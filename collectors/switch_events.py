@@ -61,7 +61,7 @@ class ThreadEvents:
 
 @dataclass(frozen=True, slots=True)
 class SwitchBatch:
-    """Samples and switches until some time.
+    """The samples and context switches up to some time.
 
     Attributes:
         running: Samples of threads on processors.

@@ -98,7 +98,7 @@ def _amount(amount: Amount) -> dict[str, object]:
 
 
 def write_html(comparison: Comparison, out: BinaryIO) -> None:
-    """Write a page with a flame graph."""
+    """Write a comparison as a page with a flame graph."""
     from pyprof.exporters.comparison_page import write
 
     write(comparison, out)

@@ -35,7 +35,7 @@ def limit_stack_depth(profile: Profile, stacks: npt.NDArray[np.int32], most: int
 
 
 def distinct_stacks(profile: Profile) -> npt.NDArray[np.int32]:
-    """Return the leaf nodes of Profile.totals."""
+    """Return the leaf node of each distinct stack of a profile."""
     return np.array([leaf for _, leaf, _ in profile.totals()], np.int32)
 
 

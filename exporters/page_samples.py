@@ -47,7 +47,7 @@ class PageSamples:
 
 
 def pack_samples(profile: Profile, row: I64) -> PageSamples:
-    """Pack the samples of a profile.
+    """Pack the samples of a profile into columns of bytes for the page.
 
     A profile with negative values, or with one time for all samples (no times are known), has no timeline: no sample is
     written. There may be millions of samples, so the columns are made one after the other.

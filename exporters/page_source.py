@@ -34,7 +34,7 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PageSource:
-    """Source lines and chains of the page.
+    """The source lines for the page, and the lines of each stack.
 
     Attributes:
         document: Data for the JSON. files: [path, 1 if changed after the recording, parts as [first line, texts]].

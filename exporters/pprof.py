@@ -175,7 +175,7 @@ class PprofTables:
         return b"".join(fields)
 
     def location(self, frame: Frame) -> int:
-        """Return the id of a frame's location.
+        """Return the id of a frame's location in the pprof file.
 
         Unnamed code keeps its address and mapping, without a line. Markers and interpreters' frames are lines without
         an address.

@@ -94,7 +94,7 @@ class ProcessReader(StackReader, Protocol):
         ...
 
     def read_names(self) -> None:
-        """Read the current names of all threads."""
+        """Read the names that the interpreter's threads have now."""
         ...
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:

@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """A defined symbol of a mapped file.
+    """A defined symbol of a mapped file, by its address in the process.
 
     Attributes:
         name: Name of the symbol.

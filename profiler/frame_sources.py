@@ -10,7 +10,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FrameSource:
-    """A way to find a frame.
+    """A way in which the unwinder finds a frame.
 
     Attributes:
         name: Name in all outputs, a Trust in lower case.

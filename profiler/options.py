@@ -245,7 +245,7 @@ class RecordOptions(StackOptions):
     wakers: bool = False
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
-        """Return the options for the collector.
+        """The part of a recording's options that its collector needs.
 
         Args:
             subprocesses: Value for `subprocesses` if that is None.
@@ -287,7 +287,7 @@ def _as_text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions(StackOptions):
-    """Options of a snapshot of stacks.
+    """The options of a dump of all threads' stacks.
 
     The keyword arguments of `pyprof.dump` are these fields and those of StackOptions.
 
@@ -331,7 +331,7 @@ DEFAULT_ANSWER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """A target behind a GDB stub.
+    """The options of a target behind a GDB stub.
 
     Attributes:
         address: HOST:PORT.

@@ -192,7 +192,7 @@ class ManySpaces:
     """LaneSpaces of samples in several address spaces, with a few in each. Their rules must not change meanwhile."""
 
     def __init__(self, lanes: int, members: Sequence[tuple[I64, SpaceIndex, PlainWalker]]) -> None:
-        """Take the samples of each address space.
+        """Assign the samples of a batch to their address spaces.
 
         Args:
             lanes: Number of samples in the batch.

@@ -148,7 +148,7 @@ class BatchWalk:
                 outer.cache_walk(batch, lane, read_first_registers(batch, lane), walker)
 
     def walk_space(self, lane: I64, index: SpaceIndex, single: PlainWalker, settled: bool = False) -> None:
-        """Walk the samples of one address space.
+        """Walk the stacks of the samples of one address space.
 
         Args:
             lane: Indexes of the samples in the batch.

@@ -43,7 +43,7 @@ class ExprProblem(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpressionFailed:
-    """The result of an evaluation that failed."""
+    """The reason why the evaluation of a DWARF expression failed."""
 
     problem: ExprProblem
     at: int

@@ -23,7 +23,7 @@ TABLES = ("sframe", "eh_frame", "go", "breakpad", "debug_frame")
 
 
 class Walked(Protocol):
-    """The functions that unwinding has already decoded."""
+    """The functions whose unwind rows were decoded already."""
 
     def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
         """Return the function that covers a file address if it was decoded from one of the named sources, else None."""

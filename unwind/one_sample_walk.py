@@ -51,7 +51,7 @@ _ROOT: _Plain = (False, 0, 0, None, OUTERMOST_RULE)
 
 @dataclass(slots=True)
 class FrameRun:
-    """Consecutive callers of a given frame.
+    """Consecutive callers of a frame, as columns.
 
     Attributes:
         pc: Return addresses, of shape (n,). sp and fp are the registers of the same frames.
@@ -307,7 +307,7 @@ class PlainWalker:
     table: RuleTable
 
     def walk(self, registers: Registers, memory: LaneMemory, words: npt.NDArray[np.unsignedinteger]) -> LaneWalk:
-        """Walk a sample of a stopped thread.
+        """Walk the stack of a sample by fast rules.
 
         Args:
             registers: All registers of the innermost frame.
@@ -333,7 +333,7 @@ class PlainWalker:
     def walk_callers(
         self, registers: Registers, memory: LaneMemory, words: npt.NDArray[np.unsignedinteger], most: int, top: int
     ) -> LaneWalk:
-        """Return the callers of a frame.
+        """Return the callers of a frame, as far as fast rules find them.
 
         Args:
             registers: Registers of the frame.

@@ -56,7 +56,7 @@ class FileTables:
     def __init__(
         self, path: str, sources: Sequence[Source], diagnostics: Diagnostics, more: Callable[[], Sequence[Source]]
     ) -> None:
-        """Take the sources of a file.
+        """Create the unwind tables of a file from its sources.
 
         Args:
             path: Path of the file, for reports.

@@ -312,7 +312,7 @@ calls it for each frame.
 
 @dataclass(frozen=True, slots=True)
 class ScalarWalker:
-    """Walks single samples of one address space.
+    """The reference walker of single samples of one address space.
 
     Attributes:
         arch: The architecture.
@@ -337,7 +337,7 @@ class ScalarWalker:
     def walk(
         self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: EarlierWalk | None = None
     ) -> LaneWalk:
-        """Walk a sample from its innermost frame.
+        """Walk the stack of a sample from its innermost frame.
 
         Args:
             registers: Registers of the innermost frame.

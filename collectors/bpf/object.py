@@ -117,7 +117,7 @@ class BpfObject:
         }
 
     def set_constant(self, name: str, value: bytes) -> None:
-        """Set a constant of .rodata before load()."""
+        """Set a constant of the BPF program before load()."""
         section = self._names.index(".rodata")
         for symbol in self._symbols:
             if symbol.name == name and symbol.section == section and symbol.size == len(value):

@@ -87,5 +87,5 @@ class RecordRing:
 
     @property
     def used(self) -> int:
-        """Number of bytes that are not released."""
+        """Number of bytes in the BPF ring buffer that the reader has not released."""
         return int(self._producer[0]) - int(struct.unpack_from("=Q", self._consumer)[0])

@@ -46,7 +46,7 @@ _FIRST_COPY, _MIN_COPY = 128 << 10, 64 << 10
 
 
 class BpfSource:
-    """Samples of the program in the kernel.
+    """A source of the samples that the BPF program in the kernel takes.
 
     Attributes:
         most_copy: Maximum number of stack bytes in a sample.
@@ -121,7 +121,7 @@ class BpfSource:
         return self._sampler.full
 
     def find_interpreter(self, pid: int) -> str | None:
-        """Find the interpreter of a process.
+        """Find the interpreter of a process, so that the BPF program copies its frames.
 
         Returns:
             "" if the program can sample all of the process. None if it has an interpreter that has not started yet.

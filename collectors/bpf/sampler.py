@@ -243,7 +243,7 @@ class BpfSampler:
         self._set_thread(thread.tid, end, thread.address, thread.gil, thread.collecting)
 
     def set_stack_end(self, tid: int, end: int) -> None:
-        """Set the end of a thread's stack.
+        """Tell the BPF program where a thread's stack ends.
 
         By default the program uses the end of the mapping in which it first sees the thread. That is another stack if
         the thread then runs a signal handler on an alternate stack.
@@ -283,11 +283,11 @@ class BpfSampler:
         return found
 
     def forget_process(self, pid: int) -> None:
-        """Remove a process that has ended."""
+        """Make the BPF program forget a process that has ended."""
         bpf.delete_element(self._object.maps["processes"], _U32.pack(pid))
 
     def forget_thread(self, tid: int) -> None:
-        """Remove a thread that has ended."""
+        """Make the BPF program forget a thread that has ended."""
         bpf.delete_element(self._object.maps["threads"], _U32.pack(tid))
 
     def read_counts(self) -> tuple[dict[abi.LossReason, int], list[int]]:

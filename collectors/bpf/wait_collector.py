@@ -59,7 +59,7 @@ LaneNumbers = npt.NDArray[np.intp]
 
 
 class BpfWaitCollector(BpfCollector):
-    """A collector of running and waiting time.
+    """A collector of the running and waiting time of threads, by a BPF program.
 
     Args:
         from_outside: Opens the collector that reads sleeping threads of processes, and raises its errors.

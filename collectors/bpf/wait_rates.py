@@ -17,7 +17,7 @@ _AFTER_NS = 100_000_000
 
 
 class WaitRates:
-    """The limits for recording single waits.
+    """The limits for the rate at which the BPF program records single waits.
 
     Attributes:
         least_ns: Shorter waits get no separate record, unless their stack was copied.
@@ -26,7 +26,7 @@ class WaitRates:
     """
 
     def __init__(self, most_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """Start with the maximum of least_ns."""
+        """Start with the highest minimum length of recorded waits (least_ns)."""
         self.least_ns, self.share = most_ns, _FIRST_SHARE
         self.most_ns = most_ns
         self._copies = self._ends = 0

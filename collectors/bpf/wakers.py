@@ -15,7 +15,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WakingCalls:
-    """Numbers of a machine's system calls.
+    """The numbers of the system calls that wake other threads, on one architecture.
 
     Attributes:
         futexes: futex, futex_waitv, futex_wait.

@@ -32,7 +32,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RemoteTarget:
-    """A target that is connected and stopped.
+    """A target behind a GDB stub that is connected and stopped.
 
     Attributes:
         pid: Its pid, 0 if the stub has no processes.

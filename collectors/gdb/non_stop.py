@@ -46,7 +46,7 @@ class NonStop:
             self._empty_queue()
 
     def start_target(self) -> None:
-        """Ignore the call: the target already runs."""
+        """Ignore the call, because a target in non-stop mode already runs."""
 
     def run_until(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         while not stopping() and not self.ended:

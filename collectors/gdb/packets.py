@@ -38,7 +38,7 @@ class Incoming:
 
 
 def build_packet(payload: bytes) -> bytes:
-    """Return the packet of a payload."""
+    """Return the packet of the GDB remote protocol with this payload."""
     body = escape_payload(payload)
     return b"$%b#%02x" % (body, sum(body) & 0xFF)
 

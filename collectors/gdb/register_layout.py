@@ -117,7 +117,7 @@ _FEATURES = {
 
 
 def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
-    """Return the architecture of the target.
+    """Return the architecture of a GDB stub's target.
 
     The program's file decides the byte order, which no description states.
 
@@ -174,7 +174,7 @@ class RegisterMap:
 
     @property
     def unknown(self) -> frozenset[int]:
-        """Columns that the stub does not have."""
+        """The columns of the architecture for which the stub has no register."""
         return frozenset(column for column, place in enumerate(self.places) if place is None)
 
     def read_values(self, packet: bytes, single: Callable[[int], bytes]) -> list[int]:

@@ -79,7 +79,7 @@ class PacketLink:
         return cls(stream, address, answer_s)
 
     def request(self, payload: bytes) -> bytes:
-        """Send a request and return its reply."""
+        """Send a request to the GDB stub and return its reply."""
         self.send(payload)
         return self.receive()
 

@@ -89,7 +89,7 @@ def is_interrupt_ignored(stub: Stub) -> bool:
 
 
 def build_resume_packet(stub: Stub, action: str, signal: int = 0, thread: ThreadId | None = None) -> bytes:
-    """Return a packet that resumes the target.
+    """Return a packet that makes the GDB stub resume its target.
 
     Args:
         stub: The stub.

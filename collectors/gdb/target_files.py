@@ -42,7 +42,7 @@ class RemoteFiles:
         self._folder = ""
 
     def find(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """Yield candidates (path, trusted) for model.modules.FindFiles.
+        """Yield candidates for the file of a module, as (path, trusted). See model.modules.FindFiles.
 
         They are --exe for the program, the path below --sysroot, the same path on this machine, and a fetched file.
         """

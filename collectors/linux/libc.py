@@ -298,7 +298,7 @@ def _possible(span: tuple[int, int]) -> bool:
 
 
 def memory_reader(pid: int, alive: Callable[[], bool]) -> Callable[[int, int], bytes]:
-    """Return a ReadMemory of a process.
+    """Return a function (ReadMemory) that reads the memory of a process.
 
     Every call opens the address space again, so no reader continues unnoticed after an exec.
 

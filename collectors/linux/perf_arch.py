@@ -15,7 +15,7 @@ IN_REGISTER = -2
 
 @dataclass(frozen=True, slots=True)
 class PerfArch:
-    """The contents of a processor's samples.
+    """The contents of a kernel sample on one architecture, such as its registers.
 
     Attributes:
         wide: Architecture of 64-bit code.

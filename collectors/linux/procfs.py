@@ -393,7 +393,7 @@ def read_command_line(pid: int) -> str:
 
 
 def read_arch(pid: int) -> Arch:
-    """Return the architecture of a process's program.
+    """Return the architecture of the program that a process runs.
 
     Raises:
         ProcessLookupError: The process has ended.
@@ -411,7 +411,7 @@ def make_memory_reader(pid: int) -> ReadMemory:
 
 
 def read_address_space(pid: int, space_id: int, generation: int) -> AddressSpace:
-    """Return the current modules of a process.
+    """Return the address space of a process, with its current modules.
 
     Raises:
         ProcessLookupError: The process has ended.

@@ -18,7 +18,7 @@ _INTERRUPTED = frozenset({EINTR, *RESTARTS})
 
 
 class Regset:
-    """The register set that was read last.
+    """The registers of the stopped task that was read last.
 
     Attributes:
         arch: The architecture.
@@ -44,12 +44,12 @@ class Regset:
 
     @property
     def interrupted(self) -> bool:
-        """True if the result register contains -EINTR."""
+        """True if the result register of the stopped task contains -EINTR."""
         return bool(self.words[self.arch.kernel.syscall_return] == self._eintr)
 
     @property
     def result(self) -> int:
-        """The result of a system call."""
+        """The result of the stopped task's system call."""
         value, bits = self.words[self.arch.kernel.syscall_return], 8 * self.arch.word
         return value - (1 << bits) if value >> (bits - 1) else value
 

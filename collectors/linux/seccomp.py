@@ -87,7 +87,7 @@ def _by_argument(pid: int) -> dict[str, list[bytes]]:
 
 
 def build_filter(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
-    """Return the filter as struct sock_filter.
+    """Return the filter of system calls as an array of struct sock_filter.
 
     Args:
         machine: The machine, as in `uname -m`.

@@ -25,7 +25,7 @@ class StopEnding(IntEnum):
 
 
 class ReturnReason(IntEnum):
-    """The reason for which a call returned."""
+    """The reason for which a call of the machine code returned."""
 
     DONE = 0
     STOPPED = 1  # the last sample: see its ending

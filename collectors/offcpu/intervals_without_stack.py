@@ -24,7 +24,7 @@ def defer_time(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> Non
 
 @dataclass(frozen=True, slots=True)
 class AttributedIntervals:
-    """Intervals as columns of shape (n,).
+    """Off-CPU intervals as columns of shape (n,); some of them get the stack of another one.
 
     Attributes:
         tid: Threads.

@@ -39,7 +39,7 @@ class DrainState:
 
 @dataclass(frozen=True, slots=True)
 class IntervalClasses:
-    """Masks of shape (n,) for n intervals.
+    """Masks of n off-CPU intervals, one for each source of their stacks.
 
     Attributes:
         before: Its stack is known from an earlier part.
@@ -68,7 +68,7 @@ class IntervalClasses:
 def classify_intervals(
     found: Intervals, opened: Mapping[int, OpenInterval], drain: DrainState, preempted: bool, looked_at_ns: int
 ) -> IntervalClasses:
-    """Decide the source of each interval's stack.
+    """Decide where the stack of each off-CPU interval comes from.
 
     Args:
         found: The intervals.

@@ -115,7 +115,7 @@ class MappingHistory:
 
     @property
     def mappings(self) -> Mappings:
-        """The mappings as of the last assign_spaces()."""
+        """The mappings of the process at the last call of assign_spaces()."""
         return self.layout.mappings
 
     def hide_mappings(self) -> None:

@@ -62,7 +62,7 @@ class RingBatches:
 
 
 class BatchMaker:
-    """A converter of records to sample batches.
+    """A converter of perf's ring records to batches of samples.
 
     Attributes:
         untracked: Processes whose samples are ignored.

@@ -84,7 +84,7 @@ class PerfCollector:
         selection: Selection | None = None,
         before_exec: bool = False,
     ) -> None:
-        """Open the events of a process.
+        """Open the perf events of a process.
 
         Args:
             pid: The process.

@@ -106,11 +106,11 @@ class DutyCycle:
         self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
 
     def discard_rates(self) -> None:
-        """Discard the rates after they were used."""
+        """Discard the measured rates of switches after they were used."""
         self.rates, self.inherited = {}, False
 
     def resume_threads(self, events: EventSet | None) -> tuple[frozenset[int], int]:
-        """Switch events on again after enough batches.
+        """Switch the events of paused threads on again after enough batches.
 
         Returns:
             Threads whose events are on again, and from when on.

@@ -122,7 +122,7 @@ class EventManager:
         return self._size.bytes
 
     def begin(self, named: Iterable[int], children: Callable[[], list[int]]) -> list[int]:
-        """Open events on all existing processes.
+        """Open perf events on all processes of the recording that exist.
 
         Args:
             named: The selected processes.
@@ -188,7 +188,7 @@ class EventManager:
         return self.scope.processors and self.scope.samples
 
     def pause(self) -> None:
-        """Close the events; begin() opens new ones."""
+        """Close all perf events. begin() opens new ones."""
         if self._events is not None:
             self.ticks.close(self._events)
             self._events = None

@@ -46,7 +46,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The scope of a recording's events.
+    """The scope of perf events: processors, or threads of the recording.
 
     Attributes:
         event: The event.

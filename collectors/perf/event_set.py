@@ -52,7 +52,7 @@ class _Events:
 
 @dataclass
 class EventSet:
-    """All events of one copy size.
+    """All perf events that copy the same number of stack bytes.
 
     Attributes:
         since_ns: Maps a tid to the monotonic time from which on its children inherit these events.
@@ -74,7 +74,7 @@ class EventSet:
         self.rates = RandomRates(self.rate_hz)
 
     def attach(self, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
-        """Open events on all threads of processes.
+        """Open perf events on all threads of processes.
 
         A thread that starts meanwhile inherits its parent's events if these existed before it. Otherwise it gets its
         own. The fork records decide that.
@@ -265,7 +265,7 @@ class EventSet:
 
 
 def forks_of(others: Iterable[OtherRecord]) -> list[Fork]:
-    """Return the forks among the records."""
+    """Return the forks among records of perf's rings."""
     found = ((record.time_ns, parse_task(record.body)) for record in others if record.kind == FORK)
     return [(at, ids[2], ids[3]) for at, ids in found if ids is not None]
 

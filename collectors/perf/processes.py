@@ -126,7 +126,7 @@ class TrackedProcesses:
                 self.alive[pid] = os.pidfd_open(pid)
 
     def apply_records(self, others: Iterable[OtherRecord]) -> None:
-        """Apply records in order of time."""
+        """Apply the kernel's records about processes, in order of time."""
         for record in others:
             if record.kind == MMAP2:
                 self._mapped(record)

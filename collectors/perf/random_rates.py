@@ -80,7 +80,7 @@ class RandomRates:
         return True
 
     def forget(self, fd: int) -> None:
-        """Remove an event that was closed."""
+        """Forget a perf event that was closed."""
         self._hz.pop(fd, None)
         self._fresh.discard(fd)
         self._samples.pop(fd, None)

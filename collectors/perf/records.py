@@ -47,7 +47,7 @@ ABI_32, ABI_64 = 1, 2
 
 @dataclass(slots=True)
 class OtherRecord:
-    """A record that is not a sample.
+    """A record of perf's rings that is not a sample.
 
     Attributes:
         kind: Type of the record.
@@ -195,7 +195,7 @@ class SampleRecords:
 def read_samples(
     words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None, machine: PerfArch = HERE
 ) -> tuple[SampleRecords, npt.NDArray[np.int32]]:
-    """Read the samples at given words.
+    """Read the samples at the given words of a ring.
 
     Args:
         words: Memory of the rings.

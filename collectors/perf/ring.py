@@ -52,7 +52,7 @@ class Ring:
 
     @property
     def tail(self) -> int:
-        """Number of bytes that were released."""
+        """Number of bytes that the reader of the perf ring has released."""
         return int(self._words[self._control + _TAIL])
 
     def release_records(self, tail: int) -> None:

@@ -145,7 +145,7 @@ class Switches:
 
     @property
     def flush_s(self) -> float:
-        """Maximum time between two readings of the rings, in seconds."""
+        """Maximum time between two readings of the rings of context switches, in seconds."""
         return 0.1 if self.rings.size >= _MAX_RING // 4 else 0.03
 
     def _scan(self, until_ns: int) -> SwitchScan:

@@ -39,7 +39,7 @@ class LastRecords:
         self._unseen_ns = self._seen_ns = self._user_ns = 0
 
     def add_records(self, found: Scan, words: U64, period_ns: int) -> None:
-        """Add all records of a time.
+        """Note the last record of each thread in a scan of the rings.
 
         Args:
             found: The scan.
@@ -94,7 +94,7 @@ class LastRecords:
         return self._earlier_ns + self._gaps_ns - self._near * self._shortest_ns
 
     def estimate_endings(self, lost_ns: int) -> EndedThreadTimes:
-        """Return the sums over ended threads.
+        """Return the estimated user time after the last records of ended threads.
 
         Args:
             lost_ns: Time of records that found no room.

@@ -51,7 +51,7 @@ class Waiter:
         self._lock = threading.RLock()  # a signal handler may interrupt the owner of the lock
 
     def for_rings(self, ring: int, others: Iterable[int]) -> None:
-        """Register the rings that wake the waiter.
+        """Register the rings whose records wake this waiter.
 
         Args:
             ring: Descriptor of the ring that reports new processes, and wakes when it is full.
@@ -118,7 +118,7 @@ class WatchTimes:
         return self.left_ns(now_ns, notified) == 0
 
     def note_watch(self, now_ns: int, again_ns: int, found: bool) -> None:
-        """Note that a check was made.
+        """Note that the processes were checked.
 
         Args:
             now_ns: Time of the check.

@@ -51,7 +51,7 @@ class CoreFiles:
     _opened: dict[tuple[int, int, int, int], ElfFile] = field(default_factory=dict)
 
     def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """Yield candidates (path, trusted) for model.modules.FindFiles."""
+        """Yield candidates for the file of a module, as (path, trusted). See model.modules.FindFiles."""
         if self.exe and self.is_program(module):
             yield self.exe, True
         name = module.path

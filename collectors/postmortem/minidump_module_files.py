@@ -46,7 +46,7 @@ class DumpFiles:
         return StatedId(known.debug_id, known.build_id, known.debug_name, *ELF_MACHINES[self._processor], entry)
 
     def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """Yield candidates (path, trusted) for model.modules.FindFiles."""
+        """Yield candidates for the file of a module, as (path, trusted). See model.modules.FindFiles."""
         known = self._modules.get(module.start)
         if known is None:
             return

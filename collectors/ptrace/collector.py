@@ -122,7 +122,7 @@ class PtraceCollector:
 
     @property
     def refused(self) -> set[int]:
-        """Threads that may not be stopped."""
+        """The threads that may not be stopped."""
         return self._sampler.refused
 
     def batches(self) -> Iterator[SampleBatch]:

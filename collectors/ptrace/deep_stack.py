@@ -45,7 +45,7 @@ _kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 
 @dataclass(slots=True, eq=False)
 class DeepStack:
-    """State of one thread's long stack.
+    """The state of one thread whose stack is longer than one copy.
 
     Attributes:
         outer: The part that was read while the thread ran.
@@ -123,7 +123,7 @@ class DeepStack:
         _kept.add(self.outer)
 
     def learn(self, beyond: Beyond, whole: bool, missing: int, most: int, needed: int = 0) -> bool:
-        """Learn from the walk of a sample.
+        """Learn from the walk of a sample how much of a deep stack to copy.
 
         Args:
             beyond: The long stack's data in the sample.

@@ -52,7 +52,7 @@ class StopReads:
     """
 
     def __init__(self, memory: memoryview, begin: int, size: int) -> None:
-        """Parse the results of machine code.
+        """Parse what the machine code has read in a stop.
 
         Args:
             memory: Its buffer.

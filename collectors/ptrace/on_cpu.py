@@ -178,13 +178,13 @@ class OnCpuTurns:
             self._unsure += waiting
 
     def end_turn(self) -> None:
-        """Allow all processors again, after a round."""
+        """Allow the sampler to run on all processors again, after a round of samples."""
         if self.visited:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._allowed)
 
     def find_turn(self, thread: Thread, schedstat: bytes, asleep: bool = False) -> Turn:
-        """Return the state of a thread's turn.
+        """Return whether a thread has a processor, from the kernel's counts of turns.
 
         If a thread has got a processor once more than it had left one a moment later, it runs, and nothing else must be
         read. That is the usual case.

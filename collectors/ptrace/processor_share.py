@@ -22,7 +22,7 @@ _MAX_BEHIND = 4
 
 
 class YoungThreads:
-    """Short-lived threads of one process tree.
+    """The short-lived threads of one process tree, which are sampled as one.
 
     Samples that were taken too often, while the share was not known, are compensated later.
 
@@ -77,7 +77,7 @@ MIN_WHOLE_SHARE = 0.9
 
 @dataclass(eq=False, slots=True)
 class ProcessorShare:
-    """A thread's share of a processor.
+    """A runnable thread's share of a processor.
 
     Attributes:
         young: Threads of the same processes whose share is not known yet.

@@ -23,7 +23,7 @@ a processor are missed, so the remaining ones would mostly be of that kind.
 
 
 class Scheduler:
-    """The schedule of samples and batches.
+    """The schedule of sampling times and batches of the ptrace collector.
 
     Attributes:
         stopping: True if sampling has ended.
@@ -139,7 +139,7 @@ class Scheduler:
 
     @property
     def slots(self) -> tuple[int, int]:
-        """(kept, missed) sampling times so far."""
+        """The numbers of (kept, missed) sampling times so far."""
         return self.ticks, self.skipped
 
     @property
@@ -154,7 +154,7 @@ class Scheduler:
         return time.monotonic_ns() - self._alive_ns >= self._soon_ns
 
     def note_flush(self, samples: bool) -> None:
-        """Note that a batch is yielded.
+        """Note that the collector yields a batch.
 
         If it has samples, later ones wait longer, up to HOLD times flush_s, as long as their walk is short.
         """

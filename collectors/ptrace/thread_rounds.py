@@ -43,7 +43,7 @@ class RestOfRound(NamedTuple):
 
 
 class ThreadRounds:
-    """Rounds of samples for one collector."""
+    """The rounds in which one collector samples the threads of its processes."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ThreadRounds:
         self._most = _FEW
 
     def stop(self) -> None:
-        """Stop sampling. Any thread may call this."""
+        """Stop sampling in rounds. Any thread may call this."""
         self._quick.stop()
 
     def run_future_rounds(
@@ -118,7 +118,7 @@ class ThreadRounds:
     def run_checks(
         self, target: TracedProcess, checks: Sequence[Check], first: Thread | None, flush: Flush
     ) -> Iterator[SampleBatch]:
-        """Check threads of a process now.
+        """Check now which threads of a process are to be sampled, and sample them.
 
         Args:
             target: The process.

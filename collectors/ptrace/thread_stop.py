@@ -146,7 +146,7 @@ class Stopper:
             self.restore_priority()
 
     def sample_unknown(self, tid: int, known: Callable[[], tuple[Thread, SpaceTracker] | None], weight: int) -> Outcome:
-        """Stop and sample an unknown thread.
+        """Stop and sample a thread that was not sampled before.
 
         It is stopped while known() reads its /proc files, because that takes longer than many a process lives. The time
         counts as part of its pause.

@@ -30,7 +30,7 @@ from pyprof.records import field_names, replace
 
 
 class ReplayCollector:
-    """A collector of a batch log.
+    """A collector that yields the batches of a log again.
 
     Args:
         path: The log.

@@ -44,7 +44,7 @@ _TEXT_NS = 500_000_000  # maximum age of the text if the kernel confirms that th
 
 @dataclass(eq=False, kw_only=True)
 class TargetImage(ProgramImage):
-    """A program image of the target.
+    """The program that a process runs from one exec to the next.
 
     Attributes:
         arch: Architecture of its program file.
@@ -81,7 +81,7 @@ _PROVED = MapsEvidence(proved=True)
 
 
 class SpaceTracker:
-    """The address spaces of a process.
+    """The address spaces of one process over time.
 
     Attributes:
         directory: The process's directory in /proc.
@@ -192,7 +192,7 @@ class SpaceTracker:
     def refresh_space(
         self, clock: Callable[[], int], force: bool = False, text: bytes = b"", last: bool = False
     ) -> Moves:
-        """Read the maps if the budget allows.
+        """Read the mappings of the process if the time budget allows it.
 
         Args:
             clock: Returns the time in ns.

@@ -93,5 +93,5 @@ class Request:
         return self.interpreters.reader if self.interpreters else None
 
     def with_processes(self, pids: tuple[int, ...]) -> Selection:
-        """Return the selection with other processes."""
+        """Return the selection of this request, with other pids."""
         return replace(self.selection, pids=pids)

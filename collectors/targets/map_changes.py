@@ -95,7 +95,7 @@ class MapChanges:
         self._doubted = False
 
     def warm_up(self, maps: MapsText) -> None:
-        """Make a query and ignore its answer."""
+        """Make a first query about a mapping and ignore its answer."""
         if self._query is not None and maps.vmas:
             self._query.check_mapping_at(maps.vmas[0][0], maps.expected_vmas)
 
@@ -137,7 +137,7 @@ class MapChanges:
         self._proved_size = size if size == self.measure_size() else -1
 
     def restart_checks(self) -> None:
-        """Start with a new program image."""
+        """Start to check the mappings of a new program."""
         self.replaced = False
         self._proved_size = -1
         if self._query is not None:

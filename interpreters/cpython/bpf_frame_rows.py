@@ -183,7 +183,7 @@ class FrameRowReader:
         return chain.at(place.instruction, next_chain_number())
 
     def done(self) -> None:
-        """Begin the next round of samples (KernelReader.done)."""
+        """Note that a batch's rows are decoded, and begin the next round (see KernelReader.done)."""
         self._heads.begin_round()
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:

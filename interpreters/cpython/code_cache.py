@@ -57,7 +57,7 @@ class CodeCache:
         return self._sorted
 
     def add_heads(self, heads: Mapping[int, bytes]) -> None:
-        """Settle code objects whose names are known.
+        """Add code objects whose names are known, so that later stops need not read them.
 
         Args:
             heads: Heads by address, as a stop has read them.

@@ -32,7 +32,7 @@ class ChunkCopier:
         self._most_chunks = max(MAX_CHUNKS, most_stack // _LEAST_CHUNK)
 
     def copy_chunks(self, copied: Copied, habits: ReadHints, got: dict[int, memoryview], gather: Gather) -> None:
-        """Copy the chunks into copied.regions, newest first.
+        """Copy the chunks of a thread's data stack into copied.regions, newest first.
 
         Args:
             got: What the thread's last sample needed, by address.

@@ -147,7 +147,7 @@ def table_size(minor: int) -> int:
 
 
 def read_table(data: bytes) -> dict[str, dict[str, int]]:
-    """Return the table as {group: {field: value}}.
+    """Return CPython's table of debug offsets as {group: {field: value}}.
 
     Raises:
         FormatError: The version is not known, the table is truncated, or an offset lies outside its structure.

@@ -66,7 +66,7 @@ class _Known(NamedTuple):
 
 
 class ChainCache:
-    """Cache of the chains of one process.
+    """A cache of the decoded frame chains of one process.
 
     The code book drops the number of a function that no frame used for a long time. The chains of such a function are
     decoded again.

@@ -81,7 +81,7 @@ class Copier:
         self._greenlets = make_greenlet_search(layout)
 
     def copy_frames(self, thread: PyThread, habits: ReadHints, stack: memoryview, base: int, gather: Gather) -> Copied:
-        """Copy a thread state and its frames.
+        """Copy the thread state and the frames of a stopped Python thread.
 
         Args:
             stack: The thread's stack copy as 64-bit words.

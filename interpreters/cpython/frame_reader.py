@@ -33,7 +33,7 @@ NO_STACK = memoryview(b"").cast("Q")
 
 
 class FrameReader:
-    """Reader of the frames of one runtime.
+    """A reader of the Python frames of one runtime's threads.
 
     Attributes:
         codes: Reader of code objects.

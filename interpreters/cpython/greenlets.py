@@ -70,7 +70,7 @@ class SwitchedThread:
 
 @dataclass(slots=True)
 class GreenletFrames:
-    """The evaluator calls that a search found.
+    """The frames of suspended greenlets that a search of a stack found.
 
     Attributes:
         frames: As Copied.frames.
@@ -97,7 +97,7 @@ class GreenletSearch(Protocol):
         ...
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """Search the stack of a stopped thread.
+        """Search the stack of a stopped thread for suspended greenlets.
 
         Args:
             slots: Slots of the thread's last sample; the search replaces them.

@@ -66,7 +66,7 @@ class Runtime:
     address: int
 
     def read_interpreters(self, memory: Memory) -> Iterator[tuple[int, int]]:
-        """Yield (avma, id) of each interpreter once.
+        """Yield (address, id) of each interpreter of the runtime once.
 
         Raises:
             Unreadable: The list of interpreters cannot be read.

@@ -55,7 +55,7 @@ class Agent:
     """The agent; run() is its whole life. end() and reload() may be called from any thread."""
 
     def __init__(self, load: Callable[[], AgentConfig], say: Say, notifier: Notifier) -> None:
-        """Create an agent.
+        """Create an agent from its configuration. run() starts it.
 
         Args:
             load: Reads the configuration again.

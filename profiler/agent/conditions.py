@@ -86,7 +86,7 @@ class Conditions:
         self._lock = threading.Lock()
 
     def begin(self, reason: str, error: str = "", remedy: str = "", **fields: object) -> None:
-        """Note that a condition holds until end().
+        """Note that something keeps the agent from its work, until end().
 
         Args:
             reason: A row of CONDITIONS.

@@ -237,7 +237,7 @@ class AskSocket:
 
 
 def group_number(group: str) -> int:
-    """Return the number of a group.
+    """Return the number of a user group of the system.
 
     Raises:
         UsageError: It does not exist.

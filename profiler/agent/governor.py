@@ -118,7 +118,7 @@ class Governor:
         return self.cpu / AIM
 
     def pardon(self, now: float) -> None:
-        """Exempt the current cost from judgement."""
+        """Exempt the cost up to now from the judgement of the budget."""
         self._settled = max(self._settled, now + SETTLING * self.budget.every_s)
 
     def look(self, now: float, spent_s: float, memory: Callable[[], int]) -> BudgetVerdict:

@@ -70,7 +70,7 @@ class LastMinutes:
         return []
 
     def bytes(self) -> int:
-        """Return the size of all files."""
+        """Return the total size of the kept windows' files."""
         total = 0
         for path in self.files():
             with suppress(OSError):

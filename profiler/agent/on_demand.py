@@ -139,7 +139,7 @@ def _file(profile: Profile) -> bytes:
 
 
 def choice_of(table: ProcessTable, request: AskRequest) -> SamplingChoice:
-    """Return how the service is sampled.
+    """Return how the agent samples a service.
 
     Raises:
         AskRefused: No process of the service is recorded.

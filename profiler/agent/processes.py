@@ -108,7 +108,7 @@ def _user(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A process as it was seen.
+    """A process of the machine as the agent saw it last.
 
     Attributes:
         entry: Number of its entry in /proc, see procfs.list_pids_with_inodes().

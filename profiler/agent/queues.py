@@ -29,7 +29,7 @@ class QueueState:
 
 
 def queues(root: str) -> list[QueueState]:
-    """Return the queues, sorted by name.
+    """Return the sinks' queues in a spool, sorted by name.
 
     Raises:
         OSError: A folder cannot be read.

@@ -103,7 +103,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What the agent's rules decide about one process.
+    """The decision of the agent's rules about one process.
 
     Attributes:
         labels: Labels, including its service.

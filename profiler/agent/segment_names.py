@@ -63,7 +63,7 @@ class SegmentName:
 
     @property
     def path(self) -> str:
-        """Path below the spool or a queue."""
+        """The path of a segment below the spool or below a queue."""
         return f"{self.day}/{self.folder}/{self.name}"
 
     @property
@@ -88,7 +88,7 @@ def _day(number: int) -> str:
 
 
 def day_of(end_ns: int) -> str:
-    """Return the UTC day of a time."""
+    """Return the UTC day of a time, as segments' directories are named."""
     return _day(end_ns // (_DAY_S * 1_000_000_000))
 
 

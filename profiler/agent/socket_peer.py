@@ -28,7 +28,7 @@ class Peer:
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Return the peer of a connection.
+    """Return the process and user at the other end of a local socket.
 
     Raises:
         OSError: The kernel does not state it.

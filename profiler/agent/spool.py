@@ -309,7 +309,7 @@ class Spool:
         return freed > 0
 
     def keep_within(self) -> None:
-        """Drop segments that exceed a limit."""
+        """Drop the oldest segments as long as the spool exceeds a limit."""
         while (found := self.inventory.excess(self._caps, self._clock())) is not None:
             oldest, excess = found
             if not self._drop(oldest):
@@ -352,7 +352,7 @@ class Spool:
         return self.inventory.queued(f"{QUEUE}/{sink}")
 
     def sent(self, sink: str, name: SegmentName) -> None:
-        """Remove a sent segment from a queue.
+        """Remove a segment that was sent from the queue of its sink.
 
         Raises:
             OSError: It cannot be removed.

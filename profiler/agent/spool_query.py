@@ -51,7 +51,7 @@ def segments(root: str, span: TimeSpan, services: Sequence[str] = ()) -> list[Se
 
 
 def services(root: str) -> list[str]:
-    """Return the services that have any segment."""
+    """Return the services that have any segment in a spool."""
     return sorted({name.service for name in _of_days(root, None)})
 
 

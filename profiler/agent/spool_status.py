@@ -22,7 +22,7 @@ _MOST_FILES = 20
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What the spool has of one service in a span of time.
+    """The contents of the spool for one service in a span of time.
 
     Attributes:
         segments: Number of segments.
@@ -44,7 +44,7 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """A file that lacks names of functions.
+    """An object file for which function names are missing.
 
     Attributes:
         share: Share of the service's time in the file without a name.

@@ -65,7 +65,7 @@ WantedBy=multi-user.target
 
 
 def text(command: Sequence[str], folders: Sequence[str], pushes: bool, group: str = "") -> str:
-    """Return the text of the unit.
+    """Return the text of the agent's systemd unit.
 
     Args:
         command: Command line with absolute paths.
@@ -89,7 +89,7 @@ def text(command: Sequence[str], folders: Sequence[str], pushes: bool, group: st
 
 
 def quoted(word: str) -> str:
-    """Quote one word of a unit.
+    """Quote one word of a command in a systemd unit.
 
     Raises:
         ValueError: A unit cannot hold it.

@@ -18,7 +18,7 @@ _LEAST = 0.25
 
 
 class WindowClock:
-    """Ends of windows of `every` seconds."""
+    """The end times of windows of `every` seconds."""
 
     def __init__(self, every: float, shift: float | None = None) -> None:
         self.every = every

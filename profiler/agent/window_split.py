@@ -37,7 +37,7 @@ def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Pr
 def segments(
     profile: Profile, services: Iterable[str], window: str = "", has_exact_sums: bool = True
 ) -> list[SpoolSegment]:
-    """Return the segments of a labelled window.
+    """Split a labelled window into one segment for each service.
 
     Args:
         services: Services that had processes. One without samples gets an empty segment, which distinguishes it from

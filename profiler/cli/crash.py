@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CrashSignal:
-    """The signal that ended a process.
+    """The signal that killed a process, with its code and address.
 
     Attributes:
         number: Signal number.
@@ -55,7 +55,7 @@ class CrashSignal:
 
 
 def crash_signal(recorded: tuple[int, int, int | None] | None) -> CrashSignal | None:
-    """Return the signal of a core file.
+    """Return the signal for which a core file was written.
 
     Signal numbers are the same on all architectures that pyprof supports.
 

@@ -49,7 +49,7 @@ def is_interpreted(profile: Profile) -> bool:
 
 
 def is_native(name: str, kind: FrameKind) -> bool:
-    """Return True for a function of the second table: not an interpreter's, nor one of a script that V8 compiled."""
+    """Return True for a native function: neither an interpreter's, nor one of a script that V8 compiled."""
     return kind != FrameKind.INTERPRETER and not name.startswith(SCRIPT)
 
 

@@ -40,7 +40,7 @@ def add_criteria(what: argparse._ArgumentGroup) -> None:
 
 
 def chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """Return the samples that the options choose."""
+    """Return the samples of a profile that the options choose."""
     criteria = {name: getattr(arguments, name) for name in CRITERIA}
     if arguments.label is not None:
         criteria["label"] = {name: {v for n, v in arguments.label if n == name} for name, _ in arguments.label}

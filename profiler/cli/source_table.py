@@ -48,7 +48,7 @@ def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Options of the annotation of a function.
+    """The options for a function's source lines and instructions in the terminal.
 
     Attributes:
         files: Source texts.

@@ -111,7 +111,7 @@ class Timing:
 
     @property
     def named(self) -> str:
-        """The option that causes several files."""
+        """The option because of which a recording writes several files."""
         return "--every" if self.every else "--max-size" if self.sized else "--last"
 
     @property
@@ -145,7 +145,7 @@ def wait(delay: float | None, over: Callable[[], bool]) -> None:
 
 
 class Flight:
-    """A flight recorder of one recording."""
+    """The flight recorder of `pyprof record --last`, with its triggers."""
 
     def __init__(self, how: Timing, recording: Recording, to: Sink, output: str, say: Callable[[str], None]) -> None:
         """Create the flight recorder of `pyprof record --last`.
@@ -189,7 +189,7 @@ class Flight:
         return LastOne(self._kept, self._to, self._number)
 
     def beat(self) -> None:
-        """Check the triggers; called between two batches."""
+        """Check the triggers of a flight recorder, between two batches."""
         self._triggers.look()
 
     def write_out(self, cause: str) -> None:

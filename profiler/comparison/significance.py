@@ -93,7 +93,7 @@ class Judgement:
 
 
 def judge(before: Evidence, after: Evidence, least: float, unsure: F64) -> Judgement:
-    """Test the change of each column.
+    """Test whether the change of each column is significant.
 
     Args:
         before: The first side.

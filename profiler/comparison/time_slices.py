@@ -47,7 +47,7 @@ class SlicedSums:
 
 
 class Stacks:
-    """The stacks of a profile by function.
+    """The functions on each stack of a profile, indexed for sums.
 
     Nodes of the tree are numbered in depth-first order, so all nodes below a node are a range.
     """

@@ -27,7 +27,7 @@ def is_collapsed(data: bytes) -> bool:
 
 
 def read_collapsed(data: bytes, title: str) -> Profile:
-    """Return the profile of collapsed stacks.
+    """Read a file of collapsed stacks as a Profile.
 
     Raises:
         FormatError: No line is a stack, or a stack is too deep.

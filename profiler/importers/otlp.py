@@ -55,7 +55,7 @@ _LEFT_OUT = ("cpu.logical_number", "process.command_args", "process.command_line
 
 
 def read_otlp(data: bytes) -> list[PushedProfile]:
-    """Read the profiles of a request.
+    """Read the profiles of an OpenTelemetry export request.
 
     Raises:
         FormatError: The request is broken or too large.

@@ -35,7 +35,7 @@ class FrameEvidence:
 
 
 def read_frame_evidence(row: bytes, kind: FrameKind, title: str) -> FrameEvidence:
-    """Read the evidence of a frame.
+    """Read how a frame was found, from the extra fields of a pprof location.
 
     Args:
         kind: Kind of the frame if the evidence does not state it.
@@ -68,7 +68,7 @@ def _member(kind: type[Member], name: str, otherwise: Member) -> Member:
 
 
 def read_summary(text: bytes) -> Summary:
-    """Read the summary of the recording.
+    """Read the summary of a recording from the extra fields of a pprof file.
 
     Raises:
         FormatError: The text is not JSON.

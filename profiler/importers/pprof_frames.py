@@ -171,7 +171,7 @@ def _frame(
 
 
 def text_at(strings: Sequence[str], at: int) -> str:
-    """Return a text of the string table.
+    """Return a text of a pprof file's string table.
 
     Raises:
         FormatError: It does not exist.

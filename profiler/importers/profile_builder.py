@@ -225,7 +225,7 @@ class Builder:
     def add_samples(
         self, stacks: Sequence[int], threads: Sequence[int], time_ns: int, values: npt.NDArray[np.int64]
     ) -> None:
-        """Add many samples with the same time.
+        """Add many samples that have the same time to the profile.
 
         Args:
             stacks: Nodes from add_stack().
@@ -241,7 +241,7 @@ class Builder:
         return self._threads.setdefault(thread, len(self._threads))
 
     def parts(self, about: About) -> Parts:
-        """Return the contents of the builder.
+        """Return the frames, stacks and samples that were added.
 
         Raises:
             OverflowError: A number is too large for a Profile.

@@ -115,7 +115,7 @@ class EhReturn:
 
 @dataclass(frozen=True)
 class PltCode:
-    """The layout of procedure linkage tables.
+    """The code layout of an architecture's procedure linkage tables.
 
     Attributes:
         steps: Bytes of one entry, by section name.
@@ -235,5 +235,5 @@ class Kernel:
 
     @cached_property
     def call_names(self) -> dict[int, str]:
-        """Return the names of `syscalls` by number."""
+        """Return the names of an architecture's system calls by number."""
         return {number: name for name, number in self.syscalls.items()}

@@ -48,7 +48,7 @@ def may_be_compiler(comm: str) -> bool:
 
 
 class CompilerFiles(NamedTuple):
-    """The files in a compiler's command line.
+    """The source and output files in a compiler's command line.
 
     Attributes:
         source: The first source file, with the number of others; "" if there is none.
@@ -61,7 +61,7 @@ class CompilerFiles(NamedTuple):
     is_linker: bool = False
 
     def file(self, of_driver: str = "") -> str:
-        """Return the file that distinguishes the process.
+        """Return the file by which this compiler process differs from others.
 
         Args:
             of_driver: The same for the compiler driver that started the process, "" if there is none.

@@ -171,7 +171,7 @@ def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:
 
 
 def costs(profile: Profile, column: int = -1) -> Costs:
-    """Compute the costs of all functions.
+    """Compute the costs of all functions of a profile.
 
     Args:
         profile: The profile.

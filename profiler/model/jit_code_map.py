@@ -59,7 +59,7 @@ class CodeMap(Generic[T]):
         return len(self._spans)
 
     def __iter__(self) -> Iterator[Span[T]]:
-        """Yield the valid descriptions, ascending by start."""
+        """Yield the descriptions of code that are still valid, ascending by start."""
         return iter(self._spans)
 
     @property
@@ -68,7 +68,7 @@ class CodeMap(Generic[T]):
         return sum(span.end - span.start for span in self._spans)
 
     def add(self, spans: Iterable[Span[T]], before_ns: int, now_ns: int) -> None:
-        """Add descriptions. Later ones override earlier ones.
+        """Add descriptions of code. Later ones override earlier ones.
 
         A description that replaces another one is not valid before `before_ns`.
 
@@ -114,7 +114,7 @@ class CodeMap(Generic[T]):
         note_change(self.changes, now_ns)
 
     def forget(self, before_ns: int) -> None:
-        """Drop descriptions that ended before a time."""
+        """Drop the descriptions of code that ended before a time."""
         self._past = [span for span in self._past if span.until_ns > before_ns]
         self._bounds = np.zeros((2, 0), np.uint64)
         forget_changes(self.changes, before_ns)

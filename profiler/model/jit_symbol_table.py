@@ -115,11 +115,11 @@ class CodeTable:
         self._spans: dict[int, Span[str]] = {}  # requested entries, by the offset of their name
 
     def __len__(self) -> int:
-        """Return the number of valid entries."""
+        """Return the number of code names that are still valid."""
         return len(self._live)
 
     def __iter__(self) -> Iterator[Span[str]]:
-        """Yield the valid entries, ascending by start."""
+        """Yield the code names that are still valid, ascending by start."""
         return (self._span(self._live, row, NEVER) for row in range(len(self._live)))
 
     @property
@@ -232,7 +232,7 @@ class CodeTable:
         self._past, self._until = self._past.take(rows), self._until[rows]
 
     def forget(self, before_ns: int) -> None:
-        """Drop entries that ended before a time."""
+        """Drop the code names that ended before a time."""
         self._keep_past(np.flatnonzero(self._until > before_ns))
         self._spans = {name: span for name, span in self._spans.items() if span.until_ns > before_ns}
         forget_changes(self.changes, before_ns)

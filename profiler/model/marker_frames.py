@@ -31,7 +31,7 @@ class MarkKind(IntEnum):
 
 
 class Mark(NamedTuple):
-    """What one marker frame tells about the missing part of a stack.
+    """The contents of one marker frame: what is missing in the stack, and why.
 
     Attributes:
         kind: Its kind.
@@ -110,7 +110,7 @@ def cut_mark(end: StackEnd, needed: int) -> Mark:
 
 
 def long_chain_mark(lacking: int, enough: int) -> Mark:
-    """Make the marker of a truncated chain.
+    """Make the marker frame of a truncated chain of interpreter frames.
 
     Args:
         lacking: Number of missing functions, which is rounded to its first digit.

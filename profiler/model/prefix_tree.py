@@ -13,7 +13,7 @@ _Item = TypeVar("_Item")
 
 
 class Growing(Protocol[Item]):
-    """A tree that is being built."""
+    """A prefix tree of frames that is being built."""
 
     def child(self, parent: int, item: Item, /) -> int:
         """Return the node of an item below a node, and add it if it is new."""

@@ -375,7 +375,7 @@ class Profile:
         save_profile(self, path, format, threads=threads, processes=processes, full_paths=full_paths)
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> DataFrame:
-        """Return one row for each sample.
+        """Return a data frame with one row for each sample.
 
         The columns are time (UTC), pid, tid, process, thread, function, module, stack, and one for each value, such as
         samples and cpu_ns. Function and module are those in which the sample was taken. `stack` has all functions from

@@ -72,7 +72,7 @@ class Contents:
 
 
 def contents(profile: Profile, languages: Sequence[Language]) -> Contents:
-    """Compute the totals of a profile.
+    """Compute how the stacks of a profile ended and how its frames were found.
 
     Args:
         profile: The profile.

@@ -27,7 +27,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason with its texts for users.
+    """A reason why something is lost or refused, with its texts for users.
 
     Attributes:
         name: Its stable name. `*` stands for any text.

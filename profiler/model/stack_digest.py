@@ -20,7 +20,7 @@ NamedLine = tuple[str, str, str, int]
 
 
 def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine], found_by: bytes) -> bytes:
-    """Return the digest of a frame.
+    """Return the digest of a frame's content.
 
     Code of a file with a build id is identified by its offset in the file, wherever a process maps the file.
 
@@ -43,7 +43,7 @@ def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine]
 
 
 def of_stack(frames: Iterable[bytes]) -> bytes:
-    """Return the digest of a stack.
+    """Return the digest of a stack's content.
 
     Args:
         frames: Digests of the frames, innermost first.

@@ -119,7 +119,7 @@ class StackTable:
         code_of: CodeOf | None = None,
         cut: Mapping[int, Mark] | None = None,
     ) -> npt.NDArray[np.int32]:
-        """Add the stacks of a walk.
+        """Add the stacks of a walk, and return the node of each sample.
 
         Args:
             walk: The walk of n samples.

@@ -79,7 +79,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language whose functions are looked for.
+    """A language whose functions are shown in stacks.
 
     Attributes:
         name: Its name.
@@ -264,7 +264,7 @@ class Summary:
         return tuple(problem for problem in found if problem is not None)
 
     def to_json(self) -> dict[str, object]:
-        """Return the stable form for --summary."""
+        """Return the summary as the JSON value that --summary writes."""
         return {
             "samples": self.samples,
             "threads": self.threads,

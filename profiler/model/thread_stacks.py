@@ -74,7 +74,7 @@ class ThreadStack:
 
 
 def thread_stacks(profile: Profile, states: Mapping[int, str]) -> Iterator[ThreadStack]:
-    """Yield the last sample of each thread.
+    """Yield the stack of each thread, from its last sample.
 
     Args:
         profile: The profile.

@@ -15,7 +15,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An address range that is loaded.
+    """An address range of an object file that is loaded into memory.
 
     Attributes:
         offset: Offset of its bytes in the file.
@@ -36,7 +36,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A named range of a file.
+    """A named range of an object file.
 
     Attributes:
         name: Name of the section.
@@ -61,7 +61,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class UnwindTable:
-    """One unwind table of a file.
+    """The place of one unwind table in an object file.
 
     Attributes:
         name: Name for messages.

@@ -72,7 +72,7 @@ class Opener:
             return file.read(_STATUS_SIZE)
 
     def open_memory(self, pid: int, what: str) -> int:
-        """Open /proc/PID/mem or maps."""
+        """Open the memory or the mappings of a process (/proc/PID/mem or maps)."""
         return _process_file(pid, what)
 
     def describe_root(self, root: str) -> tuple[bool, Rights | None]:
@@ -103,7 +103,7 @@ _current = Opener()
 
 
 def use_opener(opener: Opener) -> None:
-    """Replace the Opener of this process."""
+    """Replace the functions by which this process opens foreign files."""
     global _current
     _current = opener
 

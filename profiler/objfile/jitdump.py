@@ -43,7 +43,7 @@ Lines = tuple[tuple[int, str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A piece of code that was loaded.
+    """A piece of code that a JIT compiler loaded, as a jitdump records it.
 
     Attributes:
         time_ns: CLOCK_MONOTONIC time, None if the file uses another clock.

@@ -46,7 +46,7 @@ NO_TABLES = JitTables()
 
 
 def read_tables(body: bytes, order: str) -> JitTables:
-    """Parse the body of an UNWINDING_INFO record.
+    """Parse the unwind tables in an UNWINDING_INFO record of a jitdump.
 
     Args:
         body: The body.

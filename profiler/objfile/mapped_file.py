@@ -61,7 +61,7 @@ class Candidate:
 def find_candidates(
     space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile], silent: Callable[[], None]
 ) -> Iterator[Candidate]:
-    """Yield files to compare, the best first.
+    """Yield local files that may be the mapped one, the best first.
 
     Args:
         space: The address space.

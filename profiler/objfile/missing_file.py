@@ -23,7 +23,7 @@ class AbsentFile:
     section_list: tuple[Section, ...] = ()
 
     def __init__(self, module: Module, stated: StatedId, read: ReadMemory) -> None:
-        """Take the identity of a module.
+        """Create the object file of a module from its identity alone.
 
         Args:
             module: The module.

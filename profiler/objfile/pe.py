@@ -46,7 +46,7 @@ class PeImage(AbsentFile):
     """
 
     def __init__(self, module: Module, stated: StatedId, read: ReadMemory) -> None:
-        """Read the section headers. Never raises.
+        """Read the section headers of a Windows module. This never raises.
 
         Args:
             module: The module.

@@ -42,7 +42,7 @@ class TargetStructs:
         return struct.Struct(self.order + fields.replace("P", "Q" if self.word == 8 else "I"))
 
     def read_exactly(self, avma: int, size: int) -> bytes:
-        """Return exactly `size` bytes at an address.
+        """Return exactly `size` bytes of the target's memory.
 
         Raises:
             FormatError: The bytes are not readable or exceed the budget. The error's offset is the address.
@@ -68,7 +68,7 @@ class TargetStructs:
         return self.read(avma, size) if 0 <= avma <= self.arch.mask - size else b""
 
     def unpack(self, avma: int, layout: struct.Struct) -> tuple[int, ...]:
-        """Unpack a structure at an address.
+        """Unpack a structure in the target's memory.
 
         Raises:
             FormatError: The structure is not readable.

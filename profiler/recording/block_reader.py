@@ -127,7 +127,7 @@ class Blocks:
         return frames, LineColumns(start, function, file, line)
 
     def unpack_stacks(self, frames: int) -> I64:
-        """Unpack the nodes of the tree.
+        """Unpack the nodes of the stack tree from a recording file's blocks.
 
         Args:
             frames: Number of frames.

@@ -39,7 +39,7 @@ class Codes:
     """
 
     def __init__(self, rows: TableRows) -> None:
-        """Read the names from the table `codes`.
+        """Read the names and numbers in the table `codes` of a recording file.
 
         Raises:
             FormatError: A row is invalid.

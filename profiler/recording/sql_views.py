@@ -160,7 +160,7 @@ def _refer(table: str, numbers: I64, count: int) -> None:
 def _functions(
     frames: FrameColumns, lines: LineColumns, names: Sequence[FunctionName]
 ) -> tuple[list[Sequence[object]], list[Sequence[object]]]:
-    """Return rows of lines and of functions.
+    """Return the rows of the views `lines` and `functions`.
 
     A name with an appended address is a separate function for each address.
     """

@@ -93,7 +93,7 @@ def tables_of(version: int) -> dict[str, Table]:
 
 
 def upgrade(database: sqlite3.Connection, version: int, size: int) -> None:
-    """Convert a database to the current version.
+    """Convert the database of an older recording file to the current version.
 
     Args:
         database: The database.

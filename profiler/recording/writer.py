@@ -38,7 +38,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 
 def store_profile(database: sqlite3.Connection, profile: Profile) -> None:
-    """Store a profile in an empty database."""
+    """Store a profile in the empty database of a recording file."""
     create_tables(database)
     database.execute("BEGIN")
     tables = TableWriter(database)

@@ -30,7 +30,7 @@ same.
 
 @dataclass(eq=False)
 class JitCode:
-    """A piece of code in a jitdump.
+    """A piece of code that a jitdump describes.
 
     Attributes:
         loaded: Its record.
@@ -89,7 +89,7 @@ class JitdumpCode(NoImage):
         return changed
 
     def close(self) -> None:
-        """Close the files and read no more."""
+        """Close the jitdump files and read no more."""
         for file, _ in self._files.values():
             file.close()
         self._files.clear()

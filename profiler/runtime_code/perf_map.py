@@ -77,7 +77,7 @@ class PerfMapCode(NoImage):
         self.close()
 
     def close(self) -> None:
-        """Close the file and read no more."""
+        """Close the perf map and read no more."""
         if self._file is not None:
             self._file.close()
         self._file = None

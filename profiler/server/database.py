@@ -82,7 +82,7 @@ class Store:
             self._engine.run(f"ALTER TABLE {table} {self._engine.dialect.on_cluster} DROP PARTITION {literal(day)}")
 
     def empty(self) -> None:
-        """Drop all rows of all tables."""
+        """Drop all rows of all tables of the database."""
         for day in {
             str(row[0])
             for table in NAMES
@@ -95,7 +95,7 @@ class Store:
         return Questions(self._engine, by, symbols)
 
     def give_up(self, asked: Asked) -> None:
-        """Cancel the statements of a query."""
+        """Cancel the running SQL statements of a query."""
         asked.gone.set()
         self._engine.run(f"KILL QUERY WHERE query LIKE {literal(f'/* {asked.mark} */%')} ASYNC")
 

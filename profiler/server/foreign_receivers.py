@@ -28,7 +28,7 @@ SENDERS: Mapping[str, Read] = {
 
 @dataclass(frozen=True, slots=True)
 class ForeignPush:
-    """A push of another project's agent.
+    """Profiles that the agent of another project pushes to the server.
 
     Attributes:
         path: One of SENDERS.

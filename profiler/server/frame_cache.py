@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 26
 
 
 class ShownFrame(NamedTuple):
-    """A frame as stacks contain it.
+    """A frame as the server's stacks contain it.
 
     Attributes:
         number: Number of its text.
@@ -97,7 +97,7 @@ class FrameCache:
         return self._memory + self.read.memory
 
     def text(self, text: str) -> int:
-        """Return the number of a text."""
+        """Return the number of a text in a segment."""
         number = self._number_of.get(text)
         if number is None:
             with self._lock:
@@ -112,7 +112,7 @@ class FrameCache:
     def show(
         self, digest: bytes, text: str, build: tuple[str, str] | None, bare: bool, is_marker: bool, is_cut: bool
     ) -> ShownFrame:
-        """Store a frame under its digest."""
+        """Store a frame in the cache under its digest."""
         shown = ShownFrame(self.text(text), piece_of(text), len(text), build, bare, is_marker, is_cut)
         with self._lock:
             self._memory += _FRAME + len(shown.piece)

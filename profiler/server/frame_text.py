@@ -27,7 +27,7 @@ _TRUSTS = {trust.label: trust for trust in Trust}
 
 
 def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
-    """Return the text of a frame.
+    """Return the text by which the database stores a frame.
 
     Args:
         modules: Modules of the frame's pprof file, in which Frame.rel is the offset in the module's file.
@@ -92,7 +92,7 @@ def _line(text: str) -> Line:
 
 
 def module_of(text: str) -> ModuleInfo | None:
-    """Return the file that contains a frame."""
+    """Return the object file that contains a frame, from the frame's text."""
     parts = text.split(_PART)
     if len(parts) != _PARTS or not parts[3]:
         return None

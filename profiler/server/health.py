@@ -23,7 +23,7 @@ class ServerHealth:
     """
 
     def __init__(self, checks: Mapping[str, Callable[[], None]], say: Callable[..., None]) -> None:
-        """Create the checks without running them.
+        """Create the server's health checks without running them.
 
         Args:
             checks: For each reason of FAILURES, a function that raises OSError or PyprofError if it holds.
@@ -46,7 +46,7 @@ class ServerHealth:
 
     @property
     def is_checked(self) -> bool:
-        """True after the first round of checks."""
+        """True after all health checks have run once."""
         return self._is_checked.is_set()
 
     @property
@@ -56,7 +56,7 @@ class ServerHealth:
             return dict(self._failures)
 
     def report_failure(self, reason: str, text: str = "") -> None:
-        """Note that a reason of FAILURES holds."""
+        """Note that the server cannot do part of its work, for a reason of FAILURES."""
         with self._lock:
             is_new = reason not in self._failures
             self._failures[reason] = text or _SENTENCES[reason]

@@ -140,7 +140,7 @@ class Indexer:
         return len(self._waiting)
 
     def close(self) -> None:
-        """Insert the waiting segments, and stop."""
+        """Insert the segments that still wait into the database, and stop."""
         self._ending.set()
         self._arrived.set()
         self._thread.join()

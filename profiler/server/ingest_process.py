@@ -42,7 +42,7 @@ _known = FramesOfTenants()
 
 
 def segment(tenant: str, name: SegmentName, data: bytes, most: int, lends: bool) -> SegmentRows:
-    """Read the rows of a segment (rows_of()).
+    """Read the rows of a segment in the separate process (see rows_of()).
 
     Raises:
         FormatError: The segment is broken or too large.

@@ -82,7 +82,7 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
 
 
 def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], None]) -> None:
-    """Run a server until it is told to end.
+    """Run a server until the function that `ends` receives is called.
 
     Args:
         ends: Receives a function that ends the server. Running requests are then answered, and received segments are

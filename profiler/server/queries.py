@@ -72,7 +72,7 @@ class GivenUp(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A running query of a client.
+    """A running query of a client of the server.
 
     Attributes:
         seconds: Maximum time of each statement.
@@ -157,7 +157,7 @@ class Questions:
         return [(int(row[0]), int(row[1])) for row in found]
 
     def series_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int, int]]:
-        """Return (number of the step, series, amount)."""
+        """Return how an amount changes with time, as (number of the step, series, amount)."""
         found = self._rows(
             f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(amount) "
             f"FROM {self._of('window_series')} WHERE {self._listed(chosen)} "

@@ -39,7 +39,7 @@ class Rollup:
 
 @dataclass(frozen=True, slots=True)
 class RollupPlan:
-    """The rollups that a query uses.
+    """The hourly rollups and raw windows that a query reads.
 
     Attributes:
         rolls: Numbers of the rollups.
@@ -64,7 +64,7 @@ def above(upto: Mapping[tuple[int, int], int]) -> str:
 
 
 def cover(chosen: Question, rolls: Iterable[Rollup], sealed: Iterable[int]) -> RollupPlan:
-    """Choose the rollups for a query.
+    """Choose the hourly rollups and raw windows that a query reads.
 
     Args:
         sealed: Days whose rollups are also used for parts of an hour, because their raw rows are gone or will be soon.

@@ -25,7 +25,7 @@ class SeriesLimit:
         self._lock = threading.Lock()
 
     def take(self, tenant: str, day: str, series: Iterable[int]) -> None:
-        """Count the series of a segment.
+        """Count the label sets of a segment against the tenant's daily limit.
 
         Raises:
             Refused: There are too many; then none of them counts.

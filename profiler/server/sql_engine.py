@@ -278,7 +278,7 @@ def _first_line(error: object) -> str:
 
 
 def opened(where: StoreAddress, days: int) -> Engine:
-    """Open an engine and apply all migrations.
+    """Open an SQL engine and bring its tables to the current version.
 
     Raises:
         StoreError: The database cannot be opened.

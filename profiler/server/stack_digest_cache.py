@@ -33,7 +33,7 @@ _Kind = TypeVar("_Kind", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class StackFacts:
-    """Properties of a stack besides its frames.
+    """The properties of a stack that the database stores besides its frames.
 
     Attributes:
         leaf: Path and build ID of the file in which it was sampled, None for none.

@@ -59,7 +59,7 @@ WantedBy=multi-user.target
 
 
 def text(command: Sequence[str], folders: Sequence[str]) -> str:
-    """Return the text of the unit.
+    """Return the text of the server's systemd unit.
 
     Args:
         command: Command line with absolute paths.

@@ -65,7 +65,7 @@ class NamesAhead:
         return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]
 
     def taken(self, batch: SampleBatch) -> None:
-        """Note that a batch was unwound.
+        """Note that a batch was unwound, so that its new frames can get names.
 
         Background work stops if the sampler reads the target's memory for the worker, because the sampler then waits
         for each response.

@@ -25,7 +25,7 @@ class _Question:
 
 
 class BetweenBatches:
-    """Queue of calls for one recording's loop.
+    """A queue of calls from other threads that a recording's loop executes between two batches.
 
     Args:
         handover: Flush protocol with the collector.
@@ -43,7 +43,7 @@ class BetweenBatches:
         return self._over.is_set()
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for the end of the loop.
+        """Wait until the recording's loop has ended.
 
         Args:
             timeout: Maximum wait in seconds, None for no limit.

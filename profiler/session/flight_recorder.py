@@ -34,7 +34,7 @@ def window_s(last_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A Sink that keeps windows as files.
+    """A Sink that keeps the last windows of a flight recorder as files.
 
     Attributes:
         folder: An existing folder that only pyprof uses.
@@ -56,7 +56,7 @@ class Kept:
         self._drop()
 
     def together(self) -> Profile:
-        """Merge all kept windows into one profile.
+        """Merge all windows that the flight recorder has kept into one profile.
 
         Raises:
             RecordingError: No window can be read.
@@ -76,7 +76,7 @@ class Kept:
         return replace(whole, summary=replace(whole.summary, notes=notes))
 
     def clear(self) -> None:
-        """Delete the folder with all kept windows."""
+        """Delete the folder with the flight recorder's windows."""
         import shutil
 
         shutil.rmtree(self.folder, ignore_errors=True)

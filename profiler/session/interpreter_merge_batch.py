@@ -75,7 +75,7 @@ class MatchedStacks:
     """Merger of matching stacks into one stack tree."""
 
     def __init__(self, stacks: StackTable, settled: Callable[[FunctionPlace], FunctionPlace]) -> None:
-        """Create a merger for a tree.
+        """Create a merger of interpreter frames into the stack tree.
 
         Args:
             stacks: The tree.
@@ -88,7 +88,7 @@ class MatchedStacks:
         self._places: dict[FunctionPlace, int] = {}
 
     def find(self, batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> dict[int, int]:
-        """Merge and intern all matching stacks.
+        """Merge the samples whose interpreter frames all match, and intern their stacks.
 
         Args:
             batch: The samples.

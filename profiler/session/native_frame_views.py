@@ -45,7 +45,7 @@ class StackKeys(Protocol[_Shown]):
 
 class NativeView(Protocol):
     def __call__(self, stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], /) -> Callable[[int], Sequence[_Key]]:
-        """Return the view of a tree.
+        """Return the frames that replace each node of a stack tree.
 
         Args:
             stacks: The tree.
@@ -55,7 +55,7 @@ class NativeView(Protocol):
 
 
 def extensions(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
-    """Show all frames except the interpreter's own.
+    """Show all native frames except the interpreter's own.
 
     The outermost frame stays, so that all stacks of a process have one root.
     """
@@ -129,7 +129,7 @@ class _ProfileStacks:
 
 
 def viewed(profile: Profile, name: str) -> Profile:
-    """Apply a view to a profile.
+    """Return a profile with the native frames that a view shows.
 
     A view can only remove native frames. Each object file that contains an evaluator counts as the interpreter's own
     code.

@@ -32,7 +32,7 @@ Registers = dict[int, list[dict[str, int]]]
 
 @dataclass(frozen=True, slots=True)
 class StatedCrash:
-    """Facts from a minidump, except its threads.
+    """The facts about a crash that a minidump states, except its threads.
 
     Attributes:
         system: Name of the operating system, "" if it is unknown.
@@ -80,7 +80,7 @@ class PostMortem:
 
 
 def examined(target: DeadTarget, start: Start) -> PostMortem:
-    """Examine a dead process in a worker.
+    """Read a core file or crash dump in a worker, and unwind its threads.
 
     Args:
         target: The file and the options.

@@ -102,7 +102,7 @@ def assemble(
 
 
 def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
-    """Compute the values of each row.
+    """Compute the values of each row of a window.
 
     A row with a known length counts as the number of sampling periods in it. The rest of a period is carried over to
     the next row of the thread, so the sum over a thread matches its time. If all rows are equal, they share one row in

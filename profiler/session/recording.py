@@ -39,7 +39,7 @@ _PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The description of what is recorded.
+    """A description of the processes that a recording records.
 
     Attributes:
         pid: Pid of the first process.
@@ -150,7 +150,7 @@ class Recording:
         return self._sampling.span_ns
 
     def start(self) -> None:
-        """Run the loop in a separate thread."""
+        """Run the recording's loop in a separate thread."""
         self._thread = threading.Thread(target=self.run, name="pyprof", daemon=True)
         self._thread.start()
 

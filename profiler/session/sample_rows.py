@@ -54,7 +54,7 @@ class Rows:
         return len(self.time_ns)
 
     def take(self, rows: I64 | Sequence[int] | slice) -> Rows:
-        """Return the rows with these indices."""
+        """Return the samples' rows with these indices."""
         return Rows(*(getattr(self, name)[rows] for name in _NAMES))
 
 
@@ -126,7 +126,7 @@ class RowStore:
         return self._first + self._used
 
     def add(self, rows: Rows) -> Rows:
-        """Append a copy of the rows.
+        """Append a copy of samples' rows.
 
         Returns:
             Views of the stored rows. They may be changed until the next call; after that use amend().
@@ -169,7 +169,7 @@ class RowStore:
         yield self._open.take(slice(max(first - self._first, 0), self._used))
 
     def rows(self, first: int = 0) -> Rows:
-        """Return the rows from a number on.
+        """Return the samples' rows from a number on.
 
         They are sorted by time if lengths are known, because batches of several sources then overlap.
         """

@@ -350,7 +350,7 @@ class Recorder:
         return Counted(began.stats, after, counts, now - began.ns)
 
     def since(self, begun: Begun) -> Fresh:
-        """Return the additions since a position.
+        """Return the rows that a window has gained since a position.
 
         Nodes of rows may still change, because stacks are repaired until the cut.
         """
@@ -368,7 +368,7 @@ class Recorder:
         )
 
     def leaves_since(self, rows: int) -> tuple[StackTable, set[int], int]:
-        """Return the leaves of new rows.
+        """Return the stack leaves of the rows that a window has gained.
 
         Args:
             rows: Number of rows that are known.

@@ -134,13 +134,13 @@ class Session:
                 self.collector.stop()
 
     def close(self) -> None:
-        """Close the collector. May be called twice."""
+        """Close the collector of the session. May be called twice."""
         with self._lock:
             self._closed = True
             self.collector.close()
 
     def cut(self) -> Window:
-        """Close the window and begin the next."""
+        """Close the current window and begin the next one."""
         window = self.recorder.cut()
         return replace(window, unfollowed=self.unfollowed.take()) if self.unfollowed is not None else window
 
@@ -154,7 +154,7 @@ class Session:
         return self.recorder.part()
 
     def retire(self, window: Window) -> Set[int]:
-        """Free what only a closed window needed.
+        """Free the memory that only a closed window needed.
 
         Each dlopen and each child adds address spaces, and each compiled function adds code. A recording that runs for
         days keeps only those in use.

@@ -31,7 +31,7 @@ def view(
     is_stub: Callable[[FrameKey], bool],
     lockless: bool = False,
 ) -> Window:
-    """Apply the view options to a window.
+    """Return a window with the frames and samples that the options show.
 
     Args:
         window: The window.

@@ -69,7 +69,7 @@ class Merger(Protocol):
         ...
 
     def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
-        """Find the places of the interpreter frames.
+        """Find the places of each sample's interpreter frames in its native stack.
 
         Returns:
             (insertions by sample index, SampleState of each sample).
@@ -89,7 +89,7 @@ class Merger(Protocol):
 
 @dataclass(frozen=True)
 class Interned:
-    """An interned batch of n samples.
+    """A batch of n samples whose stacks are nodes of the stack tree.
 
     Attributes:
         walk: The walk of the batch.

@@ -41,7 +41,7 @@ class ThreadNumbers:
         return number
 
     def keys(self, numbers: Set[int]) -> dict[int, ThreadKey]:
-        """Return the threads with these numbers."""
+        """Return the keys of the threads with these numbers."""
         return {
             number: ThreadKey(self._pids[number], tid, started)
             for (tid, started), number in self._numbers.items()

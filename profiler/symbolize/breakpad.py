@@ -51,7 +51,7 @@ class _Body:
 
 
 class SymbolFileNames:
-    """Looks up addresses in one symbol file."""
+    """A lookup of names and lines in one Breakpad symbol file."""
 
     def __init__(self, file: SymbolFile) -> None:
         self._file = file

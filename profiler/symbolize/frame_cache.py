@@ -33,7 +33,7 @@ class SettledFrameCache:
         self._before: dict[FrameKey, SettledFrame] = {}
 
     def settled_among(self, keys: Sequence[FrameKey]) -> dict[FrameKey, SettledFrame]:
-        """Return the finished frames among these keys."""
+        """Return the cached frames among these keys."""
         if before := self._before:
             self._now.update((key, before[key]) for key in keys if key in before)
         now = self._now

@@ -78,7 +78,7 @@ class FileNames:
 
     @property
     def kept(self) -> int:
-        """A measure of the file's memory use.
+        """A measure of the memory that the names of a file use.
 
         It counts units whose lines were read, and results and demangled names in groups of 16, because these are small.
         """

@@ -39,7 +39,7 @@ _DEBUG = "usr/lib/debug"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places of files. After the named ones, the files of this machine and debuginfod's cache are used.
+    """The places where files with symbols are searched: given ones, this machine, debuginfod's cache.
 
     Attributes:
         symbols: Object files, debug files, and directories of them.

@@ -12,7 +12,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The description of a piece of code.
+    """The description of a piece of code that a process generated at run time.
 
     Attributes:
         module: Its module, such as "[jit] gdb".

@@ -25,7 +25,7 @@ MAX_NESTING_ROWS = 1 << 18
 
 @dataclass(frozen=True)
 class SymbolRows:
-    """The n symbols of one table.
+    """The n symbols of one symbol table, in columns.
 
     Attributes:
         start: (n,) uint64, address in the file (svma).

@@ -31,7 +31,7 @@ class Labels:
     """The labels of modules in the names of code without a symbol."""
 
     def __init__(self, modules: Iterable[tuple[Module, str]]) -> None:
-        """Take (module, build ID) of all modules."""
+        """Create labels for code without symbols, from (module, build ID) of all modules."""
         self._files: dict[str, set[object]] = {}
         for module, build_id in modules:
             self._files.setdefault(module.name, set()).add(_file(module, build_id))

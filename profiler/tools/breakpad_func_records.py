@@ -121,7 +121,7 @@ class Functions:
             at = same
 
     def extents(self) -> list[tuple[int, int]]:
-        """Return (start, end) of the functions, ascending."""
+        """Return (start, end) of all functions of the file, ascending."""
         return [(body.address, body.address + body.size) for body in self._bodies]
 
     def _read_unit(self, dwarf: Dwarf, offset: int) -> None:

@@ -66,7 +66,7 @@ class SymbolInspection(Inspection):
 
     @property
     def records(self) -> dict[str, int]:
-        """The number of records by kind."""
+        """The number of records of each kind in the symbol file."""
         index = self.file.index
         found = {
             "FILE": len(index.files.number),

@@ -18,7 +18,7 @@ MAX_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class CodeSurvey:
-    """The code that one source describes.
+    """The run-time generated code that one source describes.
 
     Attributes:
         module: Name of the module in a profile.

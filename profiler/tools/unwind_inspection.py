@@ -193,7 +193,7 @@ class Inspection:
         return demangle([name])[name]
 
     def read_rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[InspectedRow]:
-        """Yield the rows of some sources.
+        """Yield the rows of some unwind sources of a file.
 
         Args:
             names: Names of the sources.

@@ -46,7 +46,7 @@ class JitEntry:
 
 @dataclass(frozen=True, slots=True)
 class JitList:
-    """The list of registered object files.
+    """The list of object files that a process registered with the GDB JIT interface.
 
     Attributes:
         descriptor: Bytes of the descriptor, to detect changes.

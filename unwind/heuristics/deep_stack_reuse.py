@@ -38,7 +38,7 @@ _MIN_RUN = 64
 
 @dataclass(slots=True, eq=False)
 class DeepStackReuse:
-    """A complete walk of a thread.
+    """A complete walk of a thread, and checks before a later walk reuses its frames.
 
     Attributes:
         frames: Its frames.
@@ -75,7 +75,7 @@ _Columns = tuple[U64, U64, U64, Mask, npt.NDArray[np.uint8], I64]
 
 
 class FramePath:
-    """The frames of a walk in progress.
+    """The frames that a walk in progress has found.
 
     Attributes:
         last: Rule id of the outermost frame, once it is found.
@@ -106,7 +106,7 @@ class FramePath:
         self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
 
     def add_run(self, run: FrameRun, table: RuleTable) -> None:
-        """Append the frames that fast rules found."""
+        """Append consecutive frames that fast rules found."""
         self._add(run.pc, run.sp, run.fp, np.zeros(len(run), np.bool_), table.trust[run.rule], run.rule)
         self.last, self.top = run.last, run.top
 

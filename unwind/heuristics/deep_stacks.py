@@ -83,7 +83,7 @@ class DeepStacks:
         self._version = (0, 0)
 
     def renew(self, version: tuple[int, int]) -> None:
-        """Clear everything if the rules have changed.
+        """Drop all cached walks if the unwind rules have changed.
 
         Args:
             version: Value that differs whenever rules may have changed.

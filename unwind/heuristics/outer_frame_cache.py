@@ -35,7 +35,7 @@ U64 = npt.NDArray[np.uint64]
 
 @dataclass(slots=True)
 class CachedWalk:
-    """A complete walk of a thread.
+    """A complete walk of a thread whose outer frames later walks may share.
 
     Attributes:
         base: Address of the stack copy.

@@ -11,7 +11,7 @@ from pyprof.agent.push.responses import NotSent, judge_grpc
 
 
 class GrpcCall:
-    """A method /package.Service/Method of a receiver."""
+    """A gRPC method /package.Service/Method of a receiver."""
 
     def __init__(self, endpoint: Endpoint, method: str) -> None:
         self._endpoint, self._method = endpoint, method

@@ -20,7 +20,7 @@ def _pairs(labels: Labels) -> bytes:
 
 
 def push_request(labels: Labels, pprof: bytes, id_: str) -> bytes:
-    """Encode a PushRequest; id_ is a UUID."""
+    """Encode a PushRequest for Pyroscope. id_ is a UUID."""
     return encode_data(1, _pairs(labels) + encode_data(2, encode_data(1, pprof) + encode_data(2, id_.encode())))
 
 

@@ -45,7 +45,7 @@ class Pusher:
         conditions: Conditions,
         diagnostics: Diagnostics,
     ) -> None:
-        """Create the object; start() starts its thread.
+        """Create a sender of one sink's queue. start() starts its thread.
 
         Args:
             writing: Lock that is held while the spool is used, never during a request.
@@ -84,7 +84,7 @@ class Pusher:
             self.push()
 
     def pause(self) -> float:
-        """Return the seconds until the next attempt."""
+        """Return the seconds until the next attempt to send a segment."""
         if not self._failures:
             return _LOOK_S
         backoff = min(_MOST_S, _FIRST_S * (1 << min(self._failures, 16))) * random.uniform(0.5, 1.0)

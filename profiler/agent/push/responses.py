@@ -98,7 +98,7 @@ GRPC = {
 
 
 class NotSent(Exception):
-    """A segment must be sent later.
+    """A segment was not sent and must be sent later.
 
     Attributes:
         word: A key of LATER.
@@ -160,7 +160,7 @@ NO_REASON = StatedReason()
 
 
 def judge_http(status: int, after_s: float = 0.0, stated: StatedReason = NO_REASON) -> None:
-    """Return if the segment is sent.
+    """Return if the HTTP response says that the receiver has the segment; raise an error otherwise.
 
     Args:
         status: The status of the HTTP response.

@@ -40,7 +40,7 @@ class Credentials:
 
 
 def secret(path: str) -> str:
-    """Return the first line of a file.
+    """Return the token or password in the first line of a file.
 
     Raises:
         NotSent: The file cannot be used.

@@ -53,7 +53,7 @@ class _Node:
 
 
 def opened(profile: Profile, table: str, row: TopRow, callers: bool) -> Opened:
-    """Build the tree of a row.
+    """Build the tree of callers or callees of a row.
 
     Args:
         callers: True for a tree from the row to the outermost functions, False for one of what the row calls.

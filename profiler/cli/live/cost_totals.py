@@ -47,7 +47,7 @@ Table = Mapping[TopRow, RowCost]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Costs in one window or several.
+    """The costs of functions, threads and processes in some windows.
 
     Attributes:
         value: Sum of all samples.
@@ -64,7 +64,7 @@ NOTHING = Tally(0, 0, 0, {table: {} for table in TABLES})
 
 
 def tally(profile: Profile) -> Tally:
-    """Compute the costs of one window."""
+    """Compute the costs of functions, threads and processes in one window."""
     tables = {table: _by_frames(profile, table) for table in ("module", "line", "native")}
     tables["function"] = _by_frames(by_caller(profile), "function")
     spent = np.zeros(len(profile.threads), np.int64)

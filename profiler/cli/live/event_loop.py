@@ -24,7 +24,7 @@ _LATE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """Actions that the loop can trigger.
+    """The actions of the event loop of `pyprof top`, such as saving a file.
 
     Attributes:
         to_mode: Starts again in another mode; raises PyprofError.

@@ -50,7 +50,7 @@ class Screen(Protocol):
         ...
 
     def leave_for(self, job: Callable[[], None]) -> None:
-        """Restore the terminal while job() runs."""
+        """Give the terminal back to other programs while job() runs."""
         ...
 
 

@@ -174,7 +174,7 @@ def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
 
 
 def title(snapshot: Snapshot, found: Tally) -> str:
-    """Describe what was sampled, and how much."""
+    """Describe in one line what was sampled, and how much."""
     what = f"{printable(snapshot.title)}: "
     if snapshot.value_type.unit == "nanoseconds" and found.duration_ns:
         what += f"{found.value / found.duration_ns:.2f} {WHAT.get(snapshot.mode, 'threads')}, "

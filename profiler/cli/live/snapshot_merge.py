@@ -83,6 +83,6 @@ class Gathering:
         return self.snapshot
 
     def end(self, why: str) -> Snapshot:
-        """Record why the recording has ended."""
+        """Note why the recording has ended."""
         self.snapshot = replace(self.snapshot, ended=why)
         return self.snapshot

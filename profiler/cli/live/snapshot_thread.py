@@ -16,7 +16,7 @@ ENOUGH = "the duration is over"
 
 
 class Feed:
-    """The snapshots of one running recording.
+    """A thread that makes a snapshot of each window of one running recording.
 
     Args:
         posted: Called with each snapshot, in the feed's thread.

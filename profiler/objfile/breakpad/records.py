@@ -143,7 +143,7 @@ def parse_module(line: bytes) -> ModuleRecord:
 
 
 def parse_func(line: bytes) -> FuncRecord:
-    """Parse "FUNC [m] address size parameter_size name"."""
+    """Parse the Breakpad record "FUNC [m] address size parameter_size name"."""
     fields = line.split(None, 1)[1:]
     multiple = bool(fields) and fields[0].startswith(b"m ")
     fields = fields[0][2 * multiple :].split(None, 3) if fields else []
@@ -154,7 +154,7 @@ def parse_func(line: bytes) -> FuncRecord:
 
 
 def parse_public(line: bytes) -> FuncRecord:
-    """Parse "PUBLIC [m] address parameter_size name"."""
+    """Parse the Breakpad record "PUBLIC [m] address parameter_size name"."""
     fields = line.split(None, 1)[1:]
     multiple = bool(fields) and fields[0].startswith(b"m ")
     fields = fields[0][2 * multiple :].split(None, 2) if fields else []

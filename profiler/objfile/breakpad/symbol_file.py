@@ -76,7 +76,7 @@ class SymbolFile:
 
     @classmethod
     def open(cls, path: str, diagnostics: Diagnostics) -> SymbolFile:
-        """Open a file that is not compressed.
+        """Open a Breakpad symbol file that is not compressed.
 
         Raises:
             OSError: The file cannot be opened.

@@ -192,7 +192,7 @@ class RequestDeadline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Shut down connections that are still open."""
+        """Shut down the connections of the request that are still open."""
         self._timer.cancel()
         self._end()
         with self._lock:
@@ -212,7 +212,7 @@ class RequestDeadline:
             self._sockets.append(connection.dup())
 
     def set_remaining(self, seconds: float) -> None:
-        """Set the deadline to `seconds` from now."""
+        """Let the request end in `seconds` from now."""
         self._timer.cancel()
         self._timer = self._started(seconds)
 

@@ -42,7 +42,7 @@ class SavedRange:
 
     @property
     def perms(self) -> str:
-        """The permissions in the notation of /proc/PID/maps."""
+        """The permissions of a memory range in the notation of /proc/PID/maps."""
         return format_perms(self.flags)
 
 

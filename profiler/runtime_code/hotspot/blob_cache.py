@@ -27,7 +27,7 @@ INTERPRETER = "Interpreter"
 
 @dataclass(frozen=True, slots=True)
 class Heap:
-    """One heap of the code cache.
+    """One heap of HotSpot's code cache.
 
     Attributes:
         low: First address of its memory.

@@ -19,7 +19,7 @@ class VmMemory:
         self._read = read
 
     def read(self, avma: int, size: int) -> bytes:
-        """Return `size` bytes at an address.
+        """Return `size` bytes of a Java process's memory.
 
         Raises:
             FormatError: They are not readable.
@@ -38,7 +38,7 @@ class VmMemory:
         return int.from_bytes(self.read(avma, size), "little", signed=signed)
 
     def word(self, avma: int) -> int:
-        """Return the address-sized word at an address.
+        """Return the address-sized word at an address in a Java process.
 
         Raises:
             FormatError: It is not readable.

@@ -198,7 +198,7 @@ def read_unsigned5(data: bytes, at: int, excludes_zero: bool) -> tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class InlineScopes:
-    """The debugging information of one compiled method.
+    """The scopes of inlined methods in one method that HotSpot compiled.
 
     Attributes:
         pcs: Offsets in the code of the points with debugging information, ascending.

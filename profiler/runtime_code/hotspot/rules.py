@@ -80,10 +80,10 @@ class Codelet:
 
 
 class FrameRules:
-    """Makes the rules of one architecture."""
+    """A maker of unwind rules for HotSpot's generated code."""
 
     def __init__(self, arch: Arch) -> None:
-        """Take the architecture, which must be x86-64."""
+        """Create a maker of unwind rules for an architecture, which must be x86-64."""
         self._arch = arch
         names = arch.registers
         self._columns = {name: names.index(name) for name in ("rax", "rcx", "rbx", "r13")}
@@ -133,7 +133,7 @@ class FrameRules:
         return RegRule(RegKind.EXPR, expr=bytes((_BREG0 + dwarf, 0)) + _KEEP_HIGHER)
 
     def compiled(self, blob: Blob, code: bytes, osr_entry: int) -> FunctionRows | None:
-        """Return the rows of a compiled method.
+        """Return the unwind rows of a method that HotSpot compiled.
 
         Args:
             blob: The method.

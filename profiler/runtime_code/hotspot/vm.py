@@ -62,7 +62,7 @@ class JavaCode:
 
 
 class JavaVm:
-    """One virtual machine whose layout is known."""
+    """One Java virtual machine whose data layout is known."""
 
     def __init__(self, space: AddressSpace, symbols: Mapping[bytes, int], arch: Arch) -> None:
         """Read the layout of HotSpot's data from its own description.

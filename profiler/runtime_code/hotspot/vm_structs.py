@@ -40,7 +40,7 @@ SYMBOLS = FIELDS + TYPES + INTS
 
 @dataclass(frozen=True, slots=True)
 class VmStructs:
-    """The layout of one virtual machine's data.
+    """The layout of one Java virtual machine's data.
 
     Attributes:
         offsets: Offset of each field by (type, field).

@@ -162,7 +162,7 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end. May be called twice."""
+        """Close this end of the channel. May be called twice."""
         self._socket.close()
 
 

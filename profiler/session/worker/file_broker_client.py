@@ -141,7 +141,7 @@ class FileBrokerClient(Opener):
         return [str(name) for name in found] if isinstance(found, list) else list(names)
 
     def journal(self, sink: int, beginning: JournalBeginning, number: int) -> Journal | None:
-        """Open a journal for a window.
+        """Let the file broker open a journal for a window.
 
         Args:
             sink: Number of the sink.
@@ -165,7 +165,7 @@ class FileBrokerClient(Opener):
         self._ask("journal ends")
 
     def deliver(self, sink: int, parts: list[Bytes], delivered: int, trim: Callable[[], None]) -> list[Bytes]:
-        """Give a packed profile to a sink.
+        """Let the file broker give an encoded profile to a sink.
 
         The sink may need as much memory as the profile. So parts are released and trim() is called when they are sent.
 

@@ -356,7 +356,7 @@ class Unpacker:
         return outer
 
     def chain(self, number: int, *about: Any) -> Chain:
-        """Return the chain with this number.
+        """Return the chain of interpreter frames with this number.
 
         Args:
             number: Number of the chain, 0 if it has none.

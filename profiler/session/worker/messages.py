@@ -46,7 +46,7 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first message of a recording.
+    """The sampler's first message of a recording to the worker.
 
     Attributes:
         confined: True if the worker must have given up its rights.
@@ -71,7 +71,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUpdate:
-    """Changes to objects that were sent before.
+    """Changes to processes and threads that the sampler has described to the worker before.
 
     Attributes:
         ended: Numbers of program images that have ended.
@@ -100,7 +100,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The sampler's knowledge about the current window.
+    """The sampler's knowledge about the current window of a recording.
 
     Attributes:
         now_ns: End of the window in nanoseconds since the epoch.
@@ -195,7 +195,7 @@ class ScanForCode:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The response to the worker's last SamplerCall."""
+    """The sampler's response to the worker's last SamplerCall."""
 
     value: object
 

@@ -110,7 +110,7 @@ class AnswerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchTaken:
-    """The worker has unwound a batch.
+    """The worker's response that it has unwound a batch.
 
     Attributes:
         number: Number of the batch.

@@ -90,7 +90,7 @@ class Sampling:
         patient: bool = False,
         handover: FlushProtocol | None = None,
     ) -> None:
-        """Wait until the worker is ready.
+        """Start the sampler's half of a recording, and wait until the worker is ready.
 
         Args:
             collector: Yields the samples.
@@ -390,7 +390,7 @@ class Sampling:
         self.stop()
 
     def close_collector(self) -> None:
-        """Close the collector. May be called twice."""
+        """Close the collector of the recording. May be called twice."""
         if not self._closed:
             self._closed = True
             self._collector.close()

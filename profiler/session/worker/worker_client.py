@@ -93,7 +93,7 @@ class Pending:
         self._error = error
 
     def wait(self) -> None:
-        """Wait until the worker has responded.
+        """Wait until the worker has responded to a request.
 
         Raises:
             WorkerDied: The worker has ended.

@@ -168,7 +168,7 @@ class Worker:
                 send(self.pid, signal.SIGCONT)
 
     def wake(self) -> None:
-        """Take the worker out of SCHED_IDLE.
+        """Give the worker its usual priority again if it has SCHED_IDLE.
 
         A caller that waits must call it again and again until the worker has responded.
         """

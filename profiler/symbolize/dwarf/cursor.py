@@ -39,14 +39,14 @@ class Data:
         return len(self.bytes)
 
     def fixed(self, at: int, size: int) -> tuple[int, int]:
-        """Read an unsigned number of `size` bytes."""
+        """Read an unsigned number of `size` bytes in a DWARF section."""
         end = at + size
         if at < 0 or end > len(self.bytes):
             raise FormatError(self.name, max(at, 0), "cut off")
         return int.from_bytes(self.bytes[at:end], "little" if self.byteorder == "little" else "big"), end
 
     def uleb(self, at: int) -> tuple[int, int]:
-        """Read an unsigned LEB128 number."""
+        """Read an unsigned LEB128 number in a DWARF section."""
         value = shift = 0
         data = self.bytes
         try:
@@ -63,14 +63,14 @@ class Data:
             raise FormatError(self.name, at, "cut off") from None
 
     def sleb(self, at: int) -> tuple[int, int]:
-        """Read a signed LEB128 number."""
+        """Read a signed LEB128 number in a DWARF section."""
         start = at
         value, at = self.uleb(at)
         bits = 7 * (at - start)
         return (value - (1 << bits) if value >> (bits - 1) & 1 else value), at
 
     def string(self, at: int) -> tuple[bytes, int]:
-        """Read a NUL-terminated string."""
+        """Read a NUL-terminated string in a DWARF section."""
         end = self.bytes.find(b"\0", at) if 0 <= at < len(self.bytes) else -1
         if end < 0:
             raise FormatError(self.name, max(at, 0), "string without end")

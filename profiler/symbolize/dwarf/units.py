@@ -356,7 +356,7 @@ class Dwarf:
         return self._units[offset]
 
     def unit_at(self, at: int) -> Unit:
-        """Return the unit that contains an offset.
+        """Return the DWARF unit that contains an offset.
 
         Raises:
             FormatError: No unit contains it, or its header is broken.
@@ -390,7 +390,7 @@ class Dwarf:
 
 
 def skip_attributes(unit: Unit, at: int, abbrev: f.Abbrev) -> int:
-    """Return the offset after an entry's attributes."""
+    """Return the offset after the attributes of a DWARF entry."""
     info = unit.info
     data = info.bytes
     try:

@@ -20,7 +20,7 @@ OPERATORS = frozenset("+-*/%@^=")
 
 
 class PostfixProblem(IntEnum):
-    """The reason why an expression failed."""
+    """The reason why the evaluation of a postfix expression failed."""
 
     MISSING_OPERAND = 0
     LEFT_OVER = 1  # values remain on the stack
@@ -49,7 +49,7 @@ class PostfixFailed(Exception):
 
 
 def split_tokens(text: str) -> Iterator[str]:
-    """Yield the tokens of an expression.
+    """Yield the tokens of a Breakpad postfix expression.
 
     Raises:
         PostfixFailed: The text has more than MAX_TOKENS words.

@@ -75,7 +75,7 @@ class RuleCompiler:
         self._numbers = {column: number for number, column in reversed(arch.dwarf.items())}
 
     def compile_register(self, expression: str, itself: int) -> RegRule:
-        """Compile the rule of a register.
+        """Compile the postfix expression of a register to its rule.
 
         Args:
             expression: The expression.

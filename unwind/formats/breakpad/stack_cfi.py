@@ -48,7 +48,7 @@ class StackCfi:
     exact = True
 
     def __init__(self, find: Callable[[], SymbolFile | None], base: int, arch: Arch, diagnostics: Diagnostics) -> None:
-        """Take a module's symbol file and place.
+        """Create an unwind source from a module's Breakpad symbol file.
 
         Args:
             find: Finds the symbol file.

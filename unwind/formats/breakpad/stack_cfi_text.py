@@ -22,7 +22,7 @@ Said = dict[str, str]
 
 
 class CfiText:
-    """Writes the rows of one architecture.
+    """A writer of one architecture's unwind rows as STACK CFI records.
 
     Attributes:
         left_out: Number of rows that were left out, by reason.

@@ -27,7 +27,7 @@ SAVED = frozenset({"ebx", "esi", "edi"})
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """The frame that a frame called.
+    """The frame that the frame of interest called.
 
     Attributes:
         parameters: Size in bytes of its arguments on the stack, from its STACK WIN rather than its FUNC record; 0 in

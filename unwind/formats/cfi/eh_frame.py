@@ -42,7 +42,7 @@ class EhFrame:
         *,
         stop_at_terminator: bool = False,
     ) -> None:
-        """Take a section and its search table.
+        """Create an unwind source from an .eh_frame section and its search table.
 
         Args:
             section: The .eh_frame.

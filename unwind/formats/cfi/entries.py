@@ -132,7 +132,7 @@ class CfiEntries:
         self._cies: dict[int, Cie | FormatError] = {}
 
     def fde(self, offset: int) -> Fde:
-        """Return the FDE at an offset.
+        """Return the FDE at an offset of the section.
 
         Raises:
             FormatError: The offset is not that of an FDE, or the FDE or its CIE is broken.
@@ -160,7 +160,7 @@ class CfiEntries:
             raise FormatError(self.section.name, offset, str(error)) from None
 
     def cie(self, offset: int) -> Cie:
-        """Return the CIE at an offset.
+        """Return the CIE at an offset of the section.
 
         Raises:
             FormatError: The offset is not that of a CIE, or the CIE is broken. The error is cached.

@@ -22,7 +22,7 @@ def encode_deref(expression: bytes) -> bytes:
 
 
 def encode_plus(expression: bytes, offset: int) -> bytes:
-    """Return the expression plus an offset."""
+    """Return a DWARF expression that adds an offset to the result of another."""
     return expression + bytes([CONSTS]) + encode_sleb128(offset) + bytes([PLUS]) if offset else expression
 
 

@@ -96,7 +96,7 @@ class State:
 
 
 class StateMachine:
-    """The states of one program key.
+    """The states of the interpreter of call frame instructions, and its transitions.
 
     Attributes:
         arch: The architecture.
@@ -144,7 +144,7 @@ class StateMachine:
         return after
 
     def rule_of(self, state: State) -> Rule:
-        """Return the interned rule of a state.
+        """Return the unwind rule of a state of the interpreter.
 
         Raises:
             ValueError: The state has no CFA.

@@ -59,7 +59,7 @@ class CfiProgram:
         _Run(self, cie, 0, cie.initial_offset, cie.offset).initial(cie.initial)
 
     def rows(self, fde: Fde) -> FunctionRows:
-        """Return the rows of a function.
+        """Return the unwind rows of a function's FDE.
 
         Raises:
             FormatError: The instructions are broken.
@@ -261,7 +261,7 @@ class CfiPrograms:
         self._by_cie: dict[int, CfiProgram] = {}
 
     def rows(self, fde: Fde) -> FunctionRows:
-        """Return the rows of a function.
+        """Return the unwind rows of a function's FDE.
 
         Raises:
             FormatError: The instructions of the FDE or its CIE are broken.

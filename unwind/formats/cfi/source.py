@@ -46,7 +46,7 @@ class CfiTable:
         stop_at_terminator: bool = False,
         live: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        """Take a section without reading it.
+        """Create an unwind source from a CFI section, without reading it.
 
         Args:
             section: The section.

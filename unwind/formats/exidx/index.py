@@ -30,7 +30,7 @@ _ADDRESS = 0xFFFF_FFFF
 
 
 class Model(Enum):
-    """The place of an entry's unwinding instructions."""
+    """The place of the unwinding instructions of an EXIDX entry."""
 
     CANT_UNWIND = "cannot unwind"
     INLINE = "inline"
@@ -60,7 +60,7 @@ class Entry:
 
 
 class IndexedFile(Protocol):
-    """The file that an index belongs to."""
+    """The file or memory that an .ARM.exidx belongs to."""
 
     @property
     def order(self) -> str: ...
@@ -144,7 +144,7 @@ class ExidxIndex:
         return 8 * self._order[position]
 
     def entry(self, position: int) -> Entry:
-        """Return the entry at a position.
+        """Return the EXIDX entry at a position.
 
         Raises:
             FormatError: The entry or its table is broken.

@@ -16,7 +16,7 @@ EVERYTHING = Segment(0, 0, 1 << 32, 1 << 32, executable=True, writable=False)
 
 
 class MemoryFile:
-    """An IndexedFile that reads the target's memory."""
+    """An .ARM.exidx in the target's memory (implements IndexedFile)."""
 
     def __init__(self, read: ReadMemory, order: str) -> None:
         self._read = read

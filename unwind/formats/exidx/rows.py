@@ -32,7 +32,7 @@ Spans = dict[int, tuple[int, Rule]]
 
 
 class RowReader:
-    """Makes the rows of one file's functions."""
+    """A maker of the unwind rows of one file's functions, from their EXIDX entries and code."""
 
     def __init__(self, arch: Arch, read: Callable[[int, int], bytes]) -> None:
         self._sp, self._lr = arch.sp, arch.lr
@@ -40,7 +40,7 @@ class RowReader:
         self._decoder = Decoder()
 
     def rows(self, rule: Rule, start: int, end: int) -> Rows:
-        """Return the rows of a function.
+        """Return the unwind rows of a function.
 
         Args:
             rule: The rule of the table.

@@ -108,7 +108,7 @@ class Procedure:
         return _State(arch.sp, depth, depth, ra)
 
     def rule_at(self, target: int) -> Placed:
-        """Return the rule at an offset.
+        """Return the unwind rule at an offset of a procedure.
 
         Raises:
             NotDescribed: The directives give no rule.

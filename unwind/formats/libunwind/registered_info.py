@@ -126,7 +126,7 @@ class DynInfo:
 
 @dataclass(frozen=True, slots=True)
 class DynList:
-    """The registered infos without their details.
+    """The list of unwind infos that a process registered, without their details.
 
     Attributes:
         generation: Generation of the list.
@@ -140,7 +140,7 @@ class DynList:
 
 
 class DynReader:
-    """Reads the list of one process."""
+    """A reader of one process's list of registered unwind infos."""
 
     def __init__(self, read: ReadMemory, arch: Arch) -> None:
         self._structs = TargetStructs(read, arch, SECTION, MAX_BYTES)
@@ -189,7 +189,7 @@ class DynReader:
         return DynList(generation, tuple(found), whole)
 
     def read_info(self, head: Head, usual: bool) -> DynInfo:
-        """Return an info with its details.
+        """Return a registered unwind info with its details.
 
         Args:
             head: Its common part.

@@ -91,7 +91,7 @@ def _check_size(info: DynInfo, size: int, most: int) -> None:
 
 
 class DebugFrameInMemory:
-    """A table of the format TABLE.
+    """A registered unwind table in the target's memory, of the format TABLE.
 
     Attributes:
         size: Size of the .debug_frame in bytes.
