@@ -23,9 +23,9 @@ from pyprof.agent.segment_names import SegmentName
 from pyprof.records import replace
 from pyprof.server import query_api
 from pyprof.server.database import Store
-from pyprof.server.queries import Asked, Questions
 from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.sql_engine import Engine, address, opened
+from pyprof.server.sql_queries import Asked, Questions
 from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.server.cluster import cluster
 

@@ -21,7 +21,7 @@ pprof               pprof's profile.proto (github google/pprof, proto/profile.pr
 pprof_extra_fields  Extra pprof fields: how each frame was found, and what the recording did
 protobuf            The wire format of protocol buffers, as far as profile.proto needs it
 registry            The list of output formats
-save                Writes a profile into a file, by name or suffix of a format
+save_profile        Writes a profile into a file, by name or suffix of a format
 speedscope          speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), type "sampled"
 startup_frames      Frames that start a program or thread, outside its own first function
 utf8                Text and JSON that are valid UTF-8 for all names in the target

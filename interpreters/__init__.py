@@ -4,8 +4,8 @@ base               The interface between an interpreter and the rest of the prof
 cpython/           CPython 3.8 to 3.15: runtime, threads, frames and code objects, read from outside the process
 detected_runtimes  Runtimes that are detected by the file name of their program or library, as data
 detection_symbols  Symbols and sections that detect an interpreter in the object files of a process
+frame_merge        Placement of interpreter frames in an unwound native stack, by stack address
 function_numbers   The functions of interpreters that a recording has seen
-merge              Placement of interpreter frames in an unwound native stack, by stack address
 registry           The list of supported interpreters
 ruby/              Ruby (CRuby): detected only, its functions are not read
 """

@@ -10,7 +10,7 @@ import sys
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends the process without a traceback
 if len(sys.argv) > 1:
-    from pyprof.cli.startup import prepare
+    from pyprof.cli.before_imports import prepare
 
     prepare(sys.argv[1])
 

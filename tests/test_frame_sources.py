@@ -8,7 +8,7 @@ from pathlib import Path
 from pyprof.frame_sources import FALLBACK, FRAME_SOURCES, SCAN, selectable
 from pyprof.model.walk import Trust
 from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES
-from pyprof.unwind.sources import add_symbol_reader
+from pyprof.unwind.module_sources import add_symbol_reader
 from tests.cli.support import pyprof
 
 ROOT = Path(__file__).resolve().parent.parent

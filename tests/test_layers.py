@@ -37,7 +37,7 @@ def listed(cell: str) -> set[str]:
 
 LAYERS = table("| package | may import | may be imported by |")
 LATE = {
-    ("pyprof.model.profile", "pyprof.exporters.save"),
+    ("pyprof.model.profile", "pyprof.exporters.save_profile"),
     ("pyprof.model.profile", "pyprof.comparison.compare"),
     ("pyprof.model.profile", "pyprof.comparison.result"),
     ("pyprof.model.profile", "pyprof.exporters.notebook"),
@@ -55,7 +55,7 @@ FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe", "pyprof.objfile.mis
 ELF_MEANT: dict[str, str] = {
     "collectors/linux/link_map.py": "the dynamic table of a running process",
     "collectors/postmortem/": "core files are ELF files, and lay processes out by program headers",
-    "collectors/bpf/object.py": "a compiled BPF program is an ELF file",
+    "collectors/bpf/bpf_object.py": "a compiled BPF program is an ELF file",
     "collectors/gdb/": "a remote process is laid out by its program headers",
     "profiler/symbolize/elf_symtab.py": "the symbol tables of ELF files",
 }

@@ -1,6 +1,5 @@
 """Stack unwinding: registers, stack copies and modules in, frame addresses out.
 
-base                  The interface of a source of unwind rules
 batch_step            One unwind step of many samples at once
 batch_walk            The walk of a batch
 dwarf_expressions     Evaluation of the DWARF expressions in CFI: a stack machine over one frame's registers and memory
@@ -9,6 +8,7 @@ formats/              Readers of unwind formats
 function_starts       Start addresses of functions, from tables that have an entry for each function
 heuristics/           Callers of frames without unwind tables, and caches of earlier walks
 jit_rules             The interface to unwind rules that a process registers for code without a file
+module_sources        The unwind sources of a module, and the order in which they are used
 one_sample_walk       The walk of one sample, frame by frame
 return_address_check  Code of the target, to decide whether a word can be a return address
 rule_json             Unwind rules as named text fields, for JSON output and comparisons
@@ -19,6 +19,6 @@ rules                 The common form of the rules of all unwind formats
 sample_memory         The memory of one sample: its stack copy and its further pieces
 scalar                The reference unwinder: one frame at a time, with all registers as Python integers
 sigreturn             The rule for the kernel's signal frame, by its layout, if no table covers the trampoline
-sources               The unwind sources of a module, and the order in which they are used
+source_interface      The interface of a source of unwind rules
 unwinder              Entry point of unwinding: sample batches in, walks out
 """

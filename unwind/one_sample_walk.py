@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.model.arch import Arch
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass
-from pyprof.unwind.heuristics.cached_frames import CachedFrames
+from pyprof.unwind.heuristics.frame_columns import CachedFrames
 from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.rule_table import CFA_FP, FP_SAVED, OUTERMOST, RuleTable
 from pyprof.unwind.sample_memory import LaneMemory

@@ -30,12 +30,12 @@ from pyprof.unwind.heuristics.outer_frame_cache import StackCache
 from pyprof.unwind.heuristics.stack_scan import ScanFallback
 from pyprof.unwind.heuristics.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
+from pyprof.unwind.module_sources import READERS, Reader
 from pyprof.unwind.one_sample_walk import PlainRules, PlainWalker
 from pyprof.unwind.rule_lookup import RuleIndex, SpaceIndex
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Fallback, ScalarWalker
-from pyprof.unwind.sources import READERS, Reader
 
 I64 = npt.NDArray[np.int64]
 

@@ -4,13 +4,13 @@ sampler.bpf.c is the program and awaiters.h a part of it. sampler.h has what it 
 them to sampler.MACHINE.o.
 
 abi              The contents of sampler.h as columns
+bpf_object       A compiled BPF object made ready for the kernel: its maps, its type information, its programs
 collector        A collector that uses the program: registers, stack and interpreter frames of one instant
 kernel_types     Offsets of fields in the running kernel's structures, from the kernel's type information
-locks            Waits for locks: the lock, and the time until the thread got it
-object           A compiled BPF object made ready for the kernel: its maps, its type information, its programs
+lock_waits       Waits for locks: the lock, and the time until the thread got it
+on_cpu_times     The time that samples of running threads stand for, from the kernel's account of their turns
 records          Records of the ring as columns
 ring             The ring buffer that the programs fill, read without a copy
-run_times        The time that samples of running threads stand for, from the kernel's account of their turns
 sample_source    The source of samples for the collector that tracks the processes
 sampler          The program in the kernel with its maps and the events that trigger it
 wait_accounting  Waits as the kernel reports them: the time that each stack stands for, and time without a stack

@@ -12,7 +12,7 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.cpu_accounts import LostSamples
-from pyprof.collectors.perf.batches import RingBatches, split_by_width
+from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import NEVER_STOPPED, PerfCollector
 from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.event_scope import Scope, choose_record_scope

@@ -16,8 +16,8 @@ from importlib import resources
 import numpy as np
 
 from pyprof.collectors.bpf import abi
+from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_types
-from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.ring import RecordRing
 from pyprof.collectors.linux import bpf, libc
 from pyprof.collectors.linux.perf_arch import HERE, MACHINE

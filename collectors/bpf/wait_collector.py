@@ -17,9 +17,9 @@ from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSourc
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.collector import BpfCollector
-from pyprof.collectors.bpf.locks import LockWaits, find_lock_addresses, is_lock_wait
+from pyprof.collectors.bpf.lock_waits import LockWaits, find_lock_addresses, is_lock_wait
+from pyprof.collectors.bpf.on_cpu_times import RunTimes
 from pyprof.collectors.bpf.records import I64, Records
-from pyprof.collectors.bpf.run_times import RunTimes
 from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.wait_accounting import (
     FOR_PROCESSOR,
@@ -33,7 +33,7 @@ from pyprof.collectors.bpf.wait_accounting import (
 from pyprof.collectors.bpf.wait_context import WaitContext
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
-from pyprof.collectors.perf.batches import RingBatches, split_by_width
+from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.ring_reader import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.bpf.abi import Flag
-from pyprof.collectors.bpf.locks import LockWaits
+from pyprof.collectors.bpf.lock_waits import LockWaits
 from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait

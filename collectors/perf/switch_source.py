@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.perf.batches import RingBatches, split_by_width
+from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.copy_size import TOO_LONG, mask_beyond_copy
 from pyprof.collectors.perf.switches import Switches, SwitchReading

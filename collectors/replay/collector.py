@@ -1,4 +1,4 @@
-"""A collector that yields again what collectors/replay/log.py saved, in the same order.
+"""A collector that yields again what collectors/replay/batch_log.py saved, in the same order.
 
 It needs nothing of the target. The log has the pages of memory that were read, and the files are next to the log.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.replay.log import COLUMNS, PAGE, SLAB, VERSION
+from pyprof.collectors.replay.batch_log import COLUMNS, PAGE, SLAB, VERSION
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.blocked_frame import Blocked, KernelFrame

@@ -30,7 +30,7 @@ read_plan            Prediction of the memory that the next stop of a thread rea
 runtime_address      Search for _PyRuntime in the program or a library, by symbol or section
 runtime_finder       Search for the CPython runtime of one process, repeated when its modules change
 runtime_state        A CPython runtime that was checked against the live process: layout, interpreters, threads
-snapshot             Data that one stop has copied of a Python thread, and the reads it makes
+stop_snapshot        Data that one stop has copied of a Python thread, and the reads it makes
 thread_names         Thread names from the threading module
 threads              Thread states of one CPython by tid, and the names that Python gave them
 """

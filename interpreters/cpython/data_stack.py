@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
-from pyprof.interpreters.cpython.snapshot import Copied, ReadHints, view_words
+from pyprof.interpreters.cpython.stop_snapshot import Copied, ReadHints, view_words
 from pyprof.model.interpreter_state import Gather
 from pyprof.records import dataclass, field
 

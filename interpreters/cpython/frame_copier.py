@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, Gr
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.read_plan import AheadKey, AheadSizes, plan_frames
 from pyprof.interpreters.cpython.runtime_state import PyThread
-from pyprof.interpreters.cpython.snapshot import (
+from pyprof.interpreters.cpython.stop_snapshot import (
     MAX_IN_STOP,
     MAX_SCATTERED,
     NOTHING,

@@ -13,7 +13,7 @@ from pyprof.interpreters.cpython.layout import NONE, ChainKind
 from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, make_gather
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
-from pyprof.interpreters.cpython.snapshot import Copied, ReadHints
+from pyprof.interpreters.cpython.stop_snapshot import Copied, ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.interpreters.function_numbers import UNKNOWN, next_chain_number
 from pyprof.model.interpreter_state import Chain, FramesAhead, FunctionPlace, Gather, Run, SampleState

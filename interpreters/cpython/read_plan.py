@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.runtime_state import PyThread
-from pyprof.interpreters.cpython.snapshot import ReadHints
+from pyprof.interpreters.cpython.stop_snapshot import ReadHints
 from pyprof.model.interpreter_state import FramesAhead, PlacedSpan, Span
 from pyprof.records import dataclass
 

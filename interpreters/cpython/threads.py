@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime, read_tid
-from pyprof.interpreters.cpython.snapshot import ReadHints
+from pyprof.interpreters.cpython.stop_snapshot import ReadHints
 from pyprof.interpreters.cpython.thread_names import PythonThreadNames
 from pyprof.model.interpreter_state import Gather
 from pyprof.records import dataclass, field

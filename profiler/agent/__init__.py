@@ -8,27 +8,27 @@ config_file        A file of settings: TOML that only its owner may write, and e
 config_schema      Each setting of the agent's configuration
 control_protocol   The protocol of the control socket
 control_socket     The agent's control socket
-exact_sums         Sums of a window by the kernel's clocks of its processes
+default_paths      The default folder of the agent's spool
 governor           Controller of the agent's effort
 group_recording    One collector of the agent
 health             The agent's health, for /healthz, /readyz and /metrics
 http_page          Pages on 127.0.0.1
+kernel_clock_sums  Sums of a window by the kernel's clocks of its processes
 label_groups       A profile by label
 last_minutes       The windows of the last minutes as they were recorded
-log                Lines of the agent's log
+log_lines          Lines of the agent's log
 metrics            Metrics of a running agent in the OpenMetrics text format
-notify             Notifications for systemd
 on_demand          Recordings on request
 on_demand_merge    Merge of the agent's response into one profile, by the client
 own_cpu            The agent's own processor time and memory
-paths              The default folder of the agent's spool
 process_clocks     Processor time of each process between two moments
-processes          The processes of the machine, and the rules' verdict about each
+process_table      The processes of the machine, and the rules' verdict about each
 push/              Segments to receivers
-queues             Queues of a spool
 rule_selection     The processes of one recording, as the collector asks for them
 rules              Rules: which processes are recorded, how, and what they are called
+sd_notify          Notifications for systemd
 segment_names      Names of segments
+sink_queues        Queues of a spool
 socket_peer        The process at the other end of a local socket
 spool              The spool: a directory of segments that are never changed
 spool_inventory    The segments in a spool, and those to drop

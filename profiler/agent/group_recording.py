@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pyprof.agent.config_schema import SamplingChoice, Values
-from pyprof.agent.exact_sums import with_exact_sums
+from pyprof.agent.kernel_clock_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
-from pyprof.agent.processes import ProcessTable
+from pyprof.agent.process_table import ProcessTable
 from pyprof.agent.rule_selection import selected
 from pyprof.agent.window_checkpoint import WindowPart
 from pyprof.agent.window_end_times import WindowClock

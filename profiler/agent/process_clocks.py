@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from pyprof.agent.processes import Seen
+from pyprof.agent.process_table import Seen
 from pyprof.collectors.cpu_accounts import TICK_NS, read_process_ns
 from pyprof.records import dataclass
 

@@ -20,9 +20,9 @@ from pyprof.errors import FormatError, PyprofError, RecordingError
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.profile_sum import summed
 from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
+from pyprof.model.summary_sum import summed
 from pyprof.recording.private_database import read_bytes
 from pyprof.records import dataclass, field, replace
 

@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pyprof.agent.exact_sums import with_exact_sums
+from pyprof.agent.kernel_clock_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessTime
-from pyprof.agent.processes import ProcessLabels
+from pyprof.agent.process_table import ProcessLabels
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.agent.spool import SpoolSegment
 from pyprof.agent.window_split import labelled, segments
@@ -24,7 +24,7 @@ from pyprof.model.reasons import said
 from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass, replace
 from pyprof.session.worker import response_codec
-from pyprof.session.worker.channel import Part
+from pyprof.session.worker.message_channel import Part
 
 _BEGINS = b"pyprof part of a window\n"
 _MOST_BYTES = 1 << 30

@@ -5,10 +5,11 @@ agent_install          `pyprof agent install`: the systemd unit that runs the ag
 agent_record           `pyprof agent record`: request a recording from a running agent
 agent_status           `pyprof agent status`: contents of the spool, files without names, segments that wait for sinks
 argument_types         Types of command-line values; a wrong value is one sentence with exit code 2
+before_imports         Work before the imports of a command, because imports take long on a busy machine
 comparison_table       A comparison as a table for the terminal
 completion             `pyprof completion SHELL`: a completion script for the shell
-crash                  The reason for a process's death in words: the signal, or the exception of Windows or macOS
 crash_codes            Names of signal codes, and of exception codes of Windows and macOS
+crash_reason           The reason for a process's death in words: the signal, or the exception of Windows or macOS
 demo_fleet             `pyprof demo-fleet`: a server, an agent and three services, to try the page with real data
 diff                   `pyprof diff`: two recordings side by side, function by function, as a table, a page or data
 doctor                 `pyprof doctor`: what will work here and on this process, before anything is attached
@@ -38,7 +39,6 @@ sampling_options       Options of sampling and unwinding
 server                 `pyprof server`: receive and store windows of agents, answer queries, and serve a page
 short_names            Function names shortened to the width of the terminal, as readers of C++ and Rust expect
 source_table           Source lines in the terminal, with their shares
-startup                Work before the imports of a command, because imports take long on a busy machine
 symbols                `pyprof symbols`: write a Breakpad symbol file
 target_options         Options that choose processes and threads
 terminal_output        Output of lines for people

@@ -15,7 +15,7 @@ from pyprof.options import SIMPLE_MODES
 
 if TYPE_CHECKING:
     from pyprof.agent.config import AgentConfig
-    from pyprof.agent.log import Log
+    from pyprof.agent.log_lines import Log
 
 WHAT = ("run", "status", "install", "record")
 _MOST_S = 10.0
@@ -131,7 +131,7 @@ def _spool(arguments: argparse.Namespace) -> str:
         BadConfig: The configuration is wrong.
         UsageError: An option is wrong.
     """
-    from pyprof.agent.paths import default_spool
+    from pyprof.agent.default_paths import default_spool
 
     return _load(arguments).values.path or default_spool()
 
@@ -158,8 +158,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from pyprof.agent.agent import Agent
-    from pyprof.agent.log import Log
-    from pyprof.agent.notify import Notifier
+    from pyprof.agent.log_lines import Log
+    from pyprof.agent.sd_notify import Notifier
     from pyprof.cli.interrupts import EndBySignals, listen
 
     prefix = "" if arguments.log == "json" else "pyprof agent: "

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from pyprof.agent.config import AgentConfig
-from pyprof.agent.queues import QueueState, forget, queues
+from pyprof.agent.sink_queues import QueueState, forget, queues
 from pyprof.agent.spool_status import SpoolState, Unnamed, state
 from pyprof.agent.time_parsing import TimeSpan, moment
 from pyprof.cli.number_format import duration

@@ -11,7 +11,7 @@ from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal_output import printable
 from pyprof.cli.terminal_summary import NATIVE, wrapped
 from pyprof.comparison.combined_profile import both
-from pyprof.comparison.matching import MatchedFunction
+from pyprof.comparison.function_matching import MatchedFunction
 from pyprof.comparison.result import Amount, Change, Comparison
 from pyprof.model.functions import START_UP, Function, costs
 from pyprof.model.profile import Profile

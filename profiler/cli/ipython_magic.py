@@ -158,7 +158,7 @@ def _runs_cells(frame: Frame) -> bool:
 def helper() -> None:
     """Record another process until END arrives; this is the main function of the helper process."""
     from pyprof.cli.terminal_output import failure
-    from pyprof.exporters.save import save_profile
+    from pyprof.exporters.save_profile import save_profile
     from pyprof.options import TargetOptions
     from pyprof.session import recording_factory
     from pyprof.session.worker.worker_process import forked

@@ -37,7 +37,7 @@ def subject(arguments: argparse.Namespace) -> Subject:
 
 
 def of_core(path: str, found: PostMortem) -> Subject:
-    from pyprof.cli.crash import crash_signal
+    from pyprof.cli.crash_reason import crash_signal
 
     signal = crash_signal(found.signal)
     return Subject(
@@ -56,7 +56,7 @@ def of_core(path: str, found: PostMortem) -> Subject:
 
 def of_minidump(path: str, found: PostMortem, crash: StatedCrash) -> Subject:
     """Return the subject of a minidump or microdump."""
-    from pyprof.cli.crash import crash_reason
+    from pyprof.cli.crash_reason import crash_reason
 
     reason = crash_reason(crash.system, crash.exception)
     system = " ".join(word for word in (crash.system, crash.version) if word)

@@ -73,7 +73,7 @@ def _unit(config: str | None, data: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.agent.config_file import BadConfig
-    from pyprof.agent.log import Log
+    from pyprof.agent.log_lines import Log
     from pyprof.records import replace
     from pyprof.server import config, lifecycle, migrations
 

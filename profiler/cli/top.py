@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"say in one way what is watched: {_WAYS}", "pyprof top -p PID, or pyprof top -- CMD ...")
     if arguments.idle and arguments.mode == "cpu":
         raise UsageError("-i shows threads that sleep, --mode cpu those that run", "give one of them")
-    from pyprof.cli.live.terminal import usable
+    from pyprof.cli.live.terminal_screen import usable
     from pyprof.cli.output_files import check_writable
 
     options = record_options(arguments)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.comparison.cost_scale import Scale, scale_of
 from pyprof.comparison.drift import LARGEST, Drift, drift_of, load_factor, no_drift
-from pyprof.comparison.matching import Matching, matching
+from pyprof.comparison.function_matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison
-from pyprof.comparison.scale import Scale, scale_of
 from pyprof.comparison.significance import LEAST_SAMPLES, Evidence, Judgement, judge
 from pyprof.comparison.time_slices import Stacks, Sums, slices_of
 from pyprof.errors import UsageError

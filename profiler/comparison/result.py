@@ -5,8 +5,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import Literal
 
-from pyprof.comparison.matching import MatchedFunction, Matching
-from pyprof.comparison.scale import Scale
+from pyprof.comparison.cost_scale import Scale
+from pyprof.comparison.function_matching import MatchedFunction, Matching
 from pyprof.model.profile import DataFrame, Profile, ValueType
 from pyprof.records import dataclass, field
 

@@ -13,7 +13,7 @@ from pyprof.model.columns import MOST_SUM, largest_sum
 from pyprof.model.labels import Labels
 from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.quality import summary_of_part, without_evidence
+from pyprof.model.stack_quality import summary_of_part, without_evidence
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, replace

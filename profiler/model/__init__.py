@@ -19,20 +19,19 @@ control_characters   Characters of a text that must not be shown as they are
 functions            The functions of a profile and their costs, independent of where they were mapped
 idle_loops           The loops in which threads wait for work, by the functions of their stacks
 idle_waits           Waits of idle threads: pools that wait for work, event loops, processes that supervise others
+incremental_merge    Merges the windows of one recording, one after the other
 interpreter_state    The state of an interpreter in a sampled thread: runs of its frames, and their places
 jit_code_map         Descriptions of code that no file contains, by address and time
 jit_symbol_table     Names of code by address and time, in columns
+joined_tables        Several profiles in one set of tables: equal entries become one
 labels               Labels that a user gives to a recording
 line_costs           Costs of each source line and each code address of a profile
 marker_frames        Markers: frames without code that tell what is missing in a stack
 merge                Merges profiles of several processes or machines, or parts of one recording
-merge_tables         Merges the windows of one recording, one after the other
 modules              Address spaces: the lines of /proc/PID/maps and the modules behind them
 pause_histogram      Histogram of pause lengths, which needs constant memory
 prefix_tree          Prefix trees of frames
 profile              A finished profile: an immutable value with everything that an exporter needs
-profile_sum          Adds up the summaries of several recordings, or of windows of one
-quality              Totals over the samples of a profile: ends of stacks, sources of frames, modules
 range_overlaps       Overlaps among many address ranges
 reason               A reason why something is lost, skipped, truncated or refused, as a value
 reason_conditions    Reasons why an agent does not do all of its work
@@ -50,13 +49,14 @@ secret_text          Redacts passwords and tokens in text, by the names that the
 share_interval       Confidence interval of a share, by the number of samples behind it
 source_text          A source file as it was read
 stack_digest         Digests that identify stacks by their content, in every file
+stack_quality        Totals over the samples of a profile: ends of stacks, sources of frames, modules
 stacks               Stacks of a recording as nodes of a prefix tree of frames
 summary              Facts about a recording, as numbers: the summary panel and `--summary FILE`
+summary_sum          Adds up the summaries of several recordings, or of windows of one
 syscall_names        Names of Linux system calls by number, from python-ptrace's tables
 thread_keys          Keys of threads and processes: number and start time, so that a reused number is another key
 thread_stacks        Stacks of threads at one moment, as values
 walk                 The result of unwinding: frames, the source of each, and why each stack ended
-window_merge         Several profiles in one set of tables: equal entries become one
 x86_epilogue         x86-64 instructions on a straight path to a return
 x86_frames           Frames and calls of x86 code with frame pointers
 x86_length           Length of an x86 instruction, in 64-bit and in 32-bit code

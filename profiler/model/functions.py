@@ -27,7 +27,7 @@ START_UP = frozenset({
 """Functions outside of a program's or a thread's own first function, in any program."""
 _FIRST = frozenset({"main", "<module>", "main.main"})
 _CYTHON_HELPERS = ("__Pyx", "__pyx_")
-"""Prefixes of functions that Cython adds to a module. Other names lose theirs (symbolize/generated_names.py)."""
+"""Prefixes of functions that Cython adds to a module. Other names lose theirs (symbolize/cython_v8_names.py)."""
 PASSED_ON = 0.95
 """Share of its total cost above which a function that passes it on to one other function is uninformative."""
 

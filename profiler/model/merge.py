@@ -15,11 +15,11 @@ import numpy.typing as npt
 from pyprof.errors import UsageError
 from pyprof.model import recording_gaps
 from pyprof.model.columns import MOST_SUM, largest_sum
+from pyprof.model.joined_tables import JoinedTables
 from pyprof.model.profile import Profile
-from pyprof.model.profile_sum import summed
-from pyprof.model.quality import summary_of_part
+from pyprof.model.stack_quality import summary_of_part
 from pyprof.model.summary import Summary
-from pyprof.model.window_merge import JoinedTables
+from pyprof.model.summary_sum import summed
 from pyprof.records import replace
 
 _NO_PROCESSOR = -1

@@ -370,7 +370,7 @@ class Profile:
             UsageError: There is no such format.
             OutputError: The file cannot be written.
         """
-        from pyprof.exporters.save import save_profile
+        from pyprof.exporters.save_profile import save_profile
 
         save_profile(self, path, format, threads=threads, processes=processes, full_paths=full_paths)
 

@@ -13,7 +13,7 @@ from pyprof.model import recording_gaps
 from pyprof.model.functions import functions_of
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, Profile, ThreadInfo
-from pyprof.model.quality import summary_of_part
+from pyprof.model.stack_quality import summary_of_part
 from pyprof.records import replace
 
 Pattern = str | re.Pattern[str]

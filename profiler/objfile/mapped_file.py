@@ -20,7 +20,7 @@ from functools import partial
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile import io_deadline
-from pyprof.objfile.elf.dynamic import is_same_dynamic_table
+from pyprof.objfile.elf.dynamic_table import is_same_dynamic_table
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_NOTE
 from pyprof.objfile.file_access import current_opener, open_below

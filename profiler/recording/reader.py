@@ -18,9 +18,9 @@ from pyprof.model.columns import MOST_SUM, largest_sum
 from pyprof.model.labels import Labels
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
-from pyprof.model.quality import summary_of_part
 from pyprof.model.reasons import said
 from pyprof.model.recording_gaps import within
+from pyprof.model.stack_quality import summary_of_part
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.recording.block_reader import Blocks, FrameColumns, FunctionName, LineColumns

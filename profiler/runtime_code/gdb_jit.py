@@ -26,8 +26,8 @@ from pyprof.unwind.formats.gdb_jit import (
     read_list,
     read_object,
 )
+from pyprof.unwind.module_sources import open_sources
 from pyprof.unwind.rule_lookup import FileTables
-from pyprof.unwind.sources import open_sources
 
 MAX_READS = 4
 """Maximum number of attempts to read a list that changes during the read."""

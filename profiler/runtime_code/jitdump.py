@@ -20,7 +20,7 @@ from pyprof.records import dataclass
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.cfi.source import CfiTable
-from pyprof.unwind.formats.libunwind.tables import shift_rows
+from pyprof.unwind.formats.libunwind.registered_tables import shift_rows
 
 FILE = re.compile(r"(?:^|/)jit-\d+\.dump$")
 """Matches the names of files whose executable mapping marks them as the process's jitdump. perf searches for the

@@ -14,7 +14,7 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
-from pyprof.unwind.formats.libunwind.regions import NotDescribed, Procedure
+from pyprof.unwind.formats.libunwind.region_interpreter import NotDescribed, Procedure
 from pyprof.unwind.formats.libunwind.registered_info import (
     MAX_TABLE_BYTES,
     DynInfo,
@@ -23,8 +23,8 @@ from pyprof.unwind.formats.libunwind.registered_info import (
     Head,
     RegionFormat,
 )
+from pyprof.unwind.formats.libunwind.registered_tables import RegionTable, count_held_bytes, open_table
 from pyprof.unwind.formats.libunwind.registration_list import LIST
-from pyprof.unwind.formats.libunwind.tables import RegionTable, count_held_bytes, open_table
 from pyprof.unwind.rules import FunctionRows, Rule
 
 MAX_READS = 4

@@ -23,7 +23,6 @@ lifecycle           A server from its configuration: everything opened in order,
 merged_profile      Conversion of rows of the database to a Profile
 metrics             The server's own metrics, for /metrics
 migrations          The tables and their migrations, from tables.sql, in the dialect of an engine
-queries             Queries of the database
 query_api           The responses of the query interface, as values for JSON
 refusal_log         Log lines about refused requests, limited in rate
 rollup_plan         Query plan: hourly rollups for whole hours, raw windows for the rest
@@ -34,6 +33,7 @@ segment_files       The received segments, as files
 segment_rows        Conversion of a segment to rows of the database
 series_limit        Limit for the sets of labels that a tenant may send in a day
 sql_engine          The SQL engines: ClickHouse in this process (chdb), or a ClickHouse server
+sql_queries         Queries of the database
 stack_digest_cache  Stacks that the server has read, by their digests and numbers
 symbol_files        Symbol files that were uploaded, and names from them
 systemd_unit        The systemd unit of the server

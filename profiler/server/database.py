@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pyprof.server import table_blocks
 from pyprof.server.clickhouse_native import Block
 from pyprof.server.migrations import NAMES
-from pyprof.server.queries import Asked, Questions
 from pyprof.server.rollups import Hours
 from pyprof.server.row_cache import StoredRowCache
 from pyprof.server.segment_rows import SegmentRows
 from pyprof.server.sql_engine import Engine, literal
+from pyprof.server.sql_queries import Asked, Questions
 from pyprof.server.symbol_files import SymbolFiles
 
 _FIRST_BATCH = 1 << 63

@@ -24,9 +24,9 @@ from pyprof.server.config import ServerConfig
 from pyprof.server.foreign_receivers import SENDERS, ForeignPush
 from pyprof.server.ingest import JSON, SAFE, SEGMENTS, ClientGone, Taking
 from pyprof.server.lifecycle import ServerParts
-from pyprof.server.queries import Asked, GivenUp, Questions
 from pyprof.server.sample_selection import check_words
 from pyprof.server.sql_engine import StoreError
+from pyprof.server.sql_queries import Asked, GivenUp, Questions
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

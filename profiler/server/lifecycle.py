@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyprof.agent.notify import Notifier
+from pyprof.agent.sd_notify import Notifier
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 from pyprof.server.config import ServerConfig

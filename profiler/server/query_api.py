@@ -16,8 +16,8 @@ from pyprof.model.profile import Frame, Profile
 from pyprof.model.share_interval import CONFIDENCE, SamplingBasis
 from pyprof.records import replace
 from pyprof.server.authorization import Refused
-from pyprof.server.queries import Questions
 from pyprof.server.sample_selection import LABEL, Question, selection, whole_number
+from pyprof.server.sql_queries import Questions
 
 _MOST_ROWS, _MOST_POINTS, _MOST_LINES = 1000, 2000, 12
 _FUNCTIONS, _POINTS = 100, 240

@@ -2,7 +2,6 @@
 
 background_symbolizer    Background symbolization of the current window
 cross_thread_calls       Calls from other threads that a recording's loop executes between two batches
-evaluator_resume         Continues an unwound stack at an evaluator frame of the interpreter
 flight_recorder          A flight recorder: a recording of which only the last minutes are kept
 inlined_functions        Places inlined functions inside the interpreter frames that their frame runs
 interpreter_merge        Merges interpreter frames into native stacks, one stack at a time
@@ -18,6 +17,7 @@ profile_assembly         Assembly of a Profile from a closed window: names and v
 python_command           Detects commands that are likely to start a Python interpreter
 recording                A running recording: collector, files and loop, and its interface for other threads
 recording_factory        Makes a Recording from a target and options
+resume_at_evaluator      Continues an unwound stack at an evaluator frame of the interpreter
 sample_rows              Rows of a recording: the facts that are kept of each sample
 sample_windows           Turns batches into rows and windows
 session                  One observed target: collector, images, unwinder and recorder

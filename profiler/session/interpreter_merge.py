@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.merge import Evaluators, merge_chain
+from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.model.columns import distinct
 from pyprof.model.interpreter_state import FunctionPlace, SampleState
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
-from pyprof.session.evaluator_resume import EvaluatorResume
+from pyprof.session.resume_at_evaluator import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 
 _MOST_SETTLED = 1 << 16

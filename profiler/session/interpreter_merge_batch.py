@@ -2,7 +2,7 @@
 
 Nearly all samples match: the stack is complete, the marker of each run lies in an evaluator frame, and each evaluator
 frame has a run. For these the general algorithm has the same result, but takes as long as all other work on a sample.
-It defines the correct result and handles all other samples (interpreters/merge.py).
+It defines the correct result and handles all other samples (interpreters/frame_merge.py).
 
 Thousands of such stacks differ only in the innermost native frame and in the current instruction of the innermost
 interpreter frame. The rest of such a stack is looked up in the tree once.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.interpreters.merge import Evaluators
+from pyprof.interpreters.frame_merge import Evaluators
 from pyprof.model.interpreter_state import Chain, FunctionPlace
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import StackTable

@@ -26,7 +26,7 @@ from pyprof.session.cross_thread_calls import BetweenBatches
 from pyprof.session.shutdown_watchdog import LEAVE_S, ended_in_time
 from pyprof.session.sink_delivery import Deliveries
 from pyprof.session.worker import priority
-from pyprof.session.worker.channel import Part
+from pyprof.session.worker.message_channel import Part
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_client import Pending

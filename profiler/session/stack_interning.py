@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.interpreters.merge import Evaluators
+from pyprof.interpreters.frame_merge import Evaluators
 from pyprof.model.blocked_frame import KernelStack
 from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.marker_frames import Mark, cut_mark

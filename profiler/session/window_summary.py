@@ -9,7 +9,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.registry import KINDS
 from pyprof.model.interpreter_state import PARTIAL
 from pyprof.model.profile import Profile
-from pyprof.model.quality import contents
+from pyprof.model.stack_quality import contents
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.records import replace
 from pyprof.session.own_cost import OwnCost, own_cost

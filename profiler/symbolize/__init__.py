@@ -2,11 +2,11 @@
 
 breakpad                Names, lines and inlined functions from a Breakpad symbol file
 cython_lines            Lines of Cython sources, from the comments in the generated C file
+cython_v8_names         Names of generated functions in the form that users write: Cython and V8
 demangle                Demangled names: C++ (Itanium) and Rust (legacy and v0), by LLVM's demanglers
 dwarf/                  Source lines and inlined functions from DWARF 2 to 5, read only as far as an address needs
 elf_symtab              Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugdata, a separate debug file
 frame_cache             A cache of finished frames for the windows of one recording
-generated_names         Names of generated functions in the form that users write: Cython and V8
 go_names                Names, lines and inlined functions of a Go program
 kernel_symbols          Names of kernel functions, from /proc/kallsyms
 memory_estimate         An estimate of the memory that an object uses, from samples of long containers

@@ -15,8 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from pyprof.symbolize.generated_names import PREFIXES as GENERATED
-from pyprof.symbolize.generated_names import decode_generated_name
+from pyprof.symbolize.cython_v8_names import PREFIXES as GENERATED
+from pyprof.symbolize.cython_v8_names import decode_generated_name
 
 MAX_LENGTH = 1 << 16
 MAX_RESULT = 1 << 15

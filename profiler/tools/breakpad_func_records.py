@@ -15,7 +15,7 @@ from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.file_access import current_opener
 from pyprof.symbolize.dwarf.cursor import Deadline
-from pyprof.symbolize.dwarf.inlines import Inlined, Inlines, Subprogram
+from pyprof.symbolize.dwarf.inlined_functions import Inlined, Inlines, Subprogram
 from pyprof.symbolize.dwarf.line_table import LineTable
 from pyprof.symbolize.dwarf.units import Dwarf, Ranges
 

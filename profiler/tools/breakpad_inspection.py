@@ -14,9 +14,9 @@ from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_store import open_symbol_file
 from pyprof.symbolize.demangle import demangle
 from pyprof.tools.unwind_inspection import InspectedRow, Inspection
-from pyprof.unwind.base import Source
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.rule_json import RuleWords
+from pyprof.unwind.source_interface import Source
 
 STACK_WIN = "stack_win"
 

@@ -29,9 +29,9 @@ from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.name_cache import has_dwarf
 from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.tools.breakpad_func_records import Functions
-from pyprof.unwind.base import Source
 from pyprof.unwind.formats.breakpad.stack_cfi_text import CfiText
-from pyprof.unwind.sources import READERS
+from pyprof.unwind.module_sources import READERS
+from pyprof.unwind.source_interface import Source
 
 TABLES = ("eh_frame", "debug_frame", "exidx", "sframe")
 """Unwind tables in the order in which they are written. A later one is used only for functions that no earlier one

@@ -19,10 +19,10 @@ from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbol_table import SymbolTable
-from pyprof.unwind.base import Source
+from pyprof.unwind.module_sources import READERS, add_symbol_reader
 from pyprof.unwind.rule_json import RuleWords, format_rule_fields
 from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.sources import READERS, add_symbol_reader
+from pyprof.unwind.source_interface import Source
 
 
 @dataclass(frozen=True, slots=True)

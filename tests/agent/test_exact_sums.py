@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.agent.exact_sums import with_exact_sums
+from pyprof.agent.kernel_clock_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
-from pyprof.agent.processes import Seen
+from pyprof.agent.process_table import Seen
 from pyprof.agent.rules import NOT_RECORDED
 from pyprof.collectors.cpu_accounts import read_process_ns
 from pyprof.collectors.linux import procfs

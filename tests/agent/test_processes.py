@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import processes
+from pyprof.agent import process_table
 from pyprof.agent.config import parse
 from pyprof.agent.config_schema import SamplingChoice
 from pyprof.agent.own_cpu import OwnCpu
-from pyprof.agent.processes import Facts, ProcessTable, Seen
+from pyprof.agent.process_table import Facts, ProcessTable, Seen
 from pyprof.agent.rule_selection import RuleSelection
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, judge
 from pyprof.collectors.linux import procfs
@@ -65,7 +65,7 @@ def began_ns(pid: int) -> int:
     return ticks * 10**9 // os.sysconf("SC_CLK_TCK") - since_boot_ns
 
 
-def again(found: ProcessTable) -> dict[int, processes.Seen]:
+def again(found: ProcessTable) -> dict[int, process_table.Seen]:
     found._next, found._census = 0.0, b""
     return found.look()
 
@@ -129,11 +129,11 @@ def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monk
         return listed()
 
     monkeypatch.setattr(procfs, "list_pids_with_inodes", counted)
-    monkeypatch.setattr(processes, "LOOK_S", 0.0)
+    monkeypatch.setattr(process_table, "LOOK_S", 0.0)
     census, now, found = b"700 1000", 1000.0, table('name = "*"')
     monkeypatch.setattr(procfs, "read_census", lambda: census)
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(processes, "_YOUNG_S", 0.0)
+    monkeypatch.setattr(process_table, "_YOUNG_S", 0.0)
     found.look()
     found.look()
     assert lists == 1
@@ -144,13 +144,13 @@ def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monk
         assert lists == before + 1, "where it is not known, too"
     census = b"700 1001"
     found.look()
-    now += processes._AGAIN_S + 1
+    now += process_table._AGAIN_S + 1
     before = lists
     found.look()
     assert lists == before + 1, "each is looked at anew"
-    monkeypatch.setattr(processes, "_YOUNG_S", 1e9)
+    monkeypatch.setattr(process_table, "_YOUNG_S", 1e9)
     census = b"701 1002"
-    now += processes._AGAIN_S + 1
+    now += process_table._AGAIN_S + 1
     found.look()
     before = lists
     found.look()
@@ -248,8 +248,8 @@ def test_processes_that_are_drawn_stay_until_the_next_draw() -> None:
 
 def test_of_processes_that_are_gone_the_last_ones_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that ten thousand short-lived processes a second do not fill the agent's memory."""
-    monkeypatch.setattr(processes, "LOOK_S", 0.0)
-    monkeypatch.setattr(processes, "MOST_GONE", 100)
+    monkeypatch.setattr(process_table, "LOOK_S", 0.0)
+    monkeypatch.setattr(process_table, "MOST_GONE", 100)
     found, verdict = table('name = "*"'), RuleVerdict("web", (("service", "web"),), ())
     for turn in range(10):
         numbers = range(turn * 60, turn * 60 + 60)
@@ -284,7 +284,7 @@ def test_look_that_is_left_ends_and_keeps_what_was_known(monkeypatch: pytest.Mon
 
     stat = procfs.parse_stat
     monkeypatch.setattr(procfs, "parse_stat", parsed)
-    monkeypatch.setattr(processes, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(process_table, "_AGAIN_S", 0.0)
     assert again(found) is known
     assert len(read) == 1 < len(known)
 

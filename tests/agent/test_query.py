@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 
-from pyprof.agent.log import Log
-from pyprof.agent.notify import Notifier
+from pyprof.agent.log_lines import Log
+from pyprof.agent.sd_notify import Notifier
 from pyprof.cli.terminal_output import printable
 from tests.agent.filled import MINUTE_NS, opened, segment
 from tests.exporters.pprof_reader import read

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.queues import forget, queues
+from pyprof.agent.sink_queues import forget, queues
 from pyprof.agent.spool import Spool
 from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics

@@ -10,7 +10,7 @@ import pytest
 
 from pyprof.agent.config import parse
 from pyprof.agent.group_recording import SampledGroup
-from pyprof.agent.processes import ProcessTable
+from pyprof.agent.process_table import ProcessTable
 from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import AccessDenied
 from pyprof.flush_protocol import Stride

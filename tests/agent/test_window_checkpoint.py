@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pyprof.agent.process_clocks import ProcessTime
-from pyprof.agent.processes import ProcessLabels
+from pyprof.agent.process_table import ProcessLabels
 from pyprof.agent.rules import RuleVerdict
 from pyprof.agent.window_checkpoint import WindowPart, packed, restored
 from pyprof.agent.window_split import labelled, segments

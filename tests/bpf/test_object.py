@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
+from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.sampler import read_program
 from pyprof.collectors.linux import bpf
 from pyprof.collectors.linux.perf_arch import PERF_ARCHES

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from pyprof.collectors.bpf.object import BpfObject
+from pyprof.collectors.bpf.bpf_object import BpfObject
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, read_program
 from pyprof.collectors.linux.perf_arch import PERF_ARCHES
 

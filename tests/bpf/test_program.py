@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.bpf import abi
+from pyprof.collectors.bpf.bpf_object import BpfObject
 from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_types
-from pyprof.collectors.bpf.object import BpfObject
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, BpfSampler, KernelTargets, choose_ring_size, read_program
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.linux import libc, procfs

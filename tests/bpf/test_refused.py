@@ -16,7 +16,7 @@ import pytest
 
 import pyprof
 from pyprof.collectors.bpf import sampler
-from pyprof.collectors.bpf.object import ProgramRefused
+from pyprof.collectors.bpf.bpf_object import ProgramRefused
 from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, read_program
 from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.model.profile import Profile

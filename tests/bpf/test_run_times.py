@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pyprof.collectors.bpf.on_cpu_times import UNKNOWN_NS, RunTimes
 from pyprof.collectors.bpf.ring import FOREVER_NS
-from pyprof.collectors.bpf.run_times import UNKNOWN_NS, RunTimes
 from pyprof.collectors.bpf.sampler import WaitingThread
 
 pytestmark = pytest.mark.system

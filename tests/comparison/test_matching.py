@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.comparison.matching import NAMELESS, matching, plain_module, plain_name
+from pyprof.comparison.function_matching import NAMELESS, matching, plain_module, plain_name
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
 from pyprof.model.walk import Trust
 from pyprof.records import replace

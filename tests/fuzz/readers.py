@@ -40,9 +40,9 @@ from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import read_notes
-from pyprof.objfile.elf.compressed import inflate_debugdata, inflate_section, inflate_zdebug
+from pyprof.objfile.elf.compressed_sections import inflate_debugdata, inflate_section, inflate_zdebug
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_object import relocate_memory_object
+from pyprof.objfile.elf.jit_object import relocate_memory_object
 from pyprof.objfile.jitdump import JitdumpReader
 from pyprof.objfile.minidump.file import read_minidump
 from pyprof.objfile.minidump.microdump import read_microdump
@@ -60,7 +60,7 @@ from pyprof.unwind.dwarf_expressions import ExpressionFailed, Machine, evaluate_
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.gdb_jit import read_list, read_object
 from pyprof.unwind.formats.libunwind.registered_info import DynReader, RegionFormat
-from pyprof.unwind.formats.libunwind.tables import open_table
+from pyprof.unwind.formats.libunwind.registered_tables import open_table
 from tests.breakpad.test_fuzz import exhaust as use_symbol_file
 from tests.jit.java_vm import exhaust as read_java_vm
 from tests.jit.memory import Memory

@@ -47,8 +47,8 @@ ALLOWED = {
     ("profiler/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
     ("profiler/agent/push/pusher.py", "open"): "a segment of the spool, where nobody else gives names",
     ("collectors/replay/collector.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",
-    ("collectors/replay/log.py", "zipfile.ZipFile"): "that log",
-    ("collectors/replay/log.py", "np.save"): "into memory",
+    ("collectors/replay/batch_log.py", "zipfile.ZipFile"): "that log",
+    ("collectors/replay/batch_log.py", "np.save"): "into memory",
     ("start/__init__.py", "open"): "lists of installed distributions, before the package is imported",
 }
 """The reason for each exception, by (file, call)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.cli.short_names import function_name, function_names
-from pyprof.comparison.matching import plain_name
+from pyprof.comparison.function_matching import plain_name
 from pyprof.exporters.display_names import Level
 from pyprof.exporters.startup_frames import start_nodes
 from pyprof.model.profile import FrameKind

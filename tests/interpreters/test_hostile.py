@@ -24,9 +24,9 @@ from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, Unreadable, make_gather
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.cpython.runtime_state import PyThread
-from pyprof.interpreters.cpython.snapshot import ReadHints
+from pyprof.interpreters.cpython.stop_snapshot import ReadHints
+from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.interpreters.function_numbers import CodeBook
-from pyprof.interpreters.merge import Evaluators, merge_chain
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 

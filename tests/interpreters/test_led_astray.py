@@ -18,7 +18,7 @@ from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.layout_tables import LAYOUTS
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
-from pyprof.interpreters.cpython.snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
+from pyprof.interpreters.cpython.stop_snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
 from pyprof.interpreters.function_numbers import CodeBook
 from pyprof.model.interpreter_state import Span
 

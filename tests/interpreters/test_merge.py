@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.interpreters.merge import Evaluators, Merged, merge_chain
+from pyprof.interpreters.frame_merge import Evaluators, Merged, merge_chain
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from pyprof.interpreters.cpython.runtime_state import PyThread
-from pyprof.interpreters.cpython.snapshot import ReadHints
+from pyprof.interpreters.cpython.stop_snapshot import ReadHints
 from pyprof.interpreters.cpython.thread_names import PythonThreadNames
 from pyprof.interpreters.cpython.threads import KnownThread, NameBook, ThreadList
 

@@ -10,8 +10,8 @@ import pytest
 
 from pyprof.interpreters.detected_runtimes import RUNTIMES
 from pyprof.model.profile import FrameKind
-from pyprof.model.quality import contents
 from pyprof.model.reasons import end_title
+from pyprof.model.stack_quality import contents
 from pyprof.model.summary import lacks
 from pyprof.session.window_summary import LANGUAGES
 from tests.cli.support import pyprof

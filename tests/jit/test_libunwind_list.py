@@ -13,8 +13,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
 from pyprof.unwind.formats.libunwind.registered_info import MAX_INFOS, DynReader, Head, Op, RegionFormat, Tag
+from pyprof.unwind.formats.libunwind.registered_tables import open_table
 from pyprof.unwind.formats.libunwind.registration_list import decode_getter
-from pyprof.unwind.formats.libunwind.tables import open_table
 from tests.jit.memory import Memory
 
 LIST, INFO, REGION, NAME, CODE = 0x1000, 0x2000, 0x3000, 0x4000, 0x10000

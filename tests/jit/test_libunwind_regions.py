@@ -1,11 +1,11 @@
-"""Tests of each directive of libunwind's dynamic unwind info (unwind/formats/libunwind/regions.py)."""
+"""Tests of each directive of libunwind's dynamic unwind info (unwind/formats/libunwind/region_interpreter.py)."""
 
 from __future__ import annotations
 
 import pytest
 
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
-from pyprof.unwind.formats.libunwind.regions import NotDescribed, Procedure
+from pyprof.unwind.formats.libunwind.region_interpreter import NotDescribed, Procedure
 from pyprof.unwind.formats.libunwind.registered_info import Op, Region, Tag
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 

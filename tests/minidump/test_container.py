@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.cli.crash import crash_reason
+from pyprof.cli.crash_reason import crash_reason
 from pyprof.cli.main import run as main_run
 from pyprof.errors import FormatError
 from pyprof.objfile.byte_source import BytesSource, FileSource

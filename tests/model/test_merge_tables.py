@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.model import merge_tables as module
+from pyprof.model import incremental_merge as module
 from pyprof.model.functions import costs
-from pyprof.model.merge_tables import Merging
+from pyprof.model.incremental_merge import Merging
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from tests.exporters.profiles import golden

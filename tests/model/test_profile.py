@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyprof.errors import MissingLibrary, OutputError, UsageError
 from pyprof.model.functions import costs, functions_of
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.quality import summary_of_part
+from pyprof.model.stack_quality import summary_of_part
 from pyprof.model.summary import Summary
 from pyprof.records import replace
 from tests.exporters.profiles import Builder, code, deep, golden, marker, profiles

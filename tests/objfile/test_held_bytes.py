@@ -13,7 +13,13 @@ import pytest
 from pyprof.errors import FormatError
 from pyprof.objfile import content_limit
 from pyprof.objfile.content_limit import SMALL, count_held_bytes, hold_bytes
-from pyprof.objfile.elf.compressed import ALWAYS_ALLOWED, MAX_RATIO, inflate_debugdata, inflate_section, inflate_zdebug
+from pyprof.objfile.elf.compressed_sections import (
+    ALWAYS_ALLOWED,
+    MAX_RATIO,
+    inflate_debugdata,
+    inflate_section,
+    inflate_zdebug,
+)
 
 SIZE = 4 * SMALL
 

@@ -17,7 +17,7 @@ from pyprof.collectors.base import Collector
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.replay.log import LoggedCollector
+from pyprof.collectors.replay.batch_log import LoggedCollector
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.walk import lookup_pc

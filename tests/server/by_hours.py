@@ -21,10 +21,10 @@ from pyprof.server.authorization import Refused
 from pyprof.server.clickhouse_native import Block
 from pyprof.server.database import Store
 from pyprof.server.migrations import Dialect
-from pyprof.server.queries import Asked
 from pyprof.server.sample_selection import selection
 from pyprof.server.segment_rows import HOUR_NS, SegmentRows, rows_of
 from pyprof.server.sql_engine import Engine, StoreError, address, literal, migrate, opened
+from pyprof.server.sql_queries import Asked
 from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.agent.filled import MINUTE_NS
 from tests.server.serving import windows

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from pyprof.server.authorization import Access, Refused
 from pyprof.server.database import Store
 from pyprof.server.http_app import FleetServer
-from pyprof.server.queries import Asked, GivenUp
 from pyprof.server.sample_selection import selection
 from pyprof.server.sql_engine import ChdbEngine, StoreError
+from pyprof.server.sql_queries import Asked, GivenUp
 from tests.server.test_rollups import Told
 
 pytestmark = pytest.mark.system

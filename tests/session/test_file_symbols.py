@@ -19,8 +19,8 @@ from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import ImageStore
 from pyprof.records import replace
 from pyprof.session.worker import interpreter_symbols
-from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.interpreter_symbols import LATE, AskedSymbols, answer_questions, packed, unpacked
+from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.response_codec import AnswerRefused
 
 FOUND = [None, FoundSymbols(), FoundSymbols((Symbol(b"_PyRuntime", (1 << 64) - 1, 7),), (4096, 8))]

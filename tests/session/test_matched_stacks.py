@@ -15,7 +15,7 @@ import pytest
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.merge import Evaluators, merge_chain
+from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.model.arch_x86 import X86_64
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace

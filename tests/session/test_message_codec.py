@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.session.worker import sent_chain_cache
-from pyprof.session.worker.channel import Received
+from pyprof.session.worker.message_channel import Received
 from pyprof.session.worker.message_codec import Asking, Packer, Unpacker
 from pyprof.session.worker.messages import Response
 

@@ -28,8 +28,8 @@ from pyprof.model.sample import OuterStack
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
 from pyprof.records import replace
-from pyprof.session.worker import channel, response_codec
-from pyprof.session.worker.channel import Channel, Closed, Received
+from pyprof.session.worker import message_channel, response_codec
+from pyprof.session.worker.message_channel import Channel, Closed, Received
 from pyprof.session.worker.message_codec import Asking, Packer, Unpacker
 from pyprof.session.worker.messages import Response
 from pyprof.session.worker.response_codec import AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
@@ -232,7 +232,7 @@ def test_message_that_the_kernel_does_not_seal_comes_all_the_same(monkeypatch: p
         held.append(mmap.mmap(file, 1 << 21))
         return file
 
-    monkeypatch.setattr(channel, "create_memory_file", mapped)
+    monkeypatch.setattr(message_channel, "create_memory_file", mapped)
     ours, theirs = Channel.pair()
     ours.send([bytes(1 << 20), b"abc"])
     received = theirs.receive(5)
@@ -281,7 +281,7 @@ echo 2 > /proc/sys/vm/memfd_noexec || echo "this kernel refuses nothing"
 exec "$0" -c 'if 1:
     import sys
     from pyprof.collectors.linux.privileges import create_memory_file
-    from pyprof.session.worker.channel import Channel
+    from pyprof.session.worker.message_channel import Channel
     ours, theirs = Channel.pair()
     ours.send([bytes(1 << 20)])
     print(len(theirs.receive(5).parts[0]), create_memory_file("plain") > 2)'

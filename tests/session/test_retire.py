@@ -26,7 +26,7 @@ from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.perf.thread_names import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
-from pyprof.collectors.replay.log import LoggedCollector
+from pyprof.collectors.replay.batch_log import LoggedCollector
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.objfile.base import ObjectFile

@@ -23,8 +23,8 @@ from pyprof.collectors.linux.privileges import NOBODY
 from pyprof.objfile.file_access import Opener
 from pyprof.options import is_confined
 from pyprof.session.worker import file_broker
-from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.file_broker import AnyObjectFile, GuardedOpener, KnownFiles, KnownFolder, KnownProcess
+from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.sandbox import Sandbox
 
 ROOT = os.geteuid() == 0

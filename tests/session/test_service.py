@@ -18,9 +18,9 @@ from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOpti
 from pyprof.session import recording_factory
 from pyprof.session.interpreter_readers import InterpreterNews
 from pyprof.session.worker import response_codec
-from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WorkDeadline
 from pyprof.session.worker.file_broker_client import FileBrokerClient
+from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.messages import Batch, Begin, Naming, ProcessUpdate
 from pyprof.session.worker.response_codec import AskFailed, BatchTaken
 from pyprof.session.worker.worker_loop import Service

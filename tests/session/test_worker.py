@@ -27,8 +27,8 @@ from pyprof.options import DumpOptions, RecordOptions, TargetOptions, UnwindOpti
 from pyprof.session import recording_factory, thread_dump
 from pyprof.session.interpreter_readers import Runtimes
 from pyprof.session.session import Session
-from pyprof.session.worker.channel import Part
 from pyprof.session.worker.file_broker import KnownProcess
+from pyprof.session.worker.message_channel import Part
 from pyprof.session.worker.message_codec import Packer
 from pyprof.session.worker.messages import Batch, Extent, Message, Naming
 from pyprof.session.worker.sampler_loop import Sampling

@@ -12,7 +12,7 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.session.worker import worker_client as link_module
-from pyprof.session.worker.channel import Channel
+from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.priority import PREFERRED
 from pyprof.session.worker.worker_client import WorkerLink
 from pyprof.session.worker.worker_process import Worker

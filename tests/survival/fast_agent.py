@@ -12,8 +12,8 @@ import sys
 from pyprof.agent import config
 from pyprof.agent.agent import Agent
 from pyprof.agent.config import AgentConfig
-from pyprof.agent.log import Log
-from pyprof.agent.notify import Notifier
+from pyprof.agent.log_lines import Log
+from pyprof.agent.sd_notify import Notifier
 from pyprof.cli.interrupts import listen
 from pyprof.records import replace
 

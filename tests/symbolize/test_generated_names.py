@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.symbolize.cython_v8_names import MAX_LENGTH, decode_generated_name
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.generated_names import MAX_LENGTH, decode_generated_name
 
 pytestmark = pytest.mark.system
 

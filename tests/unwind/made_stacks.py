@@ -21,9 +21,9 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.unwind.base import Extents
+from pyprof.unwind.module_sources import Reader
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
-from pyprof.unwind.sources import Reader
+from pyprof.unwind.source_interface import Extents
 from pyprof.unwind.unwinder import Unwinder
 
 BASE = 0x10000000

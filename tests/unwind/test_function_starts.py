@@ -16,9 +16,9 @@ from pyprof.model.modules import Module
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image
 from pyprof.unwind.function_starts import FunctionStarts
+from pyprof.unwind.module_sources import READERS, open_sources
 from pyprof.unwind.rule_lookup import FileTables
 from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.sources import READERS, open_sources
 from tests.objfile.live import symbol
 from tests.support import PROGRAMS, build
 

@@ -22,9 +22,9 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.gopclntab import NAME, GoFunction, GoTable
-from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.cfi.go_stacks import MAX_CODE, NO_RULE, correct_rows
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
+from pyprof.unwind.source_interface import Extents
 
 ARCHES = ("x86_64", "aarch64")
 
@@ -43,7 +43,7 @@ _SAVED = re.compile(rb"\x48\x89(?:\x6c\x24.|\xac\x24....)|\x55\x48\x89\xe5", re.
 
 
 class GoFrames:
-    """Unwind source from .gopclntab. Implements pyprof.unwind.base.Source."""
+    """Unwind source from .gopclntab. Implements pyprof.unwind.source_interface.Source."""
 
     name = "go"
     trust = Trust.GO

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pyprof.model.sample import Piece
 from pyprof.model.walk import SharedFrames
 from pyprof.records import dataclass
-from pyprof.unwind.heuristics.cached_frames import CachedFrames
+from pyprof.unwind.heuristics.frame_columns import CachedFrames
 from pyprof.unwind.one_sample_walk import UNKNOWN, FrameRun
 from pyprof.unwind.rule_table import RuleTable
 from pyprof.unwind.scalar import LaneWalk

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass
-from pyprof.unwind.heuristics.cached_frames import CachedFrames
+from pyprof.unwind.heuristics.frame_columns import CachedFrames
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
-from pyprof.agent.push.progress import SegmentProgress
 from pyprof.agent.push.responses import NotSent
 from pyprof.agent.push.segment_to_pprof import cut, read
+from pyprof.agent.push.send_progress import SegmentProgress
 from pyprof.agent.segment_names import SegmentName
 from pyprof.exporters import otlp
 from pyprof.exporters.base import ExportOptions

@@ -9,9 +9,9 @@ import orjson
 
 from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
-from pyprof.agent.push.progress import SegmentProgress
 from pyprof.agent.push.responses import NotSent
 from pyprof.agent.push.segment_to_pprof import Part, parts
+from pyprof.agent.push.send_progress import SegmentProgress
 from pyprof.agent.segment_names import SegmentName
 
 PATH = "/profiles/writeraw"

@@ -14,9 +14,9 @@ import orjson
 
 from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
-from pyprof.agent.push.progress import SegmentProgress
 from pyprof.agent.push.responses import NotSent, RefusedForGood
 from pyprof.agent.push.segment_to_pprof import Part, parts
+from pyprof.agent.push.send_progress import SegmentProgress
 from pyprof.agent.segment_names import SegmentName
 
 PUSH, INGEST = "/push.v1.PusherService/Push", "/ingest"

@@ -13,7 +13,7 @@ screen              The interface of a screen, and the text that is drawn on it
 screen_lines        From a snapshot and a view to the lines of a screen; from a snapshot to the text of a script
 snapshot_merge      Merges the windows of a recording into snapshots
 snapshot_thread     A thread that makes a snapshot of each window of a recording
-terminal            A screen on a terminal, which is always restored
+terminal_screen     A screen on a terminal, which is always restored
 top_recordings      The recordings of one session: a change of mode needs another recording
 top_session         One invocation on a terminal: the recording, the screen, signals, a command's own output
 view_choices        The values that a view can have: words for the command line, the keys and the screen

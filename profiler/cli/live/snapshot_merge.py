@@ -8,7 +8,7 @@ import numpy as np
 
 from pyprof.cli.live.cost_totals import NOTHING, Tally, tally, together
 from pyprof.model.idle_waits import hidden_waits
-from pyprof.model.merge_tables import MergedWindows, Merging
+from pyprof.model.incremental_merge import MergedWindows, Merging
 from pyprof.model.profile import Profile, ValueType
 from pyprof.model.sample_filter import selected
 from pyprof.records import dataclass, replace

@@ -16,7 +16,7 @@ from pyprof.cli.live.event_loop import Acts, Loop
 from pyprof.cli.live.save_snapshot import saved
 from pyprof.cli.live.snapshot_merge import Snapshot
 from pyprof.cli.live.snapshot_thread import Feed
-from pyprof.cli.live.terminal import Terminal
+from pyprof.cli.live.terminal_screen import Terminal
 from pyprof.cli.live.top_recordings import WatchedTargets
 from pyprof.cli.live.view_state import View
 from pyprof.cli.terminal_output import line

@@ -1,8 +1,8 @@
 """ELF files, read only: header, segments, sections, build ID. Both classes and both byte orders are supported.
 
 An ElfFile is made from a path, a file descriptor or bytes. Its section() returns a section's bytes whether or not the
-file has section headers (see elf/synthetic.py). Broken input raises FormatError only; open() may raise OSError.
-Source: the gABI, "Object Files".
+file has section headers (see elf/synthetic_sections.py). Broken input raises FormatError only; open() may raise
+OSError. Source: the gABI, "Object Files".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyprof.model.arch import Arch, find_arch
 from pyprof.objfile.base import UnwindTable
 from pyprof.objfile.byte_source import ByteSource, BytesSource, FileSource, open_regular
 from pyprof.objfile.content_limit import hold_bytes
-from pyprof.objfile.elf.compressed import inflate_debugdata, inflate_section, inflate_zdebug
+from pyprof.objfile.elf.compressed_sections import inflate_debugdata, inflate_section, inflate_zdebug
 from pyprof.objfile.elf.headers import (
     NT_GNU_BUILD_ID,
     PAGE,
@@ -35,7 +35,7 @@ from pyprof.objfile.elf.headers import (
     make_section_header,
 )
 from pyprof.objfile.elf.named_symbols import find_named_symbols
-from pyprof.objfile.elf.synthetic import derive_sections
+from pyprof.objfile.elf.synthetic_sections import derive_sections
 from pyprof.objfile.elf.unwind_tables import find_unwind_table, has_lost_tables, search_go_table
 
 MAX_SECTION = 1 << 30

@@ -1,8 +1,8 @@
 """An ELF image rebuilt from the target's memory: the vDSO, memfd and deleted files, files replaced on disk.
 
 All loaded segments are read at once, so that the image stays usable after the target has ended. They are placed at
-their file offsets. Section headers are not loaded, so elf/synthetic.py derives the sections that unwinding and exported
-names need.
+their file offsets. Section headers are not loaded, so elf/synthetic_sections.py derives the sections that unwinding and
+exported names need.
 """
 
 from __future__ import annotations

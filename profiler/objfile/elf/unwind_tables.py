@@ -1,6 +1,6 @@
 """The places of the unwind tables in an ELF file.
 
-    .eh_frame, .eh_frame_hdr   the section of that name (elf/synthetic.py derives it if there are no headers)
+    .eh_frame, .eh_frame_hdr   the section of that name (elf/synthetic_sections.py derives it if there are no headers)
     .debug_frame               likewise, .zdebug_frame too
     .sframe                    by name, by type, by segment, in that order
     .ARM.exidx                 by segment, by name, by type, in that order
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pyprof.errors import FormatError
 from pyprof.objfile.base import UnwindTable
 from pyprof.objfile.elf import headers as e
-from pyprof.objfile.elf.synthetic import DIRECT
+from pyprof.objfile.elf.synthetic_sections import DIRECT
 
 if TYPE_CHECKING:
     from pyprof.objfile.elf.file import ElfFile

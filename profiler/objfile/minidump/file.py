@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pyprof.errors import FormatError
 from pyprof.objfile.byte_source import ByteSource, BytesSource
 from pyprof.objfile.core.memory import make_saved_memory
-from pyprof.objfile.minidump.contexts import read_context
+from pyprof.objfile.minidump.cpu_contexts import read_context
 from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpRegion, DumpThread, address_mask
-from pyprof.objfile.minidump.linux import read_auxv, read_maps, read_objects, read_pid
+from pyprof.objfile.minidump.linux_streams import read_auxv, read_maps, read_objects, read_pid
 from pyprof.objfile.minidump.modules import infer_modules, read_modules
 from pyprof.records import dataclass, replace
 

@@ -14,7 +14,7 @@ from pyprof.errors import FormatError
 from pyprof.model.modules import base_name
 from pyprof.objfile.byte_source import ByteSource, BytesSource
 from pyprof.objfile.core.memory import make_saved_memory
-from pyprof.objfile.minidump.contexts import read_context
+from pyprof.objfile.minidump.cpu_contexts import read_context
 from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpModule, DumpThread, address_mask
 from pyprof.records import replace
 

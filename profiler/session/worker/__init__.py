@@ -1,11 +1,11 @@
 """The process boundary: the sampler on one side, the worker that parses all untrusted data on the other.
 
-channel              One end of a socket between two processes of pyprof: whole messages, with file descriptors
 deadline             Deadlines in the worker: signals that interrupt its computation
 file_broker          The file broker: a process that keeps the rights which the worker gives up, and parses no files
 file_broker_client   Client of the file broker: an Opener in the worker that forwards each call over a channel
 idle_priority        SCHED_IDLE priority for background work of the worker
 interpreter_symbols  Interpreter symbols of object files: requested by the sampler, read in a thread of the worker
+message_channel      One end of a socket between two processes of pyprof: whole messages, with file descriptors
 message_codec        Codec for the sampler's messages to the worker
 messages             Messages from the sampler to the worker
 one_shot_tasks       One-shot tasks of a worker that has no recording

@@ -33,7 +33,7 @@ from pyprof.objfile.file_access import ELF_MAGIC, Opener
 from pyprof.objfile.foreign_path import Rights
 from pyprof.records import dataclass
 from pyprof.session.worker import priority, response_codec
-from pyprof.session.worker.channel import Channel, Closed, Part, Received
+from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 
 _EVERYBODY = Rights()
 _ELF_HEAD = struct.Struct("=4sxB10xBB")

@@ -17,10 +17,10 @@ from pyprof.exporters.base import Journal, JournalBeginning, JournalPart
 from pyprof.objfile.file_access import Opener
 from pyprof.objfile.foreign_path import Rights
 from pyprof.session.worker import response_codec
-from pyprof.session.worker.channel import Channel, Closed
-from pyprof.session.worker.channel import Part as Bytes
 from pyprof.session.worker.deadline import exchange
 from pyprof.session.worker.file_broker import plain, rights_of
+from pyprof.session.worker.message_channel import Channel, Closed
+from pyprof.session.worker.message_channel import Part as Bytes
 from pyprof.session.worker.response_codec import AskFailed, WorkerFailed
 
 BROKER_GONE = "the process that opens files and writes outputs has ended"

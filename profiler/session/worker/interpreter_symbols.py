@@ -21,8 +21,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import MAX_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
 from pyprof.objfile.file_access import Opener
-from pyprof.session.worker.channel import Channel, Closed, Part, Received
 from pyprof.session.worker.file_broker import KnownProcess
+from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 from pyprof.session.worker.message_codec import MEMORY
 from pyprof.session.worker.response_codec import AnswerRefused
 

@@ -33,8 +33,8 @@ from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
 from pyprof.model.sample import OuterStack
 from pyprof.objfile.file_access import Opener, current_opener
 from pyprof.records import dataclass, replace
-from pyprof.session.worker.channel import MOST_FDS, Part, Received
 from pyprof.session.worker.file_broker import KnownProcess
+from pyprof.session.worker.message_channel import MOST_FDS, Part, Received
 from pyprof.session.worker.messages import Message, ProcessUpdate
 from pyprof.session.worker.sent_chain_cache import LastChains
 

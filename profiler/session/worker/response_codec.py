@@ -24,7 +24,7 @@ from pyprof.errors import PyprofError
 from pyprof.exporters import base
 from pyprof.model.profile import Profile
 from pyprof.records import dataclass, is_record
-from pyprof.session.worker.channel import Part
+from pyprof.session.worker.message_channel import Part
 
 
 def _values(kind: Any, found: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:

@@ -15,12 +15,12 @@ from contextlib import suppress
 from pyprof.collectors.linux import libc, privileges, seccomp
 from pyprof.model.syscall_names import call_names
 from pyprof.objfile import file_access
-from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.file_broker import FileBroker
 from pyprof.session.worker.file_broker_client import FileBrokerClient
+from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.worker_process import close_all_but
 from pyprof.symbolize import demangle
-from pyprof.unwind import sources
+from pyprof.unwind import module_sources
 
 _LATE = (
     "pyprof.flush_protocol",
@@ -47,7 +47,7 @@ _CALLS = ("wait4",)
 
 def load() -> None:
     """Import every module and codec that may be needed later."""
-    for name in (*sources.list_reader_modules(), *_LATE):
+    for name in (*module_sources.list_reader_modules(), *_LATE):
         with suppress(ImportError):
             importlib.import_module(name)
     for machine in ("i386", "x86_64") if os.uname().machine == "x86_64" else (os.uname().machine,):

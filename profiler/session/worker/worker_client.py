@@ -18,8 +18,8 @@ from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.session.worker import response_codec
-from pyprof.session.worker.channel import Closed, Part
 from pyprof.session.worker.file_broker import KnownFiles, NumberedSink
+from pyprof.session.worker.message_channel import Closed, Part
 from pyprof.session.worker.message_codec import Packer
 from pyprof.session.worker.messages import Examine, Message, ProfileRequest, Response
 from pyprof.session.worker.response_codec import (

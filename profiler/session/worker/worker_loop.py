@@ -28,10 +28,10 @@ from pyprof.session.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S
 from pyprof.session.sample_windows import Clock, Window
 from pyprof.session.session import Session
 from pyprof.session.worker import response_codec
-from pyprof.session.worker.channel import Channel, Closed, Part, Received
 from pyprof.session.worker.deadline import WorkDeadline
 from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED, FileBrokerClient
 from pyprof.session.worker.idle_priority import idle, may_come_back
+from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 from pyprof.session.worker.message_codec import Unpacker
 from pyprof.session.worker.messages import (
     Batch,

@@ -28,8 +28,8 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.privileges import raise_file_limit
 from pyprof.errors import PyprofError
 from pyprof.session.worker import priority
-from pyprof.session.worker.channel import Channel, Closed
 from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, WANTED, WorkDeadline, end_with
+from pyprof.session.worker.message_channel import Channel, Closed
 
 if TYPE_CHECKING:
     from pyprof.session.worker.file_broker import Notice

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pyprof.errors import FormatError
-from pyprof.symbolize.dwarf import forms as f
+from pyprof.symbolize.dwarf import attribute_forms as f
 from pyprof.symbolize.dwarf.cursor import Data, Deadline
 from pyprof.symbolize.dwarf.units import COMP_DIR, STMT_LIST, Unit
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
-from pyprof.symbolize.dwarf import forms as f
+from pyprof.symbolize.dwarf import attribute_forms as f
 from pyprof.symbolize.dwarf.aranges import MAX_RANGES, Aranges, read_aranges
 from pyprof.symbolize.dwarf.cursor import Data, Deadline
 

@@ -16,7 +16,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
 from pyprof.unwind.formats.exidx.arm_instructions import Decoder, Effect
 from pyprof.unwind.formats.exidx.opcodes import decode_opcodes
-from pyprof.unwind.formats.exidx.rows import RowReader
+from pyprof.unwind.formats.exidx.prologue_rows import RowReader
 from pyprof.unwind.formats.exidx.rules import compile_rule
 from pyprof.unwind.rule_text import describe_rule
 from tests.support import build, need

@@ -17,10 +17,10 @@ from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.symbol_file import Rules, SymbolFile
-from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed
 from pyprof.unwind.formats.breakpad.postfix_rules import RuleCompiler
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
+from pyprof.unwind.source_interface import Extents
 
 ALIASES = {
     "arm": {"fp": "r11", "ip": "r12", "r13": "sp", "r14": "lr", "r15": "pc"},
@@ -38,7 +38,7 @@ FindSymbols = Callable[[ObjectFile], SymbolFile | None]
 
 
 class StackCfi:
-    """Unwind source from STACK CFI. Implements pyprof.unwind.base.Source.
+    """Unwind source from STACK CFI. Implements pyprof.unwind.source_interface.Source.
 
     The symbol file is searched for at the first lookup, because a module with complete tables needs none.
     """
@@ -168,7 +168,7 @@ class RegisterNames:
 
 
 def breakpad_reader(find: FindSymbols) -> Callable[[ObjectFile, Arch, Diagnostics], StackCfi | None]:
-    """Return a function that opens STACK CFI records as an unwind source (a Reader of unwind/sources.py).
+    """Return a function that opens STACK CFI records as an unwind source (a Reader of unwind/module_sources.py).
 
     Args:
         find: Finds the symbol file of an object file.

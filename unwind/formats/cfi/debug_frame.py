@@ -12,16 +12,16 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile, UnwindTable
-from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.cfi.go_stacks import MAX_CODE, correct_rows, is_go
 from pyprof.unwind.formats.cfi.source import CfiTable, cfi_section
 from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.source_interface import Extents
 
 NAME = ".debug_frame"
 
 
 class DebugFrame:
-    """Unwind source from .debug_frame. Implements pyprof.unwind.base.Source."""
+    """Unwind source from .debug_frame. Implements pyprof.unwind.source_interface.Source."""
 
     name = "debug_frame"
     trust = Trust.DEBUG_FRAME

@@ -12,12 +12,12 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
-from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.cfi.eh_frame_hdr import NAME as HDR_NAME
 from pyprof.unwind.formats.cfi.eh_frame_hdr import SearchTable, read_search_table
 from pyprof.unwind.formats.cfi.entries import CfiSection, Fde
 from pyprof.unwind.formats.cfi.source import CfiTable, cfi_section
 from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.source_interface import Extents
 
 MAX_NESTED = 8
 """Maximum number of search table entries that are examined for one address. FDEs may overlap or be empty."""
@@ -27,7 +27,7 @@ BROKEN_TABLE = "broken table in .eh_frame_hdr: .eh_frame indexed"
 
 
 class EhFrame:
-    """Unwind source from .eh_frame. Implements pyprof.unwind.base.Source."""
+    """Unwind source from .eh_frame. Implements pyprof.unwind.source_interface.Source."""
 
     name = "eh_frame"
     trust = Trust.EH_FRAME

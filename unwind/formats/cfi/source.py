@@ -9,7 +9,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile, UnwindTable
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection, Fde
-from pyprof.unwind.formats.cfi.index import CfiIndex, build_index
+from pyprof.unwind.formats.cfi.fde_index import CfiIndex, build_index
 from pyprof.unwind.formats.cfi.pointers import Bases
 from pyprof.unwind.formats.cfi.program import CfiPrograms
 from pyprof.unwind.rules import FunctionRows

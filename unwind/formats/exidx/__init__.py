@@ -5,7 +5,7 @@ index             .ARM.exidx and .ARM.extab: the code that an entry covers, and 
 memory            An .ARM.exidx in the target's memory, together with its .ARM.extab and code
 opcodes           A decoder of the frame unwinding instructions of the ARM EHABI
 outermost_code    Code without a caller although its table says "cannot unwind"
-rows              Rows inside a function's prologue and epilogues, which EXIDX does not describe
+prologue_rows     Rows inside a function's prologue and epilogues, which EXIDX does not describe
 rules             A compiler from the instructions of one EXIDX entry to a Rule
 section           The ARM exception index as an unwind source
 """

@@ -1,10 +1,10 @@
 """The ARM exception index as an unwind source.
 
 Its rules hold at call sites only (ehabi32: tables serve exceptions, not prologues). So .debug_frame is used first for a
-pc that is not a return address, and prologues and epilogues get their rows from the code (rows.py). A function that
-cannot be unwound (CANTUNWIND, "refuse to unwind") counts as not covered, because another source, or the link register
-of an innermost frame, may still find its caller. The start of a process and of its threads is different: it has no
-caller (outermost_code.py).
+pc that is not a return address, and prologues and epilogues get their rows from the code (prologue_rows.py). A function
+that cannot be unwound (CANTUNWIND, "refuse to unwind") counts as not covered, because another source, or the link
+register of an innermost frame, may still find its caller. The start of a process and of its threads is different: it
+has no caller (outermost_code.py).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
-from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.exidx.index import SECTION, TABLE, Entry, ExidxIndex, Model, read_entries
 from pyprof.unwind.formats.exidx.opcodes import decode_opcodes
 from pyprof.unwind.formats.exidx.outermost_code import find_roots
-from pyprof.unwind.formats.exidx.rows import RowReader
+from pyprof.unwind.formats.exidx.prologue_rows import RowReader
 from pyprof.unwind.formats.exidx.rules import compile_rule
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
+from pyprof.unwind.source_interface import Extents
 
 
 class Exidx:

@@ -1,9 +1,9 @@
 """Unwind info that a process has registered by _U_dyn_register, read from its memory.
 
 DynReader takes the address of `_U_dyn_info_list` in the process and returns complete DynInfo values. Later reads of the
-target concern only tables that an info points to. regions.py (procedures) and tables.py (tables) interpret the values.
-Source: libunwind-dynamic(3); include/libunwind-dynamic.h of libunwind 1.1 to 1.8; src/mi/Gdyn-remote.c, which reads a
-list while it changes.
+target concern only tables that an info points to. region_interpreter.py (procedures) and registered_tables.py (tables)
+interpret the values. Source: libunwind-dynamic(3); include/libunwind-dynamic.h of libunwind 1.1 to 1.8;
+src/mi/Gdyn-remote.c, which reads a list while it changes.
 
     list      u32 version (0), u32 generation, first*
     info      next*, prev*, start_ip, end_ip, gp, i32 format, i32 pad, [load_offset,] union of four words

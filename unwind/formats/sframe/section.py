@@ -19,7 +19,6 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
-from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.sframe.index import (
     AARCH64_BIG,
     AARCH64_LITTLE,
@@ -31,6 +30,7 @@ from pyprof.unwind.formats.sframe.index import (
 )
 from pyprof.unwind.formats.sframe.rules import RowReader
 from pyprof.unwind.rules import FunctionRows, Rule
+from pyprof.unwind.source_interface import Extents
 
 ABI_ARCH = {AARCH64_BIG: "aarch64", AARCH64_LITTLE: "aarch64", AMD64_LITTLE: "x86_64", S390X_BIG: "s390x"}
 """Beginning of the Arch's name for each of SFrame's ABI numbers."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pyprof.agent.process_clocks import ProcessTime
 from pyprof.model.marker_frames import NO_SAMPLE, UNSAMPLED
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
-from pyprof.model.quality import summary_of_part
+from pyprof.model.stack_quality import summary_of_part
 from pyprof.model.walk import Trust
 from pyprof.records import replace
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pyprof.model.joined_tables import JoinedTables
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
-from pyprof.model.profile_sum import summed
 from pyprof.model.sample_filter import selected
-from pyprof.model.window_merge import JoinedTables
+from pyprof.model.summary_sum import summed
 from pyprof.records import dataclass, replace
 
 MOST_SAMPLES = 1_000_000

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.merge import Evaluators, find_frame
+from pyprof.interpreters.frame_merge import Evaluators, find_frame
 from pyprof.model.interpreter_state import Chain, Run
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
