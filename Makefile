@@ -38,7 +38,7 @@ test-all: $(BIN)/pytest ## `make test` and `make test-live` in one run, which is
 	$(PYTEST)
 
 test-busy: $(BIN)/pytest ## make the short recordings of real programs next to four busy loops
-	$(PYTEST) tests/smoke --busy-loops 4
+	$(PYTEST) --dist load tests/smoke --busy-loops 4
 
 quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no program to look at (under a minute)
 	$(PYTEST) -m unit -q

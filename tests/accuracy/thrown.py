@@ -79,7 +79,7 @@ def sample_program(how: Build, collector: str, folder: Path, samples: int, rate:
     """Record a program until there are enough samples, and judge each stack."""
     program = build(PROGRAMS / how.source, folder / "program", *how.flags, compiler=how.compiler)
     stacks: dict[tuple[str, ...], int] = {}
-    seconds = 1 + 2 * samples / rate
+    seconds = 0.7 + 1.2 * samples / rate
     while sum(stacks.values()) < samples:
         with running(program) as target:
             symbols = _symbols(target.pid)

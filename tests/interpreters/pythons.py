@@ -51,7 +51,21 @@ class Python:
 
 
 def pythons() -> list[Python]:
-    """Return all available interpreters from 3.8, and those in PYPROF_TEST_PYTHONS (paths separated by colons)."""
+    """Return the interpreters of the tests from 3.8 on, and those in PYPROF_TEST_PYTHONS (paths separated by colons).
+
+    Elsewhere than in CI these are all interpreters. In CI these are one for each minor version, of several
+    distributors, because builds of one version have the same layout.
+    """
+    if not os.environ.get("CI"):
+        return every_python()
+    chosen: dict[object, Python] = {}
+    for python in every_python():
+        chosen.setdefault(python.name if python.own else python.minor, python)
+    return list(chosen.values())
+
+
+def every_python() -> list[Python]:
+    """Return all available interpreters from 3.8, and those in PYPROF_TEST_PYTHONS."""
     found = []
     for own in filter(None, os.environ.get("PYPROF_TEST_PYTHONS", "").split(":")):
         say = "import sys, sysconfig; print(sys.version_info[1], sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"

@@ -25,11 +25,8 @@ CUT = 0.015
 
 Measured: none for a program that switches every few ms, 0.5 to 1.2 % with the loop of gevent.
 """
-MARKED = pytest.mark.parametrize(
-    "python",
-    list({p.minor: p for p in pythons()[::-1] if p.minor >= 11}.values())[::-1],  # prefers Debian's, which is stripped
-    ids=lambda python: python.name,
-)
+LAYOUTS = list({python.minor: python for python in pythons()[::-1] if python.minor >= 11}.values())[::-1]
+"""An interpreter of each version with marks of parents, Debian's if there are several, because it is stripped."""
 OLDER = pytest.mark.parametrize("python", [p for p in pythons() if p.minor < 11], ids=lambda python: python.name)
 
 
@@ -47,9 +44,14 @@ def recorded(
         return callers, record(process.pid, output, *options, until=until)
 
 
-@MARKED
+PARENTS = [("greenlets.py", python) for python in LAYOUTS] + [
+    ("gevents.py", python) for python in LAYOUTS[:: len(LAYOUTS) - 1]
+]
+"""Programs and interpreters: each layout with plain greenlets, the first and the last with the loop of gevent."""
+
+
+@pytest.mark.parametrize(("program", "python"), PARENTS, ids=lambda each: getattr(each, "name", each))
 @COLLECTORS
-@pytest.mark.parametrize("program", ["greenlets.py", "gevents.py"])
 def test_parents_of_greenlets_stand_outside_them(python: Python, program: str, collector: str, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
 
