@@ -149,7 +149,7 @@ def record(
         options: Options of the collector.
     """
     recording = Recording()
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + 4 * LONGEST_S  # only if it never has enough
     options.setdefault("flush_s", 0.02)
     with collecting(pid, recording.diagnostics, **options) as collector:
         for batch in collector.batches():

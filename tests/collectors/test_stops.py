@@ -129,9 +129,9 @@ def test_a_wait_with_a_signal_mask_is_never_restarted_but_counted(program: Start
 
 def test_threads_that_flip_between_running_and_sleeping_see_no_eintr(program: Start) -> None:
     target = program("c_sleepers", "40", "200", *KINDS)
-    recording = record(target.pid, stops(4000), rate_hz=2000, keep=False)
+    recording = record(target.pid, stops(2000), rate_hz=2000, keep=False)
     assert recording.stats is not None
-    assert len(recording.stats.pauses) >= 4000
+    assert len(recording.stats.pauses) >= 2000
     assert recording.diagnostics.counts[INTERRUPTED] == 0
     lines = [line.split() for line in target.finish().splitlines()]
     assert [(name, interrupted) for name, _, interrupted in lines] == [(kind, "0") for kind in KINDS]

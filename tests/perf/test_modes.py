@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,7 @@ def both():
         time.sleep(0.05)
 for f in (busy, waiting, both): threading.Thread(target=f, name=f.__name__, daemon=True).start()
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(1000)
 """
 
 
@@ -59,8 +59,14 @@ def allowed() -> None:
         missing(f"needs perf_events: {error.message} {error.hint}")
 
 
-def recorded(pid: int, folder: Path, collector: str, mode: str, *options: str) -> Recording:
-    return record(pid, folder, "--collector", collector, "--mode", mode, "-t", *options, seconds=2, rate=99)
+def recorded(
+    pid: int, folder: Path, collector: str, mode: str, *options: str, until: Callable[[Recording], bool]
+) -> Recording:
+    """Record for two seconds, or for longer on a busy machine, until the condition holds."""
+    options = ("--collector", collector, "--mode", mode, "-t", *options)
+    recording = record(pid, folder, *options, seconds=2, rate=99, until=until)
+    assert until(recording), recording.stacks
+    return recording
 
 
 def leaves(recording: Recording, thread: str) -> dict[str, int]:
@@ -71,11 +77,18 @@ def leaves(recording: Recording, thread: str) -> dict[str, int]:
     return found
 
 
+def has_naps(recording: Recording) -> bool:
+    return leaves(recording, "both").get("[sleeping: clock_nanosleep]", 0) > 10
+
+
+def running_samples(recording: Recording, thread: str) -> int:
+    return sum(count for leaf, count in leaves(recording, thread).items() if not leaf.startswith("["))
+
+
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])
 def test_time_asleep_is_told_by_the_call_in_which_a_thread_sleeps(program: int, collector: str, tmp_path: Path) -> None:
-    recording = recorded(program, tmp_path, collector, "offcpu")
+    recording = recorded(program, tmp_path, collector, "offcpu", until=has_naps)
     assert set(leaves(recording, "waiting")) == {"[sleeping: read]"}
-    assert leaves(recording, "both").get("[sleeping: clock_nanosleep]", 0) > 10
     asleep = re.compile(r"\[(sleeping|woken|blocked|uninterruptible sleep)(: \w+)?\]")
     assert all(asleep.fullmatch(stack[-1]) for stack in recording.stacks)
     assert recording.summary["stops"]["count"] == 0
@@ -83,27 +96,36 @@ def test_time_asleep_is_told_by_the_call_in_which_a_thread_sleeps(program: int, 
 
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])
 def test_wall_time_holds_what_ran_and_what_slept(program: int, collector: str, tmp_path: Path) -> None:
-    recording = recorded(program, tmp_path, collector, "wall")
-    both = leaves(recording, "both")
-    assert both.get("[sleeping: clock_nanosleep]", 0) > 10
-    assert sum(n for leaf, n in both.items() if not leaf.startswith("[")) > 5
-    assert sum(n for leaf, n in leaves(recording, "busy").items() if not leaf.startswith("[")) > 20
+    def has_all(found: Recording) -> bool:
+        return has_naps(found) and running_samples(found, "both") > 5 and running_samples(found, "busy") > 20
+
+    recording = recorded(program, tmp_path, collector, "wall", until=has_all)
     assert set(leaves(recording, "waiting")) == {"[sleeping: read]"}
     assert recording.whole > 0.99
     assert (recording.summary["stops"]["count"] == 0) == (collector == "perf")
 
 
+def in_system_calls(recording: Recording) -> list[tuple[str, ...]]:
+    return [stack for stack in recording.stacks if any("do_syscall_64" in name for name in stack)]
+
+
+def callers_of_system_calls(recording: Recording) -> list[str]:
+    stacks = in_system_calls(recording)
+    return [stack[next(i for i, name in enumerate(stack) if "SYSCALL_64" in name) - 1] for stack in stacks]
+
+
 def test_frames_of_the_kernel_stand_inside_those_of_its_caller(tmp_path: Path) -> None:
+    def has_calls(found: Recording) -> bool:
+        return any("stat" in name for name in callers_of_system_calls(found))
+
     code = "import os\nprint('ready', flush=True)\nwhile True: os.stat('/')"
     with subprocess.Popen(["python3", "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        recording = recorded(process.pid, tmp_path, "perf", "cpu", "-k")
-        process.kill()
-    inside = [stack for stack in recording.stacks if any("do_syscall_64" in name for name in stack)]
-    assert inside
-    callers = [stack[next(i for i, name in enumerate(stack) if "SYSCALL_64" in name) - 1] for stack in inside]
-    assert any("stat" in name for name in callers), callers
+        try:
+            recording = recorded(process.pid, tmp_path, "perf", "cpu", "-k", until=has_calls)
+        finally:
+            process.kill()
     assert recording.summary["trust"]["kernel"] > 0
 
 
@@ -111,9 +133,8 @@ def test_frames_of_the_kernel_stand_inside_those_of_its_caller(tmp_path: Path) -
 def test_python_native_and_kernel_functions_stand_in_one_stack(collector: str, tmp_path: Path) -> None:
     code = "import os\ndef ask(): os.stat('/')\nprint('ready', flush=True)\nwhile True: ask()"
     with running(sys.executable, "-c", code) as process:
-        recording = recorded(process.pid, tmp_path, collector, "cpu", "-k")
-    inside = [stack for stack in recording.stacks if any("do_syscall_64" in name for name in stack)]
-    assert inside
+        recording = recorded(process.pid, tmp_path, collector, "cpu", "-k", until=lambda found: found.samples > 50)
+    inside = in_system_calls(recording)
     for stack in inside:
         call = next(at for at, name in enumerate(stack) if "SYSCALL_64" in name)
         assert "ask (<string>)" in stack[:call], stack
@@ -122,12 +143,19 @@ def test_python_native_and_kernel_functions_stand_in_one_stack(collector: str, t
 
 
 def test_a_wait_has_the_kernels_frames_up_to_the_scheduler(program: int, tmp_path: Path) -> None:
-    recording = recorded(program, tmp_path, "bpf", "offcpu", "-k")
-    all_of = [stack for stack in recording.stacks if stack[0].startswith("both (tid")]
-    naps = [stack for stack in all_of if stack[-1] == "[sleeping: clock_nanosleep]"]
-    seen = [stack for stack in naps if "schedule" in stack[-2]]
-    assert sum(recording.stacks[stack] for stack in seen) > 10
-    for stack in {*naps} - {*seen}:  # asleep since before the recording, so read without a stop
+    def naps(found: Recording) -> set[tuple[str, ...]]:
+        of_both = {stack for stack in found.stacks if stack[0].startswith("both (tid")}
+        return {stack for stack in of_both if stack[-1] == "[sleeping: clock_nanosleep]"}
+
+    def scheduled(found: Recording) -> set[tuple[str, ...]]:
+        return {stack for stack in naps(found) if "schedule" in stack[-2]}
+
+    def has_scheduled(found: Recording) -> bool:
+        return sum(found.stacks[stack] for stack in scheduled(found)) > 10
+
+    recording = recorded(program, tmp_path, "bpf", "offcpu", "-k", until=has_scheduled)
+    seen = scheduled(recording)
+    for stack in naps(recording) - seen:  # asleep since before the recording, so read without a stop
         assert "nanosleep" in stack[-2], stack
         assert recording.stacks[stack] < 20
     for stack in seen:
