@@ -1,10 +1,10 @@
 """Runs of pyprof in processes that have loaded its modules already.
 
 A server process loads every module of the package once for each test process. A run is a fork of it with the caller's
-arguments, folder, environment and streams, and with a separate pid, exit code and signals. It ends as Python ends. Only
-the start of an interpreter is left out, which costs as much as a short recording. If the environment differs in
-variables that Python itself reads, the run is a new `python -m pyprof`. The tests of start-up, signals and terminals
-always start a new one, too.
+arguments, folder, environment and streams, and with a separate pid, exit code and signals. It ends as Python ends, but
+leaves its objects to the kernel: the start of an interpreter and the destruction of all objects cost as much as a short
+recording. If the environment differs in variables that Python itself reads, the run is a new `python -m pyprof`. The
+tests of start-up, signals and terminals always start a new one, too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -146,4 +147,19 @@ def _run(message: bytes, files: list[int]) -> None:
     sys.argv[1:] = asked["arguments"]
     from pyprof.__main__ import main
 
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            _exit(end.code)
+        raise
+
+
+def _exit(code: int) -> None:
+    """End the process as Py_FinalizeEx() does, up to the destruction of all objects."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
+    os._exit(code)
