@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import inspect
 import json
 import os
 import pkgutil
@@ -27,10 +28,13 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 
-import pyprof
+from pyprof.records import is_record
 
 ROOT = Path(__file__).parent.parent
+FOLDERS = ("collectors", "exporters", "interpreters", "unwind")
+"""Packages of pyprof that lie next to its folder in a checkout."""
 _LONGEST_MESSAGE = 1 << 17
 
 
@@ -106,8 +110,10 @@ def serve() -> None:
     """Serve requests from standard input, in the server process."""
     requests = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for module in pkgutil.walk_packages(pyprof.__path__, "pyprof."):
-        importlib.import_module(module.name)
+    for name in ("pyprof", *(f"pyprof.{folder}" for folder in FOLDERS)):
+        for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
+            importlib.import_module(module.name)
+    _compile_methods()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
     while True:
@@ -120,6 +126,14 @@ def serve() -> None:
             return
         for file in files:
             os.close(file)
+
+
+def _compile_methods() -> None:
+    """Compile the methods of all records, which each run would compile at their first call (profiler/records.py)."""
+    for kind in [each for each in gc.get_objects() if isinstance(each, type) and is_record(each)]:
+        for name, method in list(vars(kind).items()):
+            if isinstance(method, FunctionType) and method.__qualname__.startswith("_at_first_call."):
+                setattr(kind, name, inspect.getclosurevars(method).nonlocals["make"](kind))
 
 
 def _run(message: bytes, files: list[int]) -> None:

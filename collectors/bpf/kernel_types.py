@@ -46,9 +46,10 @@ def find_member_offset(data: bytes, structure: str, member: str) -> int:
     head, types, types_size, strings, strings_size = struct.unpack_from("<5I", data, 4)
     if max(head + types + types_size // 4 * 4, head + strings + strings_size) > len(data):
         raise FormatError("BTF", head, "past the end")
-    text = data[head + strings : head + strings + strings_size]
-    words = np.frombuffer(data[head + types : head + types + types_size // 4 * 4], "<u4")
-    wanted, field = (text.find(f"\0{name}\0".encode()) + 1 for name in (structure, member))
+    begin, end = head + strings, head + strings + strings_size
+    words = np.frombuffer(data, "<u4", types_size // 4, head + types)  # no copies: the kernel has megabytes of both
+    found = (data.find(f"\0{name}\0".encode(), begin, end) for name in (structure, member))
+    wanted, field = (max(at + 1 - begin, 0) for at in found)
     for at in np.flatnonzero(words[:-2] == wanted).tolist():
         members = _members(words, at)
         if field in members:

@@ -314,7 +314,7 @@ def test_recording_on_a_busy_machine_is_written_whole(targets: str, niceness: in
     """Record on a busy machine without the right to raise the priority.
 
     A process of niceness 7 gets a fifth of the time of a busy loop, one of niceness 3 half of it. More loops would
-    slow pyprof down as much, but also the tests beside this one.
+    slow pyprof down as much, but also other tests.
     """
     out = tmp_path / "x.pyprof"
     with python(BUSY) as target, busy_loops(BUSY_LOOPS):
