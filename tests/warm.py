@@ -170,7 +170,7 @@ def _run(message: bytes, files: list[int]) -> None:
 
 
 def _exit(code: int) -> None:
-    """End the process as Py_FinalizeEx() does, up to the destruction of all objects."""
+    """End the process as Python does, up to the destruction of all objects."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
