@@ -31,6 +31,7 @@ from pyprof.unwind.rule_table import (
     RA_LR,
     SIGNAL,
     SLOW,
+    SP_SAVED,
     UNCOVERED,
     RuleTable,
 )
@@ -282,6 +283,11 @@ def step_lanes(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words
     if union & PAC:
         pc = np.where((flags & PAC) != 0, pc & np.uint64(arch.mask & ~arch.pac_mask), pc)
     caller_sp = cfa if arch.sp_off == 0 else cfa + np.uint64(arch.sp_off & 0xFFFFFFFFFFFFFFFF) & mask
+    if union & SP_SAVED:
+        by_slot = (flags & SP_SAVED) != 0
+        saved_sp, lost, odd, _ = load_words(cfa + rules.saved_sp_off.take(ids), lanes, words, mask)
+        caller_sp = np.where(by_slot, saved_sp, caller_sp)
+        slow = slow | (by_slot & (lost | odd) & ~stay)
     up = (caller_sp > lanes.sp) | ((caller_sp == lanes.sp) & lanes.exact)
     exact = (flags & SIGNAL) != 0 if union & SIGNAL else none
     up |= exact

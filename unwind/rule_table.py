@@ -5,6 +5,7 @@ A rule has columns if the batch walker can execute it. These are the "fast" rule
     cfa = sp|fp + cfa_off;   sp = cfa + the architecture's sp_off
     ra  = [cfa + ra_off] | lr
     fp  = [cfa + fp_off] | same | unknown
+    sp  = [cfa + saved_sp_off], if a rule says so
 
 with the flags signal, outermost and pac. Every other rule has the flag SLOW, and scalar.py executes it.
 """
@@ -32,6 +33,7 @@ OUTERMOST = 32
 SLOW = 64
 UNCOVERED = 128
 PAC = 256
+SP_SAVED = 512
 
 UNCOVERED_ID = 0
 """Rule id of a pc that no source covers."""
@@ -190,7 +192,7 @@ class RuleTable:
     Attributes:
         entries: The rules; None at UNCOVERED_ID.
         flags: uint16, a combination of the flags above.
-        cfa_off: uint64, two's complement, in bytes; ra_off and fp_off likewise.
+        cfa_off: uint64, two's complement, in bytes; ra_off, fp_off and saved_sp_off likewise.
         trust: uint8 Trust.
     """
 
@@ -202,6 +204,7 @@ class RuleTable:
         self.cfa_off: npt.NDArray[np.uint64] = np.zeros(_ROOM, np.uint64)
         self.ra_off: npt.NDArray[np.uint64] = np.zeros(_ROOM, np.uint64)
         self.fp_off: npt.NDArray[np.uint64] = np.zeros(_ROOM, np.uint64)
+        self.saved_sp_off: npt.NDArray[np.uint64] = np.zeros(_ROOM, np.uint64)
         self.trust: npt.NDArray[np.uint8] = np.zeros(_ROOM, np.uint8)
         self.flags[UNCOVERED_ID] = UNCOVERED
 
@@ -214,14 +217,15 @@ class RuleTable:
         new = self._ids[key] = len(self.entries)
         self.entries.append(KnownRule(rule, trust))
         if new == len(self.flags):
-            for name in ("flags", "cfa_off", "ra_off", "fp_off", "trust"):
+            for name in ("flags", "cfa_off", "ra_off", "fp_off", "saved_sp_off", "trust"):
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
-        flags, cfa_off, ra_off, fp_off = encode_fast_rule(rule, self._arch)
+        flags, cfa_off, ra_off, fp_off, saved_sp_off = encode_fast_rule(rule, self._arch)
         self.flags[new] = flags
         self.cfa_off[new] = cfa_off & 0xFFFFFFFFFFFFFFFF
         self.ra_off[new] = ra_off & 0xFFFFFFFFFFFFFFFF
         self.fp_off[new] = fp_off & 0xFFFFFFFFFFFFFFFF
+        self.saved_sp_off[new] = saved_sp_off & 0xFFFFFFFFFFFFFFFF
         self.trust[new] = trust
         return new
 
@@ -229,16 +233,19 @@ class RuleTable:
         return len(self.entries)
 
 
-def encode_fast_rule(rule: Rule, arch: Arch) -> tuple[int, int, int, int]:
-    """Return (flags, cfa_off, ra_off, fp_off) of a rule. The flags are SLOW alone if the rule is not a fast one."""
+def encode_fast_rule(rule: Rule, arch: Arch) -> tuple[int, int, int, int, int]:
+    """Return (flags, cfa_off, ra_off, fp_off, saved_sp_off) of a rule.
+
+    The flags are SLOW alone if the rule is not a fast one.
+    """
     flags = 0
-    ra_off = fp_off = 0
+    ra_off = fp_off = saved_sp_off = 0
     if rule.replacing:
-        return SLOW, 0, 0, 0
+        return SLOW, 0, 0, 0, 0
     if rule.ra.kind is RegKind.UNDEFINED:
-        return OUTERMOST, 0, 0, 0
+        return OUTERMOST, 0, 0, 0, 0
     if rule.cfa_deref or rule.cfa_reg not in (arch.sp, arch.fp):
-        return SLOW, 0, 0, 0
+        return SLOW, 0, 0, 0, 0
     if rule.cfa_reg == arch.fp:
         flags |= CFA_FP
     if rule.ra.kind is RegKind.AT_CFA:
@@ -246,9 +253,13 @@ def encode_fast_rule(rule: Rule, arch: Arch) -> tuple[int, int, int, int]:
     elif arch.lr >= 0 and rule.ra in (SAME, RegRule(RegKind.REG_PLUS, 0, arch.lr)):
         flags |= RA_LR
     else:
-        return SLOW, 0, 0, 0
-    if any(column == arch.sp or (column == arch.lr and rule.signal) for column, _ in rule.regs):
-        return SLOW, 0, 0, 0
+        return SLOW, 0, 0, 0, 0
+    for column, how in rule.regs:
+        if column == arch.sp and how.kind is RegKind.AT_CFA and not rule.signal:
+            flags |= SP_SAVED
+            saved_sp_off = how.n
+        elif column == arch.sp or (column == arch.lr and rule.signal):
+            return SLOW, 0, 0, 0, 0
     how = next((how for column, how in rule.regs if column == arch.fp), SAME)
     if how.kind is RegKind.AT_CFA:
         flags |= FP_SAVED
@@ -256,9 +267,9 @@ def encode_fast_rule(rule: Rule, arch: Arch) -> tuple[int, int, int, int]:
     elif how.kind is RegKind.UNDEFINED:
         flags |= FP_UNKNOWN
     elif how.kind is not RegKind.SAME:
-        return SLOW, 0, 0, 0
+        return SLOW, 0, 0, 0, 0
     if rule.signal:
         flags |= SIGNAL
     if rule.pac:
         flags |= PAC
-    return flags, rule.cfa_off, ra_off, fp_off
+    return flags, rule.cfa_off, ra_off, fp_off, saved_sp_off

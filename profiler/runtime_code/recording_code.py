@@ -197,10 +197,9 @@ class RuntimeCode:
                 numbers = [self._number(process, space, pc, time_ns) for pc in pcs.tolist()]
                 code[inside[part]] = np.array(numbers, np.int32)[inverse]
             start, end = process.hotspot.interpreter
-            for at in inside[(lookup[inside] >= start) & (lookup[inside] < end)].tolist():
-                span = process.hotspot.bind_interpreted(batch, walk, int(lane[at]), at)
-                if span is not None:
-                    code[at] = self._number_spans(process, space, int(lookup[at]), process.spans_with(span))
+            frames = inside[(lookup[inside] >= start) & (lookup[inside] < end)]
+            for frame, span in process.hotspot.bind_interpreted(batch, walk, lane[frames].tolist(), frames.tolist()):
+                code[frame] = self._number_spans(process, space, int(lookup[frame]), process.spans_with(span))
         self._finish()
         return code
 

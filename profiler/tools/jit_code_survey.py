@@ -57,6 +57,8 @@ def survey_code(space: AddressSpace, diagnostics: Diagnostics) -> RunTimeSurvey:
         module.end - module.start for module in code.find_candidates(space) if not images.image(space, module.start)
     )
     process = code.process(space)
+    if process is not None:
+        process.hotspot.load_all()
     found = [survey for source in process.sources for survey in _describe(source)] if process else []
     problems = {p.text for path, known in diagnostics.problems.items() if path.startswith(JIT) for p in known}
     return RunTimeSurvey(unfiled, tuple(found), tuple(sorted(problems)))

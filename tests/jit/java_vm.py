@@ -200,6 +200,7 @@ def exhaust(data: bytes) -> None:
         for pc in range(CODE - 0x40, CODE + 0x100, 24):
             code = vm.read_code(pc)
             if code is not None:
+                vm.fill(code)
                 for exact in (False, True):
                     vm.rows(code, pc, exact)
                 for at in range(0, 64, 3):

@@ -10,6 +10,7 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
+from pyprof.runtime_code.hotspot.blob_cache import Blob
 from pyprof.runtime_code.hotspot.methods import read_unsigned5, show_class
 from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
@@ -66,6 +67,7 @@ def test_compiled_method_has_its_name_and_those_of_inlined_methods() -> None:
     code = vm.read_code(CODE + 3)
     assert code is not None
     assert (code.name, code.file) == ("p.Own$$Lambda.run", "Own.java")
+    vm.fill(code)
     assert code.scopes is not None
     found = {at: [(vm.methods.find(method), index) for method, index in code.scopes.find(at)] for at in (13, 15, 16)}
     own = vm.methods.find(code.blob.method)
@@ -77,8 +79,11 @@ def test_compiled_method_has_its_name_and_those_of_inlined_methods() -> None:
 
 
 def test_rows_of_a_compiled_method_follow_its_prologue_and_epilogue() -> None:
-    code = open_vm(image()).read_code(CODE)
+    vm = open_vm(image())
+    code = vm.read_code(CODE)
     assert code is not None
+    vm.fill(code)
+    assert [found.blob for found in vm.list_code()] == [code.blob]
     entered, pushed, complete = (
         "cfa = sp + 8; ra = [cfa - 8]",
         "cfa = sp + 16; fp = [cfa - 16]; ra = [cfa - 8]",
@@ -117,6 +122,50 @@ def test_entry_of_an_interpreted_method_has_the_callers_sp_in_a_register() -> No
     assert plain(rule_at(rows, built + 7)) == inside
     assert plain(rule_at(rows, built + 8)).endswith("ra = [cfa - 8]")
     assert plain(rule_at(rows, built + 10)).endswith("ra = r13")
+
+
+def blob(name: str, code: bytes, frame_size: int = 0) -> Blob:
+    return Blob(0x800, b"", name, 0x1000, 0x1000 + len(code), frame_size, 0)
+
+
+def test_adapter_that_calls_the_machine_finds_the_saved_sp() -> None:
+    call, rest = b"\x90\xe8\0\0\0\0", b"\xc5\xf8\x77\x48\x0f\xae\x0c\x24\x48\x81\xc4\x80\x0a\0\0\x90"
+    rows = FrameRules(X86_64).adapter(blob("I2C/C2I adapters", call + rest), call + rest)
+    lookup = 0x1000 + len(call) - 1
+    assert plain(rule_at(rows, lookup)) == f"cfa = [sp + {0xA90}]; fp = [sp + {0xAD0}]; sp = cfa + 8; ra = [cfa]"
+    assert plain(rule_at(rows, lookup + 1)) == "cfa = sp + 8; ra = [cfa - 8]"
+
+
+def test_stub_that_pushes_registers_has_rows_for_each_push_and_pop() -> None:
+    code = b"\x57\x56\x51" + b"\x90" * 4 + b"\x59\x5e\x5f\xc3"
+    rows = FrameRules(X86_64).stub(blob("slow_subtype_check", code), code)
+    sizes = [8, 16, 24, 32, 32, 32, 32, 32, 24, 16, 8]
+    assert [plain(rule_at(rows, 0x1000 + at)) for at in range(len(code))] == [
+        f"cfa = sp + {size}; ra = [cfa - 8]" for size in sizes
+    ]
+
+
+def test_stub_that_pushes_registers_may_make_room_for_more() -> None:
+    code = b"\x57\x56\x48\x83\xec\x20\x90\x48\x83\xc4\x20\x90\x5e\x5f\xc3"
+    rows = FrameRules(X86_64).stub(blob("slow_subtype_check", code), code)
+    wanted = {0: 8, 1: 16, 2: 24, 6: 56, 7: 56, 11: 24, 12: 24, 13: 16, 14: 8}
+    assert {at: plain(rule_at(rows, 0x1000 + at)) for at in wanted} == {
+        at: f"cfa = sp + {size}; ra = [cfa - 8]" for at, size in wanted.items()
+    }
+    assert FrameRules(X86_64).stub(blob("other", code[:7] + code[11:]), code[:7] + code[11:]) is None
+
+
+def test_entry_barrier_has_a_word_between_its_frame_record_and_its_return_address() -> None:
+    code = b"\x90\x6a\xff\x55\x48\x8b\xec\x57\xff\xd0\xc9\x48\x83\xc4\x08\xc3\x90"
+    rows = FrameRules(X86_64).entry_barrier(blob("StubRoutines (2)", code), code)
+    assert rows is not None
+    assert (rows.start, rows.end) == (0x1001, 0x1010)
+    inside, marked = "cfa = fp + 24; fp = [cfa - 24]; ra = [cfa - 8]", "cfa = sp + 16; ra = [cfa - 8]"
+    entered, half = "cfa = sp + 8; ra = [cfa - 8]", "cfa = sp + 24; fp = [cfa - 24]; ra = [cfa - 8]"
+    wanted = {0x1001: entered, 0x1003: marked, 0x1004: half, 0x1007: inside, 0x1009: inside, 0x100A: inside}
+    wanted |= {0x100B: marked, 0x100F: entered}
+    assert {pc: plain(rule_at(rows, pc)) for pc in wanted} == wanted
+    assert FrameRules(X86_64).entry_barrier(blob("StubRoutines (1)", b"\xc3"), b"\xc3") is None
 
 
 def changed(offset: int, content: bytes) -> bytes:

@@ -13,7 +13,10 @@ from pyprof.model.arch import AARCH64, ARM, I386, PPC64LE, S390X, X86_64, Arch
 from pyprof.model.sample import SampleKind
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.options import UnwindOptions
-from tests.unwind.made_stacks import MadeLane, Program, batch_of, make_lane, unwinder_of
+from pyprof.unwind.rule_table import SLOW, SP_SAVED, encode_fast_rule
+from pyprof.unwind.rules import RegKind, RegRule
+from tests.unwind.made_stacks import BASE, MadeLane, Program, batch_of, make_lane, unwinder_of
+from tests.unwind.made_world import COVERED, FP_RULE, FRAMED, ROOT, RSP, SP, World, found
 
 ARCHES = [X86_64, AARCH64, ARM, S390X, I386, PPC64LE]
 FEW, MANY = 9, 24
@@ -173,3 +176,26 @@ def test_second_generation_gives_the_same_frames_after_the_first_is_forgotten() 
     unwinder.forget(1)
     second = unwinder.walk(batch_of(X86_64, [replace(lane, space=2) for lane in lanes]))
     assert_same(first, second)
+
+
+@pytest.mark.parametrize("many", [FEW, MANY])
+@pytest.mark.parametrize("slot", [SP + 0x100, SP + 0x101, SP - 8, 0])
+def test_callers_sp_that_a_frame_holds_is_read_alike(many: int, slot: int) -> None:
+    rule = FP_RULE._replace(regs=(*FP_RULE.regs, (RSP, RegRule(RegKind.AT_CFA, -24))))
+    assert encode_fast_rule(rule, X86_64)[0] & SP_SAVED
+    assert encode_fast_rule(rule._replace(signal=True), X86_64)[0] == SLOW
+    world = World(functions={**World().functions, FRAMED: rule})
+    words = {SP + 0x38: slot, SP + 0x40: 0, SP + 0x48: BASE + COVERED + 8, SP + 0x108: BASE + ROOT + 8}
+    walk = world.walk(words, fp=SP + 0x40, pc=BASE + FRAMED + 8, many=many)
+    whole = [FRAMED + 8, COVERED + 8, ROOT + 8]
+    if slot == SP + 0x100:
+        assert found(walk) == (whole * many, "root")
+    else:
+        assert found(walk)[1] != "root"
+
+
+def test_frame_whose_slot_of_sp_is_not_copied_is_walked_alike() -> None:
+    rule = FP_RULE._replace(regs=(*FP_RULE.regs, (RSP, RegRule(RegKind.AT_CFA, 0x10000))))
+    world = World(functions={**World().functions, FRAMED: rule})
+    words = {SP + 0x40: 0, SP + 0x48: BASE + COVERED + 8}
+    assert found(world.walk(words, fp=SP + 0x40, pc=BASE + FRAMED + 8, many=MANY))[1] != "root"

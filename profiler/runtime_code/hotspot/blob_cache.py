@@ -136,13 +136,19 @@ class BlobCache:
         limit = max(memory.word(space + self._limit), high)
         return Heap(low, high, limit, memory.word(segments + self._low), log2)
 
+    def _find_heap(self, pc: int) -> Heap | None:
+        return next((heap for heap in self.heaps if heap.low <= pc < heap.high), None)
+
     def find_blob(self, pc: int) -> Blob | None:
         """Return the blob that has the code at an address, or None.
 
         Raises:
             FormatError: The heap is not readable or not plausible.
         """
-        heap = next((heap for heap in self.heaps if heap.low <= pc < heap.high), None)
+        heap = self._find_heap(pc)
+        if heap is None and self.reserved[0] <= pc < self.reserved[1]:
+            self.update()  # the heap has grown
+            heap = self._find_heap(pc)
         if heap is None:
             return None
         segment = pc - heap.low >> heap.log2_segment

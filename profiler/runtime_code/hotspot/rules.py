@@ -58,6 +58,22 @@ _I2C = re.compile(rb"\x48\x8b\x04\x24.{0,16}?\x50\x49\x8b\xc3", re.DOTALL)
 _C2I = re.compile(rb"\x58\x4c\x8b\xec(?:\x48\x83\xec.|\x48\x81\xec.{4})?\x48\x89\x04\x24", re.DOTALL)
 """pop %rax; mov %rsp,%r13; sub $n,%rsp; mov %rax,(%rsp): an adapter from compiled to interpreted calls."""
 
+_RESTORED = re.compile(
+    rb"(?:\xe8.{4}|\xff[\xd0-\xd7])(?=(?:\xc5\xf8\x77)?\x48\x0f\xae\x0c\x24\x48\x81\xc4(.{4}))", re.DOTALL
+)
+"""call; [vzeroupper]; fxrstor64 (%rsp); add $n,%rsp: an adapter calls the virtual machine with all registers saved."""
+_R13_SAVED, _RBP_SAVED = 0x10, 0x50
+"""Offsets of registers above the saved vector registers (MacroAssembler::push_CPU_state)."""
+_BARRIER = re.compile(
+    rb"(?:\x6a\xff|\x68\xff{4})\x55\x48(?:\x8b\xec|\x89\xe5).{1,1024}?(\xc9)\x48\x83\xc4\x08\xc3", re.DOTALL
+)
+"""push $-1; push %rbp; mov %rsp,%rbp ... leave; add $8,%rsp; ret: the entry barrier of compiled methods."""
+_ROOM = re.compile(rb"\x48\x83\xec([\x00-\x7f])")
+"""sub $n,%rsp"""
+_PUSH_BYTE = 0x6A
+_SAVING = re.compile(rb"[\x50-\x53\x56\x57]{2,8}")
+"""The pushes with which a stub without a frame begins. Its pops are in the reverse order."""
+
 MAX_ROWS = 1 << 14
 
 _Part = tuple[int, int, Rule]
@@ -190,6 +206,19 @@ class FrameRules:
         parts += [(found.start() + 1, found.end(), self.entered) for found in _LEFT.finditer(code)]
         return parts
 
+    def _all_saved(self, size: int) -> Rule:
+        """Return the rule of an adapter that has saved all registers. It has the sp of its entry in r13.
+
+        Args:
+            size: Size of the saved vector registers in bytes.
+        """
+        arch = self._arch
+        fp = (arch.fp, RegRule(RegKind.AT_REG, size + _RBP_SAVED, arch.sp))
+        caller_sp = (arch.sp, RegRule(RegKind.CFA_PLUS, 8))
+        return Rule(
+            arch.sp, size + _R13_SAVED, RegRule(RegKind.AT_CFA, 0), (*self._lost, fp, caller_sp), cfa_deref=True
+        )
+
     def stub(self, blob: Blob, code: bytes) -> FunctionRows | None:
         """Return the rows of a stub at exact pcs, or None if it does not begin as the virtual machine's stubs do."""
         if _LINKED.match(code):
@@ -198,8 +227,52 @@ class FrameRules:
                 leave = _RETURN.match(code, found.end()) or _JUMP.match(code, found.end())
                 parts.append((found.end(), leave.end() if leave else found.end() + 1, self.entered))
             return _rows(blob.start, blob.end, self.linked, parts)
+        saving = _SAVING.match(code)
+        if saving is not None and not blob.frame_size:
+            return self._pushing(blob, code, saving[0])
         begins = _PUSHED.match(code) or _STORED.match(code)
         return self.compiled(blob, code, 0) if begins and blob.frame_size >= 16 else None
+
+    def _pushing(self, blob: Blob, code: bytes, pushes: bytes) -> FunctionRows | None:
+        """Return the rows of a stub that begins with pushes, and pops them before it returns."""
+        pops, count = bytes(byte + 8 for byte in reversed(pushes)), len(pushes)
+        ends = [at for at in range(len(code)) if code.startswith(pops, at)]
+        if not ends:
+            return None
+        sizes = [self._by_sp(8 + 8 * number, saved=False) for number in range(count + 1)]
+        parts = [(at, at + 1, sizes[at]) for at in range(count)]
+        room = _ROOM.search(code, count, ends[0])
+        if room is not None:  # from here until sp is moved back
+            back = code.find(b"\x48\x83\xc4" + room[1], room.end())
+            if back < 0:
+                return None
+            parts.append((room.end(), back + 4, self._by_sp(8 + 8 * count + room[1][0], saved=False)))
+        for start in ends:
+            parts += [(start + at, start + at + 1, sizes[count - at]) for at in range(count)]
+            parts.append((start + count, start + count + 3, self.entered))
+        return _rows(blob.start, blob.end, sizes[count], parts)
+
+    def entry_barrier(self, blob: Blob, code: bytes) -> FunctionRows | None:
+        """Return the rows of the entry barrier of compiled methods in a blob of stubs, or None.
+
+        A word stands between its frame record and its return address.
+        """
+        found = _BARRIER.search(code)
+        if found is None:
+            return None
+        at, fp = RegKind.AT_CFA, self._arch.fp
+        regs = (*self._lost, (fp, RegRule(at, -24)))
+        inside, half = (Rule(column, 24, RegRule(at, -8), regs) for column in (fp, self._arch.sp))
+        marked = self._by_sp(16, saved=False)
+        start, push, left, size = found.start(), 2 if found[0][0] == _PUSH_BYTE else 5, found.end(1), len(found[0])
+        parts = [
+            (0, push, self.entered),
+            (push, push + 1, marked),
+            (push + 1, push + 4, half),
+            (left - start, size - 1, marked),
+            (size - 1, size, self.entered),
+        ]
+        return _rows(blob.start + start, blob.start + start + size, inside, parts)
 
     def codelet(self, codelet: Codelet, code: bytes) -> FunctionRows | None:
         """Return the rows of a part of the interpreter at exact pcs.
@@ -262,6 +335,8 @@ class FrameRules:
                 (found.start() + 1, found.start() + 4, self._registers(rax, None, 0)),
                 (found.end(), len(code), self._registers(None, r13)),
             ]
+        for found in _RESTORED.finditer(code):
+            parts.append((found.end() - 1, found.end(), self._all_saved(int.from_bytes(found[1], "little"))))
         return _rows(blob.start, blob.end, self.entered, parts) if code else None
 
 

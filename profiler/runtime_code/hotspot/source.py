@@ -8,7 +8,9 @@ virtual machine discards code and places other code there.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
@@ -32,7 +34,11 @@ MIN_REST_NS = 500_000_000
 """Minimum time in nanoseconds between two examinations of known code."""
 MAX_INTERPRETED = 1 << 16
 """Maximum number of lines of interpreted methods that are remembered."""
+METHODS_AGE_NS = 5_000_000_000
+"""Time in nanoseconds for which a method at an address is taken as the same. Unloading of classes is rare."""
 MAX_MISSES = 1 << 14
+MAX_RETRIES = 128
+"""Maximum number of addresses without code that are looked up again. If there are more, all count as unknown."""
 MAX_PLACES = 1 << 16
 """Maximum number of addresses of one compiled method whose inlined methods are remembered."""
 
@@ -49,7 +55,7 @@ class JavaSpans(CodeMap["JavaCode"]):
         if span is None and super().find(pc, NEVER - 1) is None:
             self._source.load(pc)
             span = super().find(pc, time_ns)
-        if span is not None and span.value.scopes is not None and pc not in span.value.places:
+        if span is not None and span.value.blob.is_nmethod and pc not in span.value.places:
             self._source.load_places(span, pc)
         return span
 
@@ -67,7 +73,7 @@ class HotspotCode(NoImage):
         self._vm: JavaVm | None = None
         self._broken = arch.name not in ARCHES
         self._misses: set[int] = set()
-        self._looked_ns = self._rest_until_ns = 0
+        self._looked_ns = self._rest_until_ns = self._methods_until_ns = 0
         self._interpreted: dict[tuple[int, int], Span[JavaCode]] = {}
 
     def update(self, scan: CodeScan) -> bool:
@@ -100,11 +106,16 @@ class HotspotCode(NoImage):
         """Drop code that is no longer what it was. Return True if there was any, or if missing code may exist now."""
         vm = self._vm
         assert vm is not None
-        changed = bool(self._misses)
-        self._misses.clear()
-        vm.methods.clear()
+        changed = False
+        if scan.now_ns >= self._methods_until_ns:
+            vm.methods.clear()
+            self._methods_until_ns = scan.now_ns + METHODS_AGE_NS
         try:
             vm.cache.update()
+            found = [pc for pc in islice(self._misses, MAX_RETRIES) if vm.cache.find_blob(pc) is not None]
+            if found or len(self._misses) > MAX_RETRIES:
+                self._misses.clear()
+                changed = True
             for span in list(self.spans):
                 if not vm.is_current(span.value.blob):
                     self.spans.remove(span, scan.now_ns)
@@ -115,6 +126,13 @@ class HotspotCode(NoImage):
         self._rest_until_ns = scan.now_ns + max(REST * took_ns, MIN_REST_NS)
         self._looked_ns = scan.now_ns
         return changed
+
+    def load_all(self) -> None:
+        """Read what there is of all code, for inspection."""
+        if self._vm is not None:
+            with suppress(FormatError):
+                codes = list(self._vm.list_code())
+                self.spans.add([Span(code.blob.start, code.blob.end, code) for code in codes], 0, 1)
 
     def load(self, pc: int) -> None:
         """Read the blob at an address if there is one."""
@@ -133,10 +151,11 @@ class HotspotCode(NoImage):
     def load_places(self, span: Span[JavaCode], pc: int) -> None:
         """Find the methods at a lookup pc of a compiled method."""
         code = span.value
-        if self._vm is None or code.scopes is None or len(code.places) >= MAX_PLACES:
+        if self._vm is None or len(code.places) >= MAX_PLACES:
             return
+        self._vm.fill(code)
         found: list[Place] = []
-        for avma, index in code.scopes.find(pc - code.blob.start):
+        for avma, index in code.scopes.find(pc - code.blob.start) if code.scopes is not None else ():
             method = self._vm.methods.find(avma)
             if method is None:
                 found = []
@@ -169,19 +188,33 @@ class HotspotCode(NoImage):
         blob = self._vm.interpreter if self._vm is not None else None
         return (blob.start, blob.end) if blob is not None else (0, 0)
 
-    def bind_interpreted(self, batch: SampleBatch, walk: Walk, lane: int, at: int) -> Span[JavaCode] | None:
-        """Return a description of an interpreter frame by its method, or None if that is not known.
+    def bind_interpreted(
+        self, batch: SampleBatch, walk: Walk, lanes: Sequence[int], frames: Sequence[int]
+    ) -> Iterator[tuple[int, Span[JavaCode]]]:
+        """Yield descriptions of interpreter frames by their methods. Frames whose method is unknown are left out.
 
         Args:
             batch: The samples.
             walk: Their frames.
-            lane: Index of the sample.
-            at: Index of the frame in `walk`.
+            lanes: The sample of each frame, ascending.
+            frames: Index of each frame in `walk`.
         """
+        memory: LaneMemory | None = None
+        last = -1
+        for lane, at in zip(lanes, frames, strict=True):
+            if memory is None or lane != last:
+                memory, last = LaneMemory(batch, lane), lane
+            span = self._bind_frame(batch, walk, lane, at, memory)
+            if span is not None:
+                yield at, span
+
+    def _bind_frame(
+        self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory
+    ) -> Span[JavaCode] | None:
         vm = self._vm
         if vm is None:
             return None
-        avma, pointer = vm.find_method(batch, walk, lane, at, LaneMemory(batch, lane))
+        avma, pointer = vm.find_method(batch, walk, lane, at, memory)
         method = vm.methods.find(avma) if avma else None
         if method is None:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,16 @@ from pyprof.runtime_code.hotspot.vm_structs import VmStructs, find_structs
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sample_memory import LaneMemory
 
+MAX_LISTED = 1 << 18
 MAX_CODELETS = 1 << 12
 MAX_FRAME_WORDS = 1 << 14
 """Maximum size in words of an interpreter frame. Its operand stack has at most 65,535 words, in practice a few."""
+MAX_FRAMES = 1 << 14
+"""Maximum number of interpreter frames that are remembered."""
 FRAMELESS = ("vtable chunks", "flush_icache_")
 """First letters of the names of code that never moves sp."""
+STUBS = "StubRoutines"
+"""First letters of the names of blobs with many stubs."""
 CALL_STUB = "call_stub"
 """Name of the frame through which native code calls Java, as HotSpot's sources call it."""
 
@@ -49,6 +54,7 @@ class JavaCode:
         rows: Its unwind rules, None if it has none.
         scopes: Its debugging information, None if it has none.
         line: Line of an interpreted method, 0 if it is unknown or differs between addresses.
+        filled: Rules and debugging information of a compiled method were read.
         places: Methods at each lookup pc that a sample has met, the innermost first.
     """
 
@@ -58,6 +64,7 @@ class JavaCode:
     rows: FunctionRows | None = None
     scopes: InlineScopes | None = None
     line: int = 0
+    filled: bool = False
     places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
 
 
@@ -77,6 +84,7 @@ class JavaVm:
         self.interpreter: Blob | None = None
         self._arch = arch
         self._frames = FrameRules(arch)
+        self._frames_at: dict[tuple[int, int, int], int] = {}
         self._codelets: list[Codelet] | None = None
         self._part_rows: dict[int, FunctionRows | None] = {}
         self._call_stub_return = self._static_word(("StubRoutines", "_call_stub_return_address"))
@@ -113,24 +121,42 @@ class JavaVm:
             places: dict[int, tuple[Place, ...]] = {self._call_stub_return - 1: ((CALL_STUB, None, 0),)}
             return JavaCode(blob, blob.name, rows=self._stub_rows(blob), places=places)
         method = self.methods.find(blob.method)
-        return self._compiled(blob, method)
+        return JavaCode(blob, method.name, method.file) if method is not None else JavaCode(blob, blob.name)
+
+    def list_code(self) -> Iterator[JavaCode]:
+        """Yield all code of all heaps, for inspection, or the first MAX_LISTED pieces and segments.
+
+        Raises:
+            FormatError: The heaps are not readable.
+        """
+        left = MAX_LISTED
+        for heap in self.cache.heaps:
+            pc = heap.low
+            while pc < heap.high and left > 0:
+                left -= 1
+                code = self.read_code(pc)
+                if code is not None:
+                    yield code
+                pc = code.blob.end if code is not None else pc + (1 << heap.log2_segment)
 
     def describe_interpreted(self, method: JavaMethod, line: int) -> JavaCode:
         """Return the description of the interpreter's frames that are at a line of a method."""
         assert self.interpreter is not None
         return JavaCode(self.interpreter, method.name, method.file, line=line)
 
-    def _compiled(self, blob: Blob, method: JavaMethod | None) -> JavaCode:
-        rows = scopes = None
+    def fill(self, code: JavaCode) -> None:
+        """Read the unwind rules and the debugging information of a compiled method, once."""
+        blob = code.blob
+        if code.filled or not blob.is_nmethod:
+            return
+        code.filled = True
         try:
-            code = self.memory.read(blob.start, min(blob.end - blob.start, MAX_BLOB))
+            content = self.memory.read(blob.start, min(blob.end - blob.start, MAX_BLOB))
             entry = self.structs.unpack(blob.header, "Q", ("nmethod", "_osr_entry_point"))
-            rows = self._frames.compiled(blob, code, entry)
-            scopes = read_scopes(self.memory, self.structs, blob, self.methods.excludes_zero)
+            code.rows = self._frames.compiled(blob, content, entry)
+            code.scopes = read_scopes(self.memory, self.structs, blob, self.methods.excludes_zero)
         except FormatError:
             pass
-        name, file = (method.name, method.file) if method is not None else (blob.name, "")
-        return JavaCode(blob, name, file, rows, scopes)
 
     def _stub_rows(self, blob: Blob) -> FunctionRows | None:
         rules = self._frames
@@ -149,22 +175,30 @@ class JavaVm:
     def rows(self, code: JavaCode, pc: int, exact: bool) -> FunctionRows | None:
         """Return the rows that cover a lookup pc, or None."""
         blob = code.blob
-        if code.rows is not None:
+        self.fill(code)
+        if code.rows is not None or blob.is_nmethod:
             return code.rows
-        if blob.is_nmethod:
-            return None
         if blob.name == INTERPRETER:
             if not exact:
                 return FunctionRows(blob.start, blob.end, (blob.start,), (self._frames.interpreted,))
             return self._codelet(pc)
         if not exact and pc + 1 == self._call_stub_return:
             return FunctionRows(pc, pc + 1, (pc,), (self._frames.call_stub,))
+        if blob.name.startswith(STUBS):
+            barrier = self._barrier(blob)
+            return barrier if barrier is not None and barrier.start <= pc < barrier.end else None
         if not exact:
             if blob.frame_size < 16:
                 return None
             return FunctionRows(blob.start, blob.end, (blob.start,), (self._frames.sized(blob.frame_size),))
         if blob.start not in self._part_rows:
             self._part_rows[blob.start] = self._frames.stub(blob, self._code(blob.start, blob.end))
+        return self._part_rows[blob.start]
+
+    def _barrier(self, blob: Blob) -> FunctionRows | None:
+        """Return the rows of the stub that compiled methods call while the collector works, None if it is elsewhere."""
+        if blob.start not in self._part_rows:
+            self._part_rows[blob.start] = self._frames.entry_barrier(blob, self._code(blob.start, blob.end))
         return self._part_rows[blob.start]
 
     def _codelet(self, pc: int) -> FunctionRows | None:
@@ -220,15 +254,28 @@ class JavaVm:
                 return (int(batch.regs[lane, self._rbx]), 0) if begins else (0, 0)
             fp = int(batch.regs[lane, self._arch.fp])
         elif at + 1 < int(walk.start[lane + 1]):
-            fp = _find_frame(memory, int(walk.sp[at]), int(walk.pc[at + 1]), int(walk.sp[at + 1]))
+            fp = self._find_frame(memory, int(walk.sp[at]), int(walk.pc[at + 1]), int(walk.sp[at + 1]))
         method = memory.word(fp + _METHOD_SLOT) if fp else None
         pointer = memory.word(fp + self._bytecode_slot) if fp else None
         if innermost and (r13 := int(batch.regs[lane, self._r13])) > 0 and pointer and abs(r13 - pointer) < 1 << 16:
             pointer = r13
         return method or 0, pointer or 0
 
+    def _find_frame(self, memory: LaneMemory, sp: int, caller: int, caller_sp: int) -> int:
+        """Return the rbp of an interpreter frame, or 0, from an earlier sample if the frame is still there."""
+        key = sp, caller, caller_sp
+        known = self._frames_at.get(key, 0)
+        if known and memory.word(known + 8) == caller and memory.word(known - 8) == caller_sp:
+            return known
+        found = search_frame(memory, *key)
+        if found:
+            if len(self._frames_at) >= MAX_FRAMES:
+                self._frames_at.clear()
+            self._frames_at[key] = found
+        return found
 
-def _find_frame(memory: LaneMemory, sp: int, caller: int, caller_sp: int) -> int:
+
+def search_frame(memory: LaneMemory, sp: int, caller: int, caller_sp: int) -> int:
     """Return the rbp of an interpreter frame, or 0.
 
     Args:
