@@ -16,7 +16,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.runtime_code.hotspot.methods import show_class
 from pyprof.runtime_code.hotspot.vm import JavaVm
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
-from tests.live.support.recording import Recording, record, running
+from tests.live.support.recording import Recording, dump, record, running
 from tests.support import need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -97,6 +97,18 @@ def test_frames_between_java_and_native_code_are_whole(classes: Path, tmp_path: 
     (root,) = {tuple(frame.partition(" / ")[0] for frame in found) for found in roots}
     assert root[-1] == "call_stub"
     assert "JavaMain" in root
+
+
+def test_threads_that_sleep_in_java_have_whole_stacks(classes: Path) -> None:
+    """Test a thread of the virtual machine that waits inside interpreted methods, read without a stop."""
+    with ladder(classes, "-Xint") as pid:
+        threads = {thread["name"]: thread["frames"] for thread in dump(pid)["threads"]}
+    functions = [frame["function"] for frame in threads["Finalizer"]]
+    methods = [name for name in functions if name.startswith("java.")]
+    assert methods[0] == "java.lang.Object.wait"
+    assert methods[-1] == "java.lang.ref.Finalizer$FinalizerThread.run"
+    assert functions[functions.index(methods[-1]) + 1] == "call_stub"
+    assert functions[-1].startswith("clone") or functions[-1] == "start_thread"
 
 
 def test_names_of_compiled_methods_equal_those_of_the_perf_map(classes: Path) -> None:

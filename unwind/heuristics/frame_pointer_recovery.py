@@ -190,6 +190,9 @@ class FramePointerRecovery:
         arch = self._arch
         fp, sp, pc = (callee.values[column] or 0 for column in (arch.fp, arch.sp, arch.pc))
         known = self._index.find_rule(lookup_pc(pc, callee.exact), callee.exact)
+        if known is not None and known.trust is Trust.HOTSPOT:
+            # The interpreter pushes return addresses at which no call returns, so only tables can confirm the caller.
+            return self._index.find_rule(lookup_pc(caller.values[arch.pc] or 0, False), False) is not None
         if self._is_plain(self._shape(known)):
             room = self._room_of(callee)
             if fp - sp < room.least or (room.exact and fp - sp not in room.exact):

@@ -160,8 +160,9 @@ class HotspotCode(NoImage):
             if method is None:
                 found = []
                 break
-            found.append((method.name, method.file or None, method.line_at(index)))
-        code.places[pc] = tuple(found) or ((code.name, code.file or None, 0),)
+            line = method.line_at(index)
+            found.append((method.name, method.file if line and method.file else None, line))
+        code.places[pc] = tuple(found) or ((code.name, None, 0),)
 
     def rows(self, span: Span[JavaCode], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
         vm = self._vm
