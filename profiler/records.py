@@ -243,7 +243,10 @@ def _states(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 class _StandardFields:
-    """Descriptor of __dataclass_fields__, which the standard library's functions on dataclasses read."""
+    """Descriptor of __dataclass_fields__, which the standard library's functions on dataclasses read.
+
+    The first read replaces it on the class.
+    """
 
     def __get__(self, _: object, kind: type) -> Any:
         import dataclasses
@@ -252,7 +255,9 @@ class _StandardFields:
             (name, kind.__annotations__.get(name, "Any"), dataclasses.field(**_given(each)))
             for name, each in _fields(kind).items()
         ]
-        return dataclasses.make_dataclass(kind.__name__, fields).__dataclass_fields__  # type: ignore[attr-defined]
+        found = dataclasses.make_dataclass(kind.__name__, fields).__dataclass_fields__  # type: ignore[attr-defined]
+        kind.__dataclass_fields__ = found  # type: ignore[attr-defined]
+        return found
 
 
 class _Signature:
