@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.libc import Arena
-from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.arch import Arch
-from pyprof.model.blocked_frame import KernelStack
 from pyprof.model.interpreter_state import Chain
+from pyprof.model.kernel_side_frames import KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.records import replace
+from pyprof.window_flush_protocol import FlushProtocol
 
 MAX_LANES = 4096
 _ARENA = 8 << 20

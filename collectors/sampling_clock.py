@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyprof.flush_protocol import Stride
 from pyprof.model.reasons import said
+from pyprof.window_flush_protocol import Stride
 
 FIRST_PAUSE_NS = 200_000
 """Estimated cost of the first round of stops, so that a limit holds from the first second on."""

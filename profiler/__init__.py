@@ -6,25 +6,25 @@
 
 The public names are imported when they are first used: `import pyprof` alone loads nothing.
 
-agent/         The agent: records the processes that rules select, continuously, and keeps windows in a spool
-api            The functions of the library, which `import pyprof` exports
-cli/           The command line, one file for each subcommand
-comparison/    Comparison of two profiles: costs of each function, and changes that are significant
-importers/     Converts files of other profilers to Profiles
-model/         The values of pyprof: samples, walks, stacks, profiles
-objfile/       Object files: the file behind a mapping, and its contents
-recording/     Recording files: a SQLite database that holds a complete profile
-runtime_code/  Code that processes generate at run time: its registration, unwind rules and names
-server/        The server: stores windows of many agents, and serves them by HTTP and in a page
-session/       The core of the library: recordings, from the collector's samples to named profiles
-symbolize/     Names for addresses
-tools/         The functions behind `inspect`, `symbols` and `doctor`, and file access for `report`
-diagnostics    Counters of tolerated events, and problems of modules
-errors         Exceptions that pyprof raises
-frame_sources  The table of frame sources for options, help, pages and documentation
-flush_protocol  The flush protocol between the owner of windows and the collector
-options        Options of a recording, as values
-records        Dataclasses that are cheap to define
+agent/                 The agent: records the processes that rules select, continuously, and keeps windows in a spool
+api                    The functions of the library, which `import pyprof` exports
+cli/                   The command line, one file for each subcommand
+comparison/            Comparison of two profiles: costs of each function, and changes that are significant
+diagnostics            Counters of tolerated events, and problems of modules
+errors                 Exceptions that pyprof raises
+frame_sources          The table of frame sources for options, help, pages and documentation
+importers/             Converts files of other profilers to Profiles
+model/                 The values of pyprof: samples, walks, stacks, profiles
+objfile/               Object files: the file behind a mapping, and its contents
+options                Options of a recording, as values
+recording/             Recording files: a SQLite database that holds a complete profile
+records                Dataclasses that are cheap to define
+runtime_code/          Code that processes generate at run time: its registration, unwind rules and names
+server/                The server: stores windows of many agents, and serves them by HTTP and in a page
+session/               The core of the library: recordings, from the collector's samples to named profiles
+symbolize/             Names for addresses
+tools/                 The functions behind `inspect`, `symbols` and `doctor`, and file access for `report`
+window_flush_protocol  The flush protocol between the owner of windows and the collector
 """
 
 from __future__ import annotations

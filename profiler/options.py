@@ -10,7 +10,7 @@ from pyprof.frame_sources import SCAN, selectable
 from pyprof.records import dataclass, field, field_names
 
 if TYPE_CHECKING:
-    from pyprof.flush_protocol import FlushProtocol, Stride
+    from pyprof.window_flush_protocol import FlushProtocol, Stride
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
@@ -59,13 +59,13 @@ class TargetOptions:
 
 
 def _handover() -> FlushProtocol:
-    from pyprof.flush_protocol import FlushProtocol  # code that only parses options needs no FlushProtocol
+    from pyprof.window_flush_protocol import FlushProtocol  # code that only parses options needs no FlushProtocol
 
     return FlushProtocol()
 
 
 def _stride() -> Stride:
-    from pyprof.flush_protocol import Stride
+    from pyprof.window_flush_protocol import Stride
 
     return Stride()
 

@@ -7,13 +7,13 @@ exception_return      The frame that a Cortex-M pushes when it enters an excepti
 formats/              Readers of unwind formats
 function_starts       Start addresses of functions, from tables that have an entry for each function
 heuristics/           Callers of frames without unwind tables, and caches of earlier walks
+interned_rules        All rules of a recording, interned, with columns for those that the batch walker can execute
 jit_rules             The interface to unwind rules that a process registers for code without a file
 module_sources        The unwind sources of a module, and the order in which they are used
 one_sample_walk       The walk of one sample, frame by frame
 return_address_check  Code of the target, to decide whether a word can be a return address
 rule_json             Unwind rules as named text fields, for JSON output and comparisons
 rule_lookup           Lookup of the rule for a pc: module, source, row
-rule_table            All rules of a recording, interned, with columns for those that the batch walker can execute
 rule_text             Unwind rules as text, for people and tests: "cfa = sp + 16; fp = [cfa - 16]; ra = [cfa - 8]"
 rules                 The common form of the rules of all unwind formats
 sample_memory         The memory of one sample: its stack copy and its further pieces

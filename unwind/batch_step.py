@@ -1,4 +1,4 @@
-"""One unwind step of many samples at once: the caller of each sample's current frame, by fast rules (rule_table.py).
+"""One unwind step of many samples at once: the caller of each sample's current frame, by fast rules (interned_rules).
 
 step_lanes() takes Lanes (the registers of each sample's current frame), rule ids and the stack copies as words, and
 returns Stepped. It follows only sp, fp and pc. A sample that needs more is marked SLOW. The formulas are those of
@@ -22,7 +22,7 @@ from pyprof.model.columns import distinct
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass
-from pyprof.unwind.rule_table import (
+from pyprof.unwind.interned_rules import (
     CFA_FP,
     FP_SAVED,
     FP_UNKNOWN,

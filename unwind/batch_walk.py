@@ -21,9 +21,9 @@ from pyprof.unwind.batch_step import Lanes, LaneSpaces, ManySpaces, OneSpace, St
 from pyprof.unwind.heuristics.batch_frame_records import follow_records
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.outer_frame_cache import MIN_FRAMES, StackCache
+from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.one_sample_walk import PlainWalker
 from pyprof.unwind.rule_lookup import SpaceIndex
-from pyprof.unwind.rule_table import RuleTable
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, NoCaller, Outcome, Registers, ScalarWalker
 

@@ -1,4 +1,4 @@
-"""The walk of one sample, frame by frame, by fast rules (rule_table.py).
+"""The walk of one sample, frame by frame, by fast rules (interned_rules.py).
 
 A frame costs some hundred nanoseconds, where scalar.py takes microseconds. The repeated frames of a recursion are found
 all at once. It serves stacks of hundreds of thousands of frames, and processes with few samples in a batch.
@@ -17,8 +17,8 @@ from pyprof.model.arch import Arch
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass
 from pyprof.unwind.heuristics.frame_columns import CachedFrames
+from pyprof.unwind.interned_rules import CFA_FP, FP_SAVED, OUTERMOST, RuleTable
 from pyprof.unwind.rule_lookup import SpaceIndex
-from pyprof.unwind.rule_table import CFA_FP, FP_SAVED, OUTERMOST, RuleTable
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, NoCaller, Registers, ScalarWalker
 

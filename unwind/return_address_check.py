@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
-from pyprof.unwind.rule_table import MetPcs
+from pyprof.unwind.interned_rules import MetPcs
 
 U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]

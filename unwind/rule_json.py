@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyprof.model.arch import Arch
 from pyprof.records import dataclass
-from pyprof.unwind.rule_table import SLOW, encode_fast_rule
+from pyprof.unwind.interned_rules import SLOW, encode_fast_rule
 from pyprof.unwind.rule_text import describe_rule, register_name
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 

@@ -22,7 +22,7 @@ from pyprof.unwind.dwarf_expressions import (
     evaluate_expression,
 )
 from pyprof.unwind.heuristics.frame_columns import CachedFrames
-from pyprof.unwind.rule_table import KnownRule
+from pyprof.unwind.interned_rules import KnownRule
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.sample_memory import LaneMemory
 

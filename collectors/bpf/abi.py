@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from enum import IntEnum, IntFlag
 
-from pyprof.collectors.linux.perf_arch import WIDE
+from pyprof.collectors.linux.sampled_arch import WIDE
 
 REGISTERS = len(WIDE.registers)
 HEAD_WORDS = 14 + REGISTERS

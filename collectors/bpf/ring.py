@@ -12,7 +12,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.linux.perf_arch import order_reads
+from pyprof.collectors.linux.sampled_arch import order_reads
 
 _PAGE = mmap.PAGESIZE
 _BUSY, _DISCARD = 1 << 31, 1 << 30

@@ -20,7 +20,7 @@ from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_types
 from pyprof.collectors.bpf.ring import RecordRing
 from pyprof.collectors.linux import bpf, libc
-from pyprof.collectors.linux.perf_arch import HERE, MACHINE
+from pyprof.collectors.linux.sampled_arch import HERE, MACHINE
 from pyprof.collectors.perf.attr import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
 from pyprof.collectors.perf.ring import list_online_cpus

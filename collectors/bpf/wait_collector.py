@@ -32,13 +32,13 @@ from pyprof.collectors.bpf.wait_accounting import (
 )
 from pyprof.collectors.bpf.wait_context import WaitContext
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.perf_arch import NARROW, WIDE
+from pyprof.collectors.linux.sampled_arch import NARROW, WIDE
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.ring_reader import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.blocked_frame import Blocked, KernelStack
+from pyprof.model.kernel_side_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch, SampleKind

@@ -13,7 +13,7 @@ from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait
 from pyprof.collectors.bpf.wakers import describe_waker
-from pyprof.collectors.linux.perf_arch import HERE
+from pyprof.collectors.linux.sampled_arch import HERE
 from pyprof.model.marker_frames import Mark
 from pyprof.model.sample import SampleBatch, Surroundings
 from pyprof.options import CollectOptions

@@ -7,7 +7,7 @@ If a timer interrupts a thread in another system call, that thread is not the wa
 from __future__ import annotations
 
 from pyprof.collectors.bpf.records import WaitEnds
-from pyprof.collectors.linux.perf_arch import WIDE
+from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.sample import Surroundings
 from pyprof.records import dataclass

@@ -12,13 +12,13 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
+from pyprof.collectors.linux.sampled_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.collectors.targets.collector_request import CollectorTarget, Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UnsupportedArchitecture
-from pyprof.flush_protocol import FlushProtocol
 from pyprof.options import CollectOptions
 from pyprof.records import replace
+from pyprof.window_flush_protocol import FlushProtocol
 
 if TYPE_CHECKING:
     from pyprof.collectors.bpf.sample_source import BpfSource

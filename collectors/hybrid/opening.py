@@ -19,7 +19,7 @@ from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.hybrid.until_program import UntilProgram
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
-from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
+from pyprof.collectors.linux.sampled_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
 from pyprof.collectors.perf.event_scope import choose_scope

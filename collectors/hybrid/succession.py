@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
-from pyprof.collectors.closed_collectors import ClosedCollectors, joined
+from pyprof.collectors.closed_collector_totals import ClosedCollectors, joined
 from pyprof.collectors.cpu_accounts import Account
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
-from pyprof.collectors.closed_collectors import ClosedCollectors, joined
+from pyprof.collectors.closed_collector_totals import ClosedCollectors, joined
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.errors import PyprofError
 from pyprof.model.profile import ThreadInfo

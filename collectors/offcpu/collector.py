@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch, split_at_flushes
-from pyprof.collectors.linux.perf_arch import WIDE
+from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, Attributed, OffCpuIntervals
 from pyprof.collectors.offcpu.stack_sources import DrainState
 from pyprof.collectors.offcpu.switch_record_gaps import PausedThreads
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, find_wakeups_before
 from pyprof.collectors.switch_events import I64, Mask, SwitchBatch, SwitchSource, ThreadEvents
-from pyprof.model.blocked_frame import Blocked
+from pyprof.model.kernel_side_frames import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
+from pyprof.collectors.offcpu.borrowed_stacks import AttributedIntervals, Pool, defer_time, distribute_time
 from pyprof.collectors.offcpu.interval_matching import Intervals, OpenInterval, match_intervals
-from pyprof.collectors.offcpu.intervals_without_stack import AttributedIntervals, Pool, defer_time, distribute_time
 from pyprof.collectors.offcpu.stack_sources import DrainState, IntervalClasses, classify_intervals
 from pyprof.collectors.offcpu.switch_record_gaps import Gaps, measure_overlap, merge_gaps
 from pyprof.collectors.switch_events import ENDED, I64, Gap, Mask, ThreadEvents

@@ -21,8 +21,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.linux.perf_arch import HERE, IN_REGISTER, WIDE
-from pyprof.model.blocked_frame import Blocked, KernelStack
+from pyprof.collectors.linux.sampled_arch import HERE, IN_REGISTER, WIDE
+from pyprof.model.kernel_side_frames import Blocked, KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace

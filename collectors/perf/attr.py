@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux import libc
-from pyprof.collectors.linux.perf_arch import HERE
+from pyprof.collectors.linux.sampled_arch import HERE
 from pyprof.collectors.perf.switch_periods import Periods
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass

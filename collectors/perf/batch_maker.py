@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.perf_arch import HERE, NARROW, WIDE
+from pyprof.collectors.linux.sampled_arch import HERE, NARROW, WIDE
 from pyprof.collectors.perf.event_scope import Scope
 from pyprof.collectors.perf.records import (
     LOST,

@@ -22,8 +22,8 @@ from pyprof.collectors.perf.records import OVERHEAD, Scan
 from pyprof.collectors.perf.ring_reader import FOREVER_NS, RingReader
 from pyprof.collectors.perf.short_threads import Thinning
 from pyprof.collectors.perf.time_after_last_record import LastRecords
-from pyprof.flush_protocol import Stride
 from pyprof.options import CollectOptions
+from pyprof.window_flush_protocol import Stride
 
 if TYPE_CHECKING:
     from pyprof.collectors.perf.cpu_events import Silent

@@ -16,9 +16,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.linux.perf_arch import HERE, PerfArch
+from pyprof.collectors.linux.sampled_arch import HERE, PerfArch
 from pyprof.collectors.perf.ring import Ring
-from pyprof.model.blocked_frame import KERNEL_HALF, KernelStack
+from pyprof.model.kernel_side_frames import KERNEL_HALF, KernelStack
 from pyprof.model.modules import Mapping
 from pyprof.records import dataclass, field
 

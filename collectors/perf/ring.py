@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.linux.perf_arch import order_reads
+from pyprof.collectors.linux.sampled_arch import order_reads
 from pyprof.collectors.perf.attr import PerfNotAllowed, refusal, ring_owner
 
 _PAGE = mmap.PAGESIZE

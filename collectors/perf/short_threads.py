@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.perf.records import I64, TIME, U64
-from pyprof.flush_protocol import Stride
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
+from pyprof.window_flush_protocol import Stride
 
 _RATE_HZ = 8000
 """Maximum number of records per second of a thread's time."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.thread_start_times import DelayedRemoval, ThreadLives
-from pyprof.model.compiler_inputs import CompilerFiles, compiler_files, may_be_compiler, process_name
+from pyprof.model.compiler_command_lines import CompilerFiles, compiler_files, may_be_compiler, process_name
 from pyprof.model.profile import ThreadInfo
 
 

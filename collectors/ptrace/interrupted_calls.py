@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.linux.partial_transfers import ShortCall, can_end_by_itself, parse_short_call
+from pyprof.collectors.linux.cut_short_calls import ShortCall, can_end_by_itself, parse_short_call
 from pyprof.collectors.linux.procfs import has_pending_handler, has_pending_signal
 from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.linux.syscalls import EINTR, can_restart

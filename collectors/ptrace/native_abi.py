@@ -26,7 +26,7 @@ from pyprof.collectors.native.bindings import (
 )
 from pyprof.collectors.ptrace.copy_size import MIN_SPAN_BYTES, RED_ZONE, SLACK
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.processor_share import MIN_WHOLE_SHARE, WINDOW_NS
+from pyprof.collectors.ptrace.thread_processor_share import MIN_WHOLE_SHARE, WINDOW_NS
 from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, StoppedThread, Thread
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_state import FramesAhead, Gather, Span

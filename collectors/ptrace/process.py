@@ -14,13 +14,13 @@ from pyprof.collectors.linux.map_query import MapQuery
 from pyprof.collectors.linux.procfs import ENDED_STATES, ProcDir
 from pyprof.collectors.ptrace.copy_size import StackShape
 from pyprof.collectors.ptrace.deep_stack import DeepStack
-from pyprof.collectors.ptrace.processor_share import ProcessorShare, YoungThreads
 from pyprof.collectors.ptrace.thread_choice import MIN_SUBSAMPLED_THREADS, IdleSubsampling, ThreadChoice, Wants
+from pyprof.collectors.ptrace.thread_processor_share import ProcessorShare, YoungThreads
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.compiler_inputs import compiler_files, may_be_compiler, process_name
+from pyprof.model.compiler_command_lines import compiler_files, may_be_compiler, process_name
 from pyprof.model.interpreter_state import StackReader
 from pyprof.model.profile import ThreadInfo
 from pyprof.options import CollectOptions

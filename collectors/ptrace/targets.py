@@ -13,7 +13,7 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.processor_share import YoungThreads
+from pyprof.collectors.ptrace.thread_processor_share import YoungThreads
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import DelayedRemoval, Identities

@@ -22,8 +22,8 @@ from functools import partial
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
+from pyprof.collectors.linux.cut_short_calls import ShortCall
 from pyprof.collectors.linux.libc import PtraceCalls
-from pyprof.collectors.linux.partial_transfers import ShortCall
 from pyprof.collectors.linux.procfs import ENDED_STATES, is_own_child, read_stop_state, read_thread_status
 from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.linux.syscalls import BlockedCall
@@ -34,7 +34,7 @@ from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, Outcome, StoppedT
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker, TargetImage
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.blocked_frame import Blocked
+from pyprof.model.kernel_side_frames import Blocked
 from pyprof.model.modules import AddressSpace
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.sample import SampleKind

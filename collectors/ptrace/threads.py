@@ -13,7 +13,7 @@ from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.linux.syscalls import BlockedCall
 from pyprof.collectors.ptrace.copy_size import StackShape
 from pyprof.collectors.ptrace.deep_stack import DeepStack
-from pyprof.collectors.ptrace.processor_share import ProcessorShare
+from pyprof.collectors.ptrace.thread_processor_share import ProcessorShare
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_state import StackReader

@@ -20,8 +20,8 @@ from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.replay.batch_log import COLUMNS, PAGE, SLAB, VERSION
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARCHES, Arch
-from pyprof.model.blocked_frame import Blocked, KernelFrame
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.kernel_side_frames import Blocked, KernelFrame
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.pause_histogram import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo

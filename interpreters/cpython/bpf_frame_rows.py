@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
 from pyprof.interpreters.cpython.bpf_awaiting_tasks import ThreadRows, append_coroutines, await_offsets
+from pyprof.interpreters.cpython.bpf_greenlet_rows import WaitingRows
 from pyprof.interpreters.cpython.code_history import CodeHistory
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.decoded_frame_cache import ChainCache, row_keys, row_states
 from pyprof.interpreters.cpython.evaluator_runs import sort_runs
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
-from pyprof.interpreters.cpython.greenlet_rows import WaitingRows
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runtime_state import PTHREAD_TID, Runtime

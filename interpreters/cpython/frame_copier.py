@@ -7,7 +7,6 @@ decoded that is not needed to find the next frame.
 
 from __future__ import annotations
 
-from pyprof.interpreters.cpython.code_cache import CodeCache
 from pyprof.interpreters.cpython.data_stack import ROOM, ChunkCopier
 from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch
 from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
@@ -15,6 +14,7 @@ from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, Gr
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.read_plan import AheadKey, AheadSizes, plan_frames
 from pyprof.interpreters.cpython.runtime_state import PyThread
+from pyprof.interpreters.cpython.settled_code_objects import CodeCache
 from pyprof.interpreters.cpython.stop_snapshot import (
     MAX_IN_STOP,
     MAX_SCATTERED,

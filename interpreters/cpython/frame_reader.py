@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.asyncio_tasks import Awaiters
-from pyprof.interpreters.cpython.code_cache import CodeCache
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.evaluator_runs import RunReader, sort_runs
@@ -13,6 +12,7 @@ from pyprof.interpreters.cpython.layout import NONE, ChainKind
 from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, make_gather
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
+from pyprof.interpreters.cpython.settled_code_objects import CodeCache
 from pyprof.interpreters.cpython.stop_snapshot import Copied, ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.interpreters.function_numbers import UNKNOWN, next_chain_number

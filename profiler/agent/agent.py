@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyprof.agent.budget import BudgetKeeper
-from pyprof.agent.conditions import Conditions
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.control_socket import AskSocket
@@ -19,11 +18,12 @@ from pyprof.agent.default_paths import default_spool
 from pyprof.agent.governor import CostBudget
 from pyprof.agent.group_recording import SampledGroup
 from pyprof.agent.health import Health
+from pyprof.agent.health_conditions import Conditions
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.metrics import Gauge
 from pyprof.agent.on_demand import OnDemand, RecordedNow
 from pyprof.agent.process_table import LOOK_S, ProcessTable
-from pyprof.agent.push.pushers import Pushers
+from pyprof.agent.push.sink_set import Pushers
 from pyprof.agent.sd_notify import Notifier
 from pyprof.agent.socket_peer import Peer
 from pyprof.agent.spool import NO_ROOM, Spool

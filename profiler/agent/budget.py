@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyprof.agent.conditions import Conditions
 from pyprof.agent.governor import BudgetVerdict, CostBudget, Effort, Governor
+from pyprof.agent.health_conditions import Conditions
 from pyprof.agent.own_cpu import OwnCpu, memory, spent
-from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.records import replace
+from pyprof.window_flush_protocol import Stride
 
 CHECKS = 12
 """Number of checks in the time over which the budget is enforced."""

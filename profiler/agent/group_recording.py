@@ -14,15 +14,15 @@ from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.kernel_clock_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
 from pyprof.agent.process_table import ProcessTable
-from pyprof.agent.rule_selection import selected
+from pyprof.agent.rule_processes import selected
 from pyprof.agent.window_checkpoint import WindowPart
 from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import PyprofError
-from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
+from pyprof.window_flush_protocol import Stride
 
 IS_CONFINED = False
 """True if recordings of an agent confine their worker. A worker without rights could not leave SCHED_IDLE

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
-from pyprof.agent.conditions import NOT_READY, UNHEALTHY, Conditions
+from pyprof.agent.health_conditions import NOT_READY, UNHEALTHY, Conditions
 from pyprof.agent.metrics import ACCURACY, CONTENT_TYPE, Gauge, Metrics, PushNumber
 from pyprof.agent.own_cpu import memory, spent
 from pyprof.agent.push.responses import LATER

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.compiler_inputs import program_name
+from pyprof.model.compiler_command_lines import program_name
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.sample_filter import selected

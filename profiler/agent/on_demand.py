@@ -2,7 +2,7 @@
 
 It is one more Recording of the service's processes, in addition to those of the windows, which continue unchanged. The
 client receives the windows of the last minutes, the unfinished window as it was when the recording began, and the
-recording. The client merges them (on_demand_merge.py), which costs the agent nothing.
+recording. The client merges them (on_demand_response.py), which costs the agent nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pyprof.agent.control_socket import Asker
 from pyprof.agent.group_recording import FLUSH_S, IS_CONFINED, SampledGroup
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.process_table import ProcessTable
-from pyprof.agent.rule_selection import selected
+from pyprof.agent.rule_processes import selected
 from pyprof.agent.window_split import labelled
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import ExportOptions
-from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile
 from pyprof.objfile.byte_source import open_regular
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass
 from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
+from pyprof.window_flush_protocol import Stride
 
 MOST_AT_ONCE = 2
 _LOOK_S = 0.05

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from pyprof.agent.control_protocol import ASKED, KEPT, RECORDING, AskAnswer, AskRequest, answers
 from pyprof.agent.control_socket import NAME, address, folder_of
-from pyprof.agent.on_demand_merge import joined
+from pyprof.agent.on_demand_response import joined
 from pyprof.cli.argument_types import chosen_format
 from pyprof.cli.interrupts import listen
 from pyprof.cli.output_files import Names, check_writable, write

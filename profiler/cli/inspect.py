@@ -15,7 +15,7 @@ from pyprof.options import DEFAULT_SOURCES
 
 if TYPE_CHECKING:
     from pyprof.session.worker.one_shot_tasks import Examiner
-    from pyprof.tools.inspect_tasks import FileOverview, FileToInspect
+    from pyprof.tools.inspect_worker_requests import FileOverview, FileToInspect
     from pyprof.tools.unwind_inspection import Difference
     from pyprof.unwind.rule_json import RuleWords
 
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.session.worker.file_broker import KnownFiles
     from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.worker_process import forked
-    from pyprof.tools.inspect_tasks import FileToInspect
+    from pyprof.tools.inspect_worker_requests import FileToInspect
 
     file = FileToInspect(arguments.file, tuple(arguments.symbols))
     with Examiner(forked, is_confined(arguments.sandbox, arguments.symbols)) as examiner:
@@ -108,7 +108,7 @@ def look(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace)
 
 
 def overview(examiner: Examiner, file: FileToInspect, as_json: bool) -> tuple[int, int]:
-    from pyprof.tools.inspect_tasks import FileOverview, OverviewOf
+    from pyprof.tools.inspect_worker_requests import FileOverview, OverviewOf
 
     found = examiner.one(OverviewOf(file), FileOverview)
     if as_json:
@@ -152,7 +152,7 @@ def document(found: FileOverview) -> dict[str, object]:
 
 
 def rows(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    from pyprof.tools.inspect_tasks import RowsOf, SomeRows
+    from pyprof.tools.inspect_worker_requests import RowsOf, SomeRows
 
     source = (arguments.source or "").replace("-", "_")
     errand = RowsOf(file, source, arguments.function or "", arguments.pc)
@@ -178,7 +178,7 @@ def rows(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace)
 
 
 def compare(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    from pyprof.tools.inspect_tasks import DifferencesOf, SomeDifferences
+    from pyprof.tools.inspect_worker_requests import DifferencesOf, SomeDifferences
 
     names = [name.strip().replace("-", "_") for name in arguments.compare.split(",")]
     if len(names) != 2 or names[0] == names[1]:

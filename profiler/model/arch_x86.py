@@ -8,7 +8,7 @@ from pyprof.model import arch_syscalls
 from pyprof.model.arch_parts import CallConvention, EhReturn, FrameChain, Kernel, PltCode, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 from pyprof.model.x86_epilogue import x86_64_epilogue
-from pyprof.model.x86_frames import frame_code
+from pyprof.model.x86_prologues import frame_code
 from pyprof.records import replace
 
 

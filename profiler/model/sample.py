@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.model.blocked_frame import KernelStack
 from pyprof.model.interpreter_state import Chain
+from pyprof.model.kernel_side_frames import KernelStack
 from pyprof.model.marker_frames import Mark
 from pyprof.model.modules import AddressSpace
 from pyprof.model.thread_keys import ThreadKey

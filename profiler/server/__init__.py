@@ -11,7 +11,7 @@ config              The configuration: TOML in, checked values out
 database            Inserts into the database and deletions
 foreign_receivers   Conversion of other projects' pushes to segments
 frame_cache         Cache of the frames in a tenant's segments
-frame_text          Conversion of a frame to a text of the database, and back
+frame_text_codec    Conversion of a frame to a text of the database, and back
 header_timeout      Limits for the time and size of a request's header
 health              Checks whether the disk takes segments and the database answers
 http_app            The HTTP interface: routes, limits, refusals
@@ -19,6 +19,7 @@ indexer             The thread that brings files into the database, and drops wh
 ingest              Ingest of segments: stored durably, or refused
 ingest_pool         Threads that read and write incoming segments
 ingest_process      A separate process that reads large request bodies
+inserted_rows       Cache of the stacks and series in the database
 lifecycle           A server from its configuration: everything opened in order, and closed
 merged_profile      Conversion of rows of the database to a Profile
 metrics             The server's own metrics, for /metrics
@@ -27,7 +28,6 @@ query_api           The responses of the query interface, as values for JSON
 refusal_log         Log lines about refused requests, limited in rate
 rollup_plan         Query plan: hourly rollups for whole hours, raw windows for the rest
 rollups             Hourly rollups: creation, and replacement of the raw windows of old days
-row_cache           Cache of the stacks and series in the database
 sample_selection    The selection of samples in a query's parameters
 segment_files       The received segments, as files
 segment_rows        Conversion of a segment to rows of the database

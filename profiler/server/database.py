@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from pyprof.server import table_blocks
 from pyprof.server.clickhouse_native import Block
+from pyprof.server.inserted_rows import StoredRowCache
 from pyprof.server.migrations import NAMES
 from pyprof.server.rollups import Hours
-from pyprof.server.row_cache import StoredRowCache
 from pyprof.server.segment_rows import SegmentRows
 from pyprof.server.sql_engine import Engine, literal
 from pyprof.server.sql_queries import Asked, Questions

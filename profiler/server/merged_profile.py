@@ -11,7 +11,7 @@ from pyprof.model.reasons import said
 from pyprof.model.share_interval import SamplingBasis, basis_of_sums
 from pyprof.model.summary import Summary
 from pyprof.records import dataclass, replace
-from pyprof.server.frame_text import file_offset, frame_of, module_of
+from pyprof.server.frame_text_codec import file_offset, frame_of, module_of
 
 Named = Callable[[Frame, str, int], Frame]
 Stack = tuple[int, int]

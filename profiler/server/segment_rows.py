@@ -23,7 +23,7 @@ from pyprof.model.profile import Frame, FrameKind, ValueType
 from pyprof.model.share_interval import squared_weights
 from pyprof.records import dataclass
 from pyprof.server.frame_cache import FrameCache, ShownFrame, piece_of
-from pyprof.server.frame_text import cut_name, text_of
+from pyprof.server.frame_text_codec import cut_name, text_of
 from pyprof.server.stack_digest_cache import NOBODY, StackFacts, StatedStacks, StoredStackCache
 
 HOUR_NS = 3600 * 10**9

@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS samples {on_cluster} (
     count Int64 {zstd}
 ) ENGINE = {engine} PARTITION BY day ORDER BY (tenant, type, service, stack, stack2, series, end_ns) {ttl};
 
--- Frames, outermost first (frame_text.py). A stack may stand here more than once: any row of it will do.
+-- Frames, outermost first (frame_text_codec.py). A stack may stand here more than once: any row of it will do.
 -- sharding: stacks by stack
 CREATE TABLE IF NOT EXISTS stacks {on_cluster} (
     day Date,

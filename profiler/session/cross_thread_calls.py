@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyprof.flush_protocol import FlushProtocol
 from pyprof.records import dataclass
+from pyprof.window_flush_protocol import FlushProtocol
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -18,7 +18,6 @@ from typing import Self
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.errors import PyprofError, UsageError
-from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass, field
@@ -30,6 +29,7 @@ from pyprof.session.worker.message_channel import Part
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_client import Pending
+from pyprof.window_flush_protocol import FlushProtocol
 
 _SETTLED_S = 1.0
 """Maximum length of the start phase after the first samples may be taken, in seconds, if no sample is unwound."""

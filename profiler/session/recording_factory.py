@@ -16,7 +16,6 @@ from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.collectors.targets.selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
-from pyprof.flush_protocol import FlushProtocol, Stride
 from pyprof.model.labels import labels_of
 from pyprof.options import (
     DEFAULT_FLUSH_S,
@@ -41,6 +40,7 @@ from pyprof.session.worker.interpreter_symbols import AskedSymbols
 from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, Worker, spawned
+from pyprof.window_flush_protocol import FlushProtocol, Stride
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 

@@ -7,12 +7,12 @@ from collections import deque
 
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
-from pyprof.flush_protocol import FlushProtocol
 from pyprof.records import dataclass
 from pyprof.session.worker.file_broker_client import BROKER_GONE, BROKER_HINT
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_client import Pending
+from pyprof.window_flush_protocol import FlushProtocol
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pyprof.agent.conditions import EVENT_S, MIN_INTERVAL_S, NOT_READY, REMINDER_S, UNHEALTHY, Conditions
 from pyprof.agent.health import Health
+from pyprof.agent.health_conditions import EVENT_S, MIN_INTERVAL_S, NOT_READY, REMINDER_S, UNHEALTHY, Conditions
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.reason_conditions import CONDITIONS
 from tests.agent.test_health import numbers

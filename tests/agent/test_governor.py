@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.agent import budget
-from pyprof.agent.conditions import Conditions
 from pyprof.agent.governor import AIM, MOST_PATIENCE, PARTS, STRIDES, BudgetVerdict, CostBudget, Effort, Governor
+from pyprof.agent.health_conditions import Conditions
 
 MB = 1 << 20
 BUDGET = CostBudget(0.01, 200 * MB, 60)

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from pyprof.agent import health, http_page, spool
-from pyprof.agent.conditions import Conditions
 from pyprof.agent.health import Health
+from pyprof.agent.health_conditions import Conditions
 from pyprof.agent.http_page import ADDRESS, HttpPages
 from pyprof.agent.metrics import COUNTERS, GAUGES, PREFIX
 from pyprof.diagnostics import Diagnostics

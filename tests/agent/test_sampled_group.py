@@ -13,8 +13,8 @@ from pyprof.agent.group_recording import SampledGroup
 from pyprof.agent.process_table import ProcessTable
 from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import AccessDenied
-from pyprof.flush_protocol import Stride
 from pyprof.session import recording_factory
+from pyprof.window_flush_protocol import Stride
 from tests.hostile.test_endings import until
 
 

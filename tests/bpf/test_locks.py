@@ -13,7 +13,7 @@ from pyprof.collectors import registry
 from pyprof.collectors.bpf import wakers
 from pyprof.collectors.bpf.wakers import CALLS
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.perf_arch import PERF_ARCHES
+from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.targets.collector_request import CollectorTarget
 from pyprof.model.syscall_names import call_names
 from pyprof.options import CollectOptions

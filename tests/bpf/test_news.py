@@ -13,8 +13,8 @@ import pytest
 from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
 from pyprof.collectors.perf.ring import list_online_cpus
-from pyprof.flush_protocol import FlushProtocol
 from pyprof.options import CollectOptions
+from pyprof.window_flush_protocol import FlushProtocol
 from tests.live.support import recording as native
 
 pytestmark = pytest.mark.system

@@ -11,7 +11,7 @@ from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.sampler import read_program
 from pyprof.collectors.linux import bpf
-from pyprof.collectors.linux.perf_arch import PERF_ARCHES
+from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.errors import FormatError
 from pyprof.model.reasons import counted
 from tests.support import need

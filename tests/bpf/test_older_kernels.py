@@ -11,7 +11,7 @@ import pytest
 
 from pyprof.collectors.bpf.bpf_object import BpfObject
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, read_program
-from pyprof.collectors.linux.perf_arch import PERF_ARCHES
+from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 
 pytestmark = pytest.mark.system
 

@@ -21,7 +21,7 @@ from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_t
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, BpfSampler, KernelTargets, choose_ring_size, read_program
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.linux import libc, procfs
-from pyprof.collectors.linux.perf_arch import PERF_ARCHES
+from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.collectors.targets.collector_request import CollectorTarget
 from pyprof.errors import FormatError

@@ -19,11 +19,11 @@ from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.duty_cycle import DutyCycle
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
-from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
+from pyprof.window_flush_protocol import FlushProtocol
 
 FAR = 2 * MOST_STACK
 """Distance above the stack pointer, in bytes, that no kernel copy of the stack reaches."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.sampling_clock import SamplingClock
-from pyprof.flush_protocol import Stride
+from pyprof.window_flush_protocol import Stride
 from tests.lockstep.gaps import ks_probability
 
 MS = 1_000_000

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.linux.partial_transfers import ShortCall, can_end_by_itself, parse_short_call
+from pyprof.collectors.linux.cut_short_calls import ShortCall, can_end_by_itself, parse_short_call
 from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.ptrace import thread_sampler
 from pyprof.model.arch import I386, X86_64, Arch

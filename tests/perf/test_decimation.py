@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.linux.perf_arch import WIDE
+from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.perf.short_threads import Decimation, RandomSelection
-from pyprof.flush_protocol import Stride
 from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.window_flush_protocol import Stride
 from tests.lockstep.gaps import ks_probability
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.linux.perf_arch import PERF_ARCHES
+from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.perf.process_events import ProcessEvents
 from pyprof.collectors.perf.records import (
     ABI_32,

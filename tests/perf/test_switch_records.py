@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.linux.perf_arch import IN_REGISTER, PERF_ARCHES
+from pyprof.collectors.linux.sampled_arch import IN_REGISTER, PERF_ARCHES
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WaitLabels, make_state_lookup
 from pyprof.collectors.perf.records import EXIT, LOST, read_samples
 from pyprof.collectors.perf.switch_records import (
@@ -23,7 +23,7 @@ from pyprof.collectors.perf.switch_records import (
 )
 from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED
 from pyprof.model.arch import X86_64
-from pyprof.model.blocked_frame import Blocked, KernelStack
+from pyprof.model.kernel_side_frames import Blocked, KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from tests.perf.test_records import END, SIZE, Written, other, sample

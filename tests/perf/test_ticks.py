@@ -14,11 +14,11 @@ import pytest
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.flush_protocol import Stride
 from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.sample_windows import Window
 from pyprof.session.session import Session
+from pyprof.window_flush_protocol import Stride
 from tests.cli.support import pyprof
 from tests.collectors.targets import wait_asleep
 from tests.live.support.ladders import ladder

@@ -20,7 +20,7 @@ from pyprof.errors import UsageError
 from pyprof.importers import pprof
 from pyprof.records import replace
 from pyprof.server import config, migrations
-from pyprof.server.frame_text import frame_of, module_of, text_of
+from pyprof.server.frame_text_codec import frame_of, module_of, text_of
 from pyprof.server.migrations import Dialect
 from pyprof.server.segment_files import DiskFull, SegmentFiles
 from pyprof.server.segment_rows import hash_of

@@ -11,7 +11,7 @@ from pyprof.importers import pprof
 from pyprof.model.profile import Frame, Profile
 from pyprof.records import replace
 from pyprof.server.authorization import Refused
-from pyprof.server.frame_text import file_offset, frame_of, module_of, text_of
+from pyprof.server.frame_text_codec import file_offset, frame_of, module_of, text_of
 from pyprof.server.symbol_files import SymbolFiles
 from tests.agent.filled import marked, segment
 from tests.server.test_parts import FullDisk

@@ -14,10 +14,10 @@ import pytest
 from pyprof.collectors.linux import privileges, procfs
 from pyprof.collectors.linux.privileges import NOBODY, UNUSED_USERS
 from pyprof.collectors.targets.selection import select_processes
-from pyprof.flush_protocol import Stride
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import recording_factory
 from pyprof.session.worker.worker_process import Start, Worker, forked, spawned
+from pyprof.window_flush_protocol import Stride
 from tests.cli.support import BUSY, python
 from tests.session.test_worker import until
 

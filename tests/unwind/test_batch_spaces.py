@@ -14,7 +14,7 @@ from pyprof.model.walk import StackEnd, lookup_pc, lookup_pcs
 from pyprof.objfile.images import Image
 from pyprof.options import UnwindOptions
 from pyprof.unwind.batch_walk import BatchWalk
-from pyprof.unwind.rule_table import RowCache
+from pyprof.unwind.interned_rules import RowCache
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import BASE, HandImages, Program, batch_of, make_lane, unwinder_of
 from tests.unwind.test_batch import MANY, assert_same, frames_of

@@ -15,8 +15,8 @@ from pyprof.model.arch import AARCH64, I386, X86_64, Arch
 from pyprof.model.sample import Beyond, OuterStack, Piece, SampleBatch
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.unwind import one_sample_walk as plain
+from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.one_sample_walk import FrameRun, PlainRules
-from pyprof.unwind.rule_table import RuleTable
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from tests.unwind.made_stacks import Program, make_lane, unwinder_of
 from tests.unwind.test_cached_frames import begun_at, of_one_thread

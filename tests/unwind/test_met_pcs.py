@@ -12,10 +12,10 @@ from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.unwind import rule_table
+from pyprof.unwind import interned_rules
+from pyprof.unwind.interned_rules import MetPcs
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuleAt
 from pyprof.unwind.rule_lookup import MANY_PCS, RuleIndex
-from pyprof.unwind.rule_table import MetPcs
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 
 U64 = npt.NDArray[np.uint64]
@@ -23,7 +23,7 @@ U64 = npt.NDArray[np.uint64]
 
 @pytest.mark.parametrize("bits", [1, 4, 13])
 def test_ids_are_those_that_a_search_gives(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
-    monkeypatch.setattr(rule_table, "_PLACE_BITS", bits)
+    monkeypatch.setattr(interned_rules, "_PLACE_BITS", bits)
     random, met, searched = np.random.default_rng(bits), MetPcs(), 0
 
     def search(pcs: U64) -> npt.NDArray[np.int64]:

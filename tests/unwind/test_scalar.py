@@ -8,7 +8,7 @@ from pyprof.model.arch import AARCH64, X86_64, Arch
 from pyprof.model.sample import SampleKind
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.unwind.dwarf_expressions import Budget
-from pyprof.unwind.rule_table import KnownRule
+from pyprof.unwind.interned_rules import KnownRule
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Caller, NoCaller, Registers, apply_rule

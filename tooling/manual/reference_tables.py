@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from pyprof.agent.conditions import NOT_READY, UNHEALTHY
+from pyprof.agent.health_conditions import NOT_READY, UNHEALTHY
 from pyprof.cli.live.keys import KEYS
 from pyprof.frame_sources import FRAME_SOURCES
 from pyprof.model.reason import Reason

@@ -21,8 +21,8 @@ from pyprof.model.sample import Piece
 from pyprof.model.walk import SharedFrames
 from pyprof.records import dataclass
 from pyprof.unwind.heuristics.frame_columns import CachedFrames
+from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.one_sample_walk import UNKNOWN, FrameRun
-from pyprof.unwind.rule_table import RuleTable
 from pyprof.unwind.scalar import LaneWalk
 
 U64 = npt.NDArray[np.uint64]

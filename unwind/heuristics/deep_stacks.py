@@ -34,8 +34,8 @@ from pyprof.unwind.heuristics.deep_stack_reuse import (
     mask_needed_frames,
     slice_frames,
 )
+from pyprof.unwind.interned_rules import CFA_FP, FP_SAVED, RuleTable
 from pyprof.unwind.one_sample_walk import OUTERMOST_RULE, UNKNOWN, PlainRules
-from pyprof.unwind.rule_table import CFA_FP, FP_SAVED, RuleTable
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 

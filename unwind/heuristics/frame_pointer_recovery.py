@@ -28,9 +28,9 @@ from pyprof.records import dataclass
 from pyprof.unwind.heuristics.call_evidence import CallEvidence, CallSites
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
 from pyprof.unwind.heuristics.frame_size import FrameRoom, Room
+from pyprof.unwind.interned_rules import KnownRule
 from pyprof.unwind.return_address_check import SpaceCode
 from pyprof.unwind.rule_lookup import SpaceIndex
-from pyprof.unwind.rule_table import KnownRule
 from pyprof.unwind.rules import RegKind
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Accept, LaneWalk, Registers, ScalarWalker

@@ -9,7 +9,6 @@ messages          Bodies of requests and responses as protocol buffers
 otlp              OpenTelemetry's profiles
 parca             Parca
 pusher            The queue of one sink
-pushers           All sinks of the agent
 pyprof_server     pyprof's own server
 pyroscope         Pyroscope
 receiver_clock    The difference between this machine's clock and a receiver's
@@ -17,6 +16,7 @@ responses         Verdicts by the responses of receivers
 secrets           Tokens and passwords, from files only
 segment_to_pprof  Conversion of a segment for receivers of pprof
 send_progress     Progress of a segment that is sent in several requests
-sink              The interface of a sink
+sink_interface    The interface of a sink
+sink_set          All sinks of the agent
 sink_types        Each type of sink: the settings in its [[push]], and its construction
 """

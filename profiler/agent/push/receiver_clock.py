@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyprof.agent.conditions import Conditions
+from pyprof.agent.health_conditions import Conditions
 
 MOST_DIFFERENCE_S = 30.0
 """Difference in seconds above which the agent warns: windows have the agent's time, queries use the server's."""

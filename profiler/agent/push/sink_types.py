@@ -14,7 +14,7 @@ from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.agent.push.http_client import Endpoint
-    from pyprof.agent.push.sink import SegmentSink
+    from pyprof.agent.push.sink_interface import SegmentSink
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
-from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.modules import MAX_MAPPINGS
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
@@ -39,6 +38,7 @@ from pyprof.session.worker.messages import (
 from pyprof.session.worker.response_codec import BatchTaken
 from pyprof.session.worker.worker_client import NAMES_S, TURN_S, Pending, WorkerLink
 from pyprof.session.worker.worker_process import Worker
+from pyprof.window_flush_protocol import FlushProtocol
 
 _MOST_STACKS = 8 << 20
 """Maximum number of stack bytes in one message."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pyprof.collectors.linux import libc, privileges, seccomp
+from pyprof.collectors.linux import libc, privileges, seccomp_filter
 from pyprof.model.syscall_names import call_names
 from pyprof.objfile import file_access
 from pyprof.session.worker.file_broker import FileBroker
@@ -23,7 +23,7 @@ from pyprof.symbolize import demangle
 from pyprof.unwind import module_sources
 
 _LATE = (
-    "pyprof.flush_protocol",
+    "pyprof.window_flush_protocol",
     "pyprof.objfile.minidump.modules",
     "pyprof.session.interpreter_merge_batch",
     "pyprof.session.journal_writer",
@@ -96,12 +96,12 @@ class Sandbox:
         demangle.use_isolation(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):
-            code = seccomp.build_filter(os.uname().machine, os.getpid(), _CALLS)
+            code = seccomp_filter.build_filter(os.uname().machine, os.getpid(), _CALLS)
         missing = (SHARED_USER,) if privileges.become_unprivileged() == privileges.NOBODY else ()
         libc.drop_capabilities()
         privileges.hide_process()
         try:
-            seccomp.confine_process(code)
+            seccomp_filter.confine_process(code)
         except OSError:
             return (UNCONFINED, *missing)
         return missing

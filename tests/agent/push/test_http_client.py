@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.conditions import MIN_INTERVAL_S, Conditions
+from pyprof.agent.health_conditions import MIN_INTERVAL_S, Conditions
 from pyprof.agent.push.bounded_response import MOST_READ
 from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, HttpClient, clock_ahead_s, stated_reason, wait_s
 from pyprof.agent.push.receiver_clock import ReceiverClock

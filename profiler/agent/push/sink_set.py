@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from pyprof.agent.conditions import Conditions
+from pyprof.agent.health_conditions import Conditions
 from pyprof.agent.push.pusher import Pusher
 from pyprof.agent.push.receiver_clock import ReceiverClock
 from pyprof.agent.push.sink_types import PushTarget, made

@@ -1,0 +1,126 @@
+"""Tests of a running agent that cannot do its work: log, metrics and pages name the failure until it is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from tests.agent.push.receivers import Said, receiver
+from tests.agent.test_agent_live import BUSY
+from tests.agent.test_clock_steps import lines
+from tests.server.serving import free_port
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
+CONFIG = """
+[windows]
+every = "10s"
+durable = "1s"
+[budget]
+cpu = 100
+[http]
+port = PORT
+[[rule]]
+cmdline = "WORD"
+service = "checkout"
+[[push]]
+name = "fleet"
+type = "pyprof"
+url = "URL"
+"""
+
+
+class Agent:
+    """A running agent with one busy process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, spool: Path) -> None:
+        self.process, self.log, self.spool = process, log, spool
+        self._url = f"http://127.0.0.1:{port}"
+
+    def page(self, path: str) -> tuple[int, str]:
+        try:
+            with urlopen(self._url + path, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    def failures(self) -> dict[str, dict[str, object]]:
+        """Return the failures in /healthz by their reasons."""
+        return {each["reason"]: each for each in json.loads(self.page("/healthz")[1])["failures"]}
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        give_up = time.monotonic() + 120
+        while not condition():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < give_up, self.log.read_text()
+            time.sleep(0.05)
+
+    def lines(self, **fields: object) -> list[dict[str, object]]:
+        return [line for line in lines(self.log) if fields.items() <= line.items()]
+
+
+@contextmanager
+def running(folder: Path, url: str) -> Iterator[Agent]:
+    word, port = f"agent-failures-{os.getpid()}", free_port()
+    config, log, spool = folder / "agent.toml", folder / "log", folder / "spool"
+    config.write_text(CONFIG.replace("WORD", word).replace("PORT", str(port)).replace("URL", url))
+    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool), "--log", "json"]
+    target = subprocess.Popen([sys.executable, "-c", BUSY, word], stdout=subprocess.DEVNULL)
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stderr=out)
+    agent = Agent(process, port, log, spool)
+    try:
+        agent.wait(lambda: agent.lines(event="started"))
+        yield agent
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        for each in (process, target):
+            each.kill()
+            each.wait()
+
+
+def test_server_that_refuses_a_token_is_named_until_it_takes_segments(tmp_path: Path) -> None:
+    refusal = Said(401, body=b'{"reason": "wrong_token", "error": "No tenant has this token."}')
+    answers = [refusal]
+    with receiver(lambda _: answers[0]) as server, running(tmp_path, server.url) as agent:
+        agent.wait(lambda: "push_failing" in agent.failures())
+        found = agent.failures()["push_failing"]
+        assert (found["sink"], found["cause"]) == ("fleet", "wrong_token")
+        assert "token_file" in str(found["remedy"])
+        assert (agent.page("/healthz")[0], agent.page("/readyz")[0]) == (200, 503), "a restart would not help"
+        metrics = agent.page("/metrics")[1]
+        assert 'pyprof_agent_failing{reason="push_failing"} 1\n' in metrics
+        assert agent.lines(event="degraded", reason="push_failing", cause="wrong_token")
+        answers[0] = Said()
+        agent.wait(lambda: agent.lines(event="healthy again", reason="push_failing"))
+        assert agent.page("/readyz")[0] == 200
+        assert 'pyprof_agent_failing{reason="push_failing"} 0\n' in agent.page("/metrics")[1]
+
+
+def test_killed_worker_is_named_and_its_window_is_not_lost(tmp_path: Path) -> None:
+    with receiver(lambda _: Said()) as server, running(tmp_path, server.url) as agent:
+        agent.wait(lambda: agent.lines(event="window"))
+        agent.wait(lambda: list((agent.spool / "sofar").glob("[0-9]*")))
+        tasks = Path(f"/proc/{agent.process.pid}/task").glob("*/children")
+        children = [child for task in tasks for child in task.read_text().split()]
+        assert children
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+        agent.wait(lambda: "recording_failed" in agent.failures())
+        assert (agent.page("/healthz")[0], agent.page("/readyz")[0]) == (200, 503)
+        assert 'pyprof_agent_failures_total{mode="cpu"} 1\n' in agent.page("/metrics")[1]
+        agent.wait(lambda: agent.lines(event="window recovered", segments=1))
+        agent.wait(lambda: agent.lines(event="healthy again", reason="recording_failed"))
+        assert agent.page("/readyz")[0] == 200
