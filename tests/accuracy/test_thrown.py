@@ -10,7 +10,7 @@ from tests.accuracy.thrown import BUILDS, COLLECTORS, Build, is_possible, sample
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
-SAMPLES = 1000
+SAMPLES = 2000
 """Number of samples of each program by each collector. `make accuracy` takes 100,000."""
 BEFORE = ["_start", "__libc_start_main", "__libc_start_call_main"]
 MARKER = "[in the unwinder]"
