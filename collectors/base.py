@@ -21,13 +21,13 @@ from pyprof.records import dataclass, field
 
 
 class CollectorRefused(AccessDenied):
-    """The collector cannot be used here; another one may."""
+    """This collector cannot be used for the target or the system here; another collector may."""
 
     reason = "collector_refused"
 
 
 class PartialVisibility(CollectorRefused):
-    """The collector can be used, but does not see everything; a collector that sees more is preferred."""
+    """The collector can be used but does not see all threads or time; a collector that sees more is preferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Collector(Protocol):
         ...
 
     def retire(self) -> None:
-        """Forget what had already ended when the previous window was closed.
+        """Forget the threads and processes that had already ended when the previous window was closed.
 
         The caller calls it after it closed a window, between two batches.
         """
@@ -124,7 +124,7 @@ class Collector(Protocol):
 
 
 class SampleSource(Collector, Protocol):
-    """A collector that yields no batches of other collectors.
+    """A single collector: its batches come from itself and not from other collectors.
 
     Attributes:
         acknowledges: True if the source acknowledges flushes itself. False if another collector completes its batches.

@@ -73,7 +73,7 @@ class StackMemory(Protocol):
 
     @property
     def full(self) -> bool:
-        """True if there is no room for another sample."""
+        """True if the memory has no room for the stack copy of another sample."""
         ...
 
     def view_copies(self) -> U8:
@@ -126,7 +126,7 @@ class ArenaMemory:
 
 
 class BytesMemory:
-    """Memory for copies that arrive as bytes objects. It is full when `most` bytes are used."""
+    """Memory for stack copies that arrive as bytes objects. It is full when `most` bytes are used."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -153,7 +153,7 @@ class BytesMemory:
 
 
 class Lane(NamedTuple):
-    """One sample without its registers and its stack. See ThreadKey for `started`."""
+    """The columns of one sample without registers and stack. See ThreadKey for `started`."""
 
     arch: Arch
     kind: SampleKind
@@ -258,7 +258,7 @@ class BatchBuilder(Generic[Memory]):
         return number
 
     def fill_reserved(self, number: int, lane: Lane, base: int, offset: int, size: int) -> None:
-        """Set a reserved sample, whose copy is at `offset` in the memory."""
+        """Set the columns of a reserved sample, whose stack copy begins at `offset` in the memory for copies."""
         self._lanes[number] = lane
         self._copies[number] = _Copy(base, offset, size)
 
@@ -285,11 +285,11 @@ class BatchBuilder(Generic[Memory]):
         row[arch.pc] = pc
 
     def add_pieces(self, lane: int, pieces: Iterable[Piece]) -> None:
-        """Add further parts of memory to a sample."""
+        """Add pieces of memory to a sample beyond its main stack copy, such as a second stack."""
         self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
     def set_beyond(self, lane: int, beyond: Beyond) -> None:
-        """Note that a sample's stack is longer than its copy."""
+        """Note whether a sample's stack continues beyond the end of its copy."""
         self._beyond[lane] = beyond
 
     def copy_of(self, lane: int) -> bytes:
@@ -325,8 +325,8 @@ class BatchBuilder(Generic[Memory]):
         return batches
 
     def _groups(self) -> Iterator[tuple[Arch, list[int]]]:
-        """Yield samples grouped by architecture such that the groups, one after the other, keep each thread's order of
-        time.
+        """Yield the indices of samples grouped by architecture, so that the groups, one after the other, keep each
+        thread's order of time.
 
         If a thread changed its architecture, there is one group for each run of samples of one architecture.
         """
@@ -344,7 +344,7 @@ class BatchBuilder(Generic[Memory]):
             yield self._lanes[numbers[0]].arch, numbers
 
     def _whole(self) -> SampleBatch:
-        """Return all samples as one batch that has the register columns of every architecture."""
+        """Return all collected samples as one batch that has the register columns of every architecture."""
         n = len(self._lanes)
         _, kind, time_ns, pid, tid, spaces, weight, started = zip(*self._lanes, strict=True) if n else [()] * 8
         base, offset, size = zip(*self._copies, strict=True) if n else [()] * 3
@@ -379,7 +379,9 @@ class BatchBuilder(Generic[Memory]):
         )
 
     def _of(self, batch: SampleBatch, arch: Arch) -> SampleBatch:
-        """Return the batch with an architecture's columns; registers that its register set lacks become unknown."""
+        """Return a batch with only one architecture's register columns; registers that its register set lacks become
+        unknown.
+        """
         unknown = self._unknown
         if unknown is None:
             unknown = frozenset(column for column, slot in enumerate(arch.kernel.prstatus) if slot < 0)
@@ -389,7 +391,7 @@ class BatchBuilder(Generic[Memory]):
 
 
 Completion = Callable[[list[SampleBatch], int], Iterator[SampleBatch]]
-"""(batches, until_ns) -> these batches, and samples of other sources until that time."""
+"""Function (batches, until_ns) that yields these batches together with the samples of other sources up to until_ns."""
 
 
 def _as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleBatch]:

@@ -11,7 +11,7 @@ from pyprof.records import dataclass, field
 
 @dataclass
 class ClosedCollectors:
-    """Totals of all collectors that were added before they were closed."""
+    """Totals of the statistics of all collectors that were added before they were closed."""
 
     stats: CollectorStats = field(default_factory=CollectorStats)
     _infos: dict[ThreadKey, ThreadInfo] = field(default_factory=dict)
@@ -22,7 +22,9 @@ class ClosedCollectors:
         self.stats = joined(self.stats, collector.stats())
 
     def retire(self) -> None:
-        """Forget threads that ended before the previous window was closed. Running collectors know the others."""
+        """Forget threads of closed collectors that ended before the previous window was closed. Running collectors know
+        the others.
+        """
         for key in self._leaving.take_gone(self._infos.keys()):
             del self._infos[key]
 

@@ -23,14 +23,16 @@ from pyprof.records import dataclass, replace
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 100
-"""After a reading that used t of processor time, no reading is made for 100 t."""
+"""Factor that limits the cost of reading processor times: after a reading that took time t, none is made for 100 t."""
 _LOOK_NS = 100_000_000
 _FIRST_READINGS, _LAST_READINGS = 2, 5
-"""Numbers of readings that are kept of each tree."""
+"""Numbers of processor-time readings that are kept of each process tree, the first and the last ones."""
 _MIN_NS, _MIN_SHARE = 40_000_000, 0.03
-"""Missing time of a process tree that is reported: nanoseconds, and share of its processor time."""
+"""Missing time of a process tree above which it is reported: nanoseconds, and share of its processor time."""
 _MIN_PROCESS_NS = 1_000_000
-"""Time of a process without samples that is reported if all processes of the machine are recorded."""
+"""Processor time of a process without samples above which it is reported if all processes of the machine are
+recorded.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ class Account:
     all_or_nothing: bool = False
 
     def spent_at(self, at_ns: int) -> int:
-        """Return spent_ns at a monotonic time, interpolated; outside the readings, the first or last value."""
+        """Return the processor time (spent_ns) of a process tree at a monotonic time, interpolated; outside the
+        readings, the first or last value.
+        """
         times, values = zip(*self.readings, strict=True)
         return round(float(np.interp(at_ns - times[0], np.subtract(times, times[0]), values)))
 
@@ -106,7 +110,7 @@ class LostSamples(NamedTuple):
     """The sampling times whose records the kernel lost.
 
     Attributes:
-        times: Their number.
+        times: Number of lost sampling times.
         only: True if no other samples can be missing, because each moment is equally likely to be sampled.
     """
 
@@ -189,7 +193,9 @@ def _least(spent_ns: int) -> float:
 
 
 def find_unsampled_time(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[UnsampledTime, ...]:
-    """Return what was not sampled between two moments, for process trees where it exceeds chance and rounding."""
+    """Return the processor time that no sample stands for between two moments, for process trees where it exceeds
+    chance and rounding.
+    """
     found = []
     for root, account in after.items():
         old = before.get(root, NO_ACCOUNT)
@@ -244,7 +250,7 @@ class ProcessTimes:
 
 @dataclass(slots=True)
 class _Member:
-    """A process of a recorded tree; `ns` is (total time, time in the kernel)."""
+    """A process of a recorded process tree; `ns` is (total time, time in the kernel)."""
 
     root: int
     parent: int
@@ -254,7 +260,9 @@ class _Member:
 
 @dataclass(slots=True)
 class _Seen:
-    """Samples of a process tree: the number of sampling times that they stand for, and its variance (spread)."""
+    """Samples of a process tree: the number of sampling times that they stand for, and the variance of that number
+    (spread).
+    """
 
     rounds: float = 0.0
     spread: float = 0.0
@@ -340,14 +348,17 @@ class Accounts:
                 self._readings[root] = [(self._clock(), 0)]
 
     def _trees(self, roots: Mapping[int, int]) -> Mapping[int, int]:
-        """Return the trees that are accounted: the given ones, or all processes of the machine."""
+        """Return the process trees whose processor time is accounted: the given ones, or all processes of the
+        machine.
+        """
         if self._all_but is None:
             return roots
         pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - self._all_but()
         return {pid: pid for pid in pids}
 
     def note_clocks(self) -> None:
-        """Read only the clocks of known processes, for the next read_accounts(). May be called from any thread.
+        """Read only the processor clocks of known processes, for the next read_accounts(). May be called from any
+        thread.
 
         The collector may be late when a recording ends. The time of that moment would have to be interpolated.
         """
@@ -355,11 +366,11 @@ class Accounts:
 
     @property
     def is_due(self) -> bool:
-        """True if read_accounts() reads the accounts without being forced."""
+        """True if read_accounts() would read the kernel's processor times without being forced."""
         return self.on and self._clock() >= self._not_before
 
     def read_accounts(self, roots: Mapping[int, int], force: bool = False, slots: tuple[int, int] = (0, 0)) -> bool:
-        """Read the kernel's accounts and add what was spent since the last reading.
+        """Read the kernel's processor times and add the time that was spent since the last reading.
 
         Unless forced, readings take at most one percent of the time.
 
@@ -410,7 +421,7 @@ class Accounts:
         return True
 
     def _add_reading(self, root: int, at_ns: int, noted: tuple[int, int]) -> None:
-        """Note a tree's time, and drop readings other than the first and the last ones.
+        """Note a reading of a process tree's processor time, and drop readings other than the first and the last ones.
 
         Args:
             root: The tree.
@@ -426,7 +437,7 @@ class Accounts:
         del readings[_FIRST_READINGS:-_LAST_READINGS]
 
     def _began_ns(self, root: int) -> int:
-        """Return the start of a tree's first process by the monotonic clock, or 0 if it has ended."""
+        """Return the start of a process tree's first process by the monotonic clock, or 0 if it has ended."""
         member = self._members.get(root)
         ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._clock()
         return max(member.start, self._began) * TICK_NS - ahead_ns if member is not None else 0
@@ -443,11 +454,11 @@ class Accounts:
         return ended.parent in known and ended.parent in self._members
 
     def totals(self) -> tuple[int, int]:
-        """Return (nanoseconds that were due, nanoseconds that samples stand for)."""
+        """Return (nanoseconds of processor time that were due for samples, nanoseconds that samples stand for)."""
         return self._past_due + sum(self._due.values()), self._past_seen + sum(map(self._seen_ns, self._seen))
 
     def count_batch(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
-        """Count a batch of samples of the recorded processes."""
+        """Add a batch of samples of the recorded processes to the accounted time."""
         if not self.on:
             return
         pids, at = np.unique(batch.pid, return_inverse=True)
@@ -467,7 +478,7 @@ class Accounts:
         self._ended[root] += rounds
 
     def retire(self, roots: Mapping[int, int]) -> None:
-        """Forget trees that had ended when the previous window was closed.
+        """Forget process trees that had ended when the previous window was closed.
 
         Args:
             roots: Maps each process to the selected process of its tree.
@@ -511,13 +522,15 @@ class Accounts:
         return min(missing_ns - endings.missing_ns, endings.inexact_ns + chance_ns) / missing_ns
 
     def _whole_account(self, root: int) -> Account:
-        """Return the account of a process of which no time is said to be missing."""
+        """Return the processor-time account of a process of which no time is said to be missing."""
         spent, readings, pids = self._spent[root], tuple(self._readings[root]), frozenset(self._pids.get(root, ()))
         name = self._names.get(root, "")
         return Account(name, spent, spent, spent, readings=readings, pids=pids, all_or_nothing=True)
 
     def _account(self, root: int, name: str, excess: int) -> Account:
-        """Return the account of a tree. `excess` is user time by the kernel's account that really was kernel time."""
+        """Return the processor-time account of a process tree. `excess` is user time by the kernel's account that
+        really was kernel time.
+        """
         seen, lost = self._seen[root], self._lost()
         spread = seen.spread + (seen.rounds if lost.only else seen.rounds * self._asleep(seen.rounds))
         chance = round(2 * self._period_ns * math.sqrt(spread))
@@ -541,7 +554,7 @@ class Accounts:
         return total, kernel if self._user_only else 0
 
     def _read(self, pid: int, root: int) -> ProcessTimes | None:
-        """Return the times of a process, or None if it has ended."""
+        """Return the processor times of a process, or None if it has ended."""
         known = self._known.get(pid) if self._all_but else None
         if known is not None and (own_ns := read_process_ns(pid)) >= known.ns[0]:
             return ProcessTimes("", known.parent, known.start, own_ns, 0)

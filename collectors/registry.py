@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pyprof.options import CollectOptions
 
 AUTO = "auto"
-"""The name that selects the first collector that can do what is requested."""
+"""The --collector name that selects the first collector that can do what is requested."""
 
 
 class _Opening(Protocol):
-    """A module that opens a collector."""
+    """The protocol of a module that opens a collector."""
 
     def can(self, target: CollectorTarget, options: CollectOptions) -> PyprofError | None: ...
 
@@ -36,8 +36,8 @@ class CollectorSpec:
     """The description of a collector: its name, its opening function, its use.
 
     Attributes:
-        name: Its name for --collector.
-        opening: Module below this folder that opens it.
+        name: The collector's name for --collector.
+        opening: Module below this folder that opens the collector.
         summary: One phrase for --help.
         kernel: True if it can show frames of the kernel.
         in_auto: False if AUTO does not choose it directly, but through another collector and for some processes.
@@ -100,7 +100,7 @@ def list_summaries() -> str:
 
 
 def find_collector(name: str) -> CollectorSpec:
-    """Return the collector of a name.
+    """Return the description of the collector with this name.
 
     Raises:
         UsageError: There is no such collector.

@@ -17,11 +17,11 @@ from pyprof.model.reasons import said
 from pyprof.window_flush_protocol import Stride
 
 FIRST_PAUSE_NS = 200_000
-"""Estimated cost of the first round of stops, so that a limit holds from the first second on."""
+"""Estimated cost in ns of the first round of stops, so that a limit of the overhead holds from the first second on."""
 
 
 class SamplingClock:
-    """A clock that chooses the time of each sample.
+    """A clock that chooses the time of each sample: a random one in each slot of one sampling period.
 
     Args:
         rate_hz: Sampling rate.
@@ -63,19 +63,21 @@ class SamplingClock:
 
     @property
     def rate_hz(self) -> float:
-        """Planned samples per second. It is below the requested rate once the limit or a stride has left out slots."""
+        """Planned samples per second. It is below the requested rate once the overhead limit or a stride has left out
+        slots.
+        """
         return self._rate_hz * self._used / max(self._used + self.left_out + self._thinned, 1)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence for the summary about how the limit lowered the rate; empty if it did not."""
+        """A sentence for the summary about how the overhead limit lowered the sampling rate; empty if it did not."""
         if not self.left_out or self._limit is None:
             return ()
         wanted, reached, limit = f"{self._rate_hz:g}", f"{self.rate_hz:.3g}", f"{100 * self._limit:g}"
         return (said("rate_lowered", wanted=wanted, reached=reached, limit=limit),)
 
     def next_due(self, now_ns: int) -> int:
-        """Advance to the next slot and return the monotonic time at which to sample.
+        """Advance to the next slot of the sampling clock and return the monotonic time at which to sample.
 
         `weight` is then the number of slots that the sample stands for: its own, and those that the limit or the stride
         leaves out.
@@ -92,7 +94,9 @@ class SamplingClock:
         return self._draw(self._slot)
 
     def _move_grid(self, slot: int, now_ns: int) -> int:
-        """Return the slot to use. If the wanted one has already begun, move the grid so that a slot begins now."""
+        """Return the slot of the sampling clock to use. If the wanted one has already begun, move the slots so that one
+        begins now.
+        """
         late_ns = now_ns - self._begin_ns(slot)
         if late_ns <= 0:
             return slot
@@ -105,7 +109,7 @@ class SamplingClock:
         return self._limit is None and self._stride.every == 1
 
     def slot_after(self, count: int) -> tuple[int, int]:
-        """Return the sampling time in a slot and the slot's end.
+        """Return the sampling time in a slot of the sampling clock and the slot's end.
 
         Args:
             count: Distance from the last slot, 0 for that slot itself.
@@ -117,9 +121,9 @@ class SamplingClock:
         """Pass over sampling times that another component has used or skipped.
 
         Args:
-            slots: Number of slots from the last one on, including it.
+            slots: Number of slots, from the last one on and including it.
             used: Number of them that were used.
-            shift_ns: Shift of the grid after them.
+            shift_ns: Shift of the slots after that.
         """
         self.skipped += slots - used
         self._used += used - 1
@@ -130,11 +134,11 @@ class SamplingClock:
         return self.start_ns + self.shift_ns + slot * self.period_ns
 
     def _draw(self, slot: int) -> int:
-        """Return a random time in a slot."""
+        """Return a random sampling time in a slot."""
         return self._begin_ns(slot) + int(self._random() * self.period_ns)
 
     def count_skipped(self, now_ns: int) -> None:
-        """Count slots since the last one as skipped. No slot is used after that."""
+        """Count the sampling slots since the last one as skipped. No slot is used after that."""
         following = max(self._slot + self._stride.every, self._affordable())
         self.skipped += max(self._slot_at(now_ns) - following, 0)
 
@@ -142,12 +146,12 @@ class SamplingClock:
         return (now_ns - self._begin_ns(0)) // self.period_ns
 
     def note_pause(self, pause_ns: int) -> None:
-        """Count the duration of the round of stops in the current slot."""
+        """Add the duration of the round of stops in the current slot to the overhead."""
         self._stopped_ns += pause_ns
         self._round_ns = (3 * self._round_ns + pause_ns) // 4
 
     def _affordable(self) -> int:
-        """Return the first slot at whose end another round of stops is within the limit."""
+        """Return the first sampling slot at whose end another round of stops is within the overhead limit."""
         if self._limit is None:
             return 0
         needed_ns = (self._stopped_ns + self._round_ns) / max(self._limit, 1e-6)

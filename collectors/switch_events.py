@@ -20,17 +20,17 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 IN, BLOCKED, PREEMPTED, ENDED = 0, 1, 2, 3
-"""Kinds of switches: onto a processor, off it to wait, off it for another thread, and the end of the thread."""
+"""Kinds of context switches: onto a processor, off it to wait, off it for another thread, and the end of the thread."""
 
 Gap = tuple[int, int]
-"""(begin, end) in nanoseconds of a time without records."""
+"""Pair (begin, end) in nanoseconds of a time without switch records."""
 
 MIN_ON_NS = 50_000_000
-"""Minimum time for which a thread's switches are recorded before they are paused again."""
+"""Minimum time in ns for which a thread's switches are recorded before they are paused again."""
 
 
 def count_covered_ns(gaps: Iterable[Gap]) -> int:
-    """Return the time that lies in at least one gap."""
+    """Return the time in ns that lies in at least one gap of the switch records."""
     total, reached = 0, 0
     for begin, end in sorted(gaps):
         total += max(end - max(begin, reached), 0)
@@ -86,7 +86,7 @@ class SwitchSource(Protocol):
     """A collector that reports context switches.
 
     Attributes:
-        source_ids: Identifiers of its batches.
+        source_ids: Identifiers of the collector's batches.
         flush_s: Maximum time between two calls of take_switches(), in seconds.
         alive: Processes that have not ended.
         paused: Threads that switch so often that their switches are not recorded for a while.
@@ -105,7 +105,9 @@ class SwitchSource(Protocol):
     def paused(self) -> frozenset[int]: ...
 
     def take_switches(self, now_ns: int) -> SwitchBatch:
-        """Return what happened until a time. The returned memory is valid until release_switches() is called."""
+        """Return the samples and context switches until a time. The returned memory is valid until release_switches()
+        is called.
+        """
         ...
 
     def release_switches(self) -> tuple[frozenset[int], int]:
@@ -117,7 +119,7 @@ class SwitchSource(Protocol):
         ...
 
     def split_by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
-        """Return samples as batches of one architecture each."""
+        """Return samples at context switches as batches of one architecture each."""
         ...
 
     def mask_recorded(self, pid: npt.NDArray[np.integer]) -> Mask:
@@ -125,9 +127,9 @@ class SwitchSource(Protocol):
         ...
 
     def mask_shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
-        """Return a mask of the threads that are wanted in the profile and can be named.
+        """Return a mask of the threads that the profile should show and that can be named.
 
-        They need not have been sampled. threads() includes them afterwards.
+        The threads need not have been sampled. threads() includes them afterwards.
 
         Args:
             tid: Threads.

@@ -29,13 +29,15 @@ T = TypeVar("T")
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _LATE_NS = 1_000_000
-"""Maximum difference between the two clocks, and between a start and its record."""
+"""Maximum difference in ns between the wall clock and CLOCK_MONOTONIC readings of a start, and between a start and its
+record.
+"""
 _KEPT_NS = 10_000_000_000
-"""Time after a thread's end during which samples of it may still arrive."""
+"""Time in ns after a thread's end during which samples of it may still arrive."""
 
 
 class _Life(NamedTuple):
-    """One thread that had a tid.
+    """One thread that had a tid, which the kernel may reuse.
 
     Attributes:
         started: Its start, which identifies it.
@@ -76,9 +78,9 @@ class ThreadLives:
 
     @staticmethod
     def _recorded(lives: list[_Life], time_ns: int) -> None:
-        """Correct the last life by its fork record, which arrived after the thread was seen.
+        """Correct the start of a tid's last thread by its fork record, which arrived after the thread was seen.
 
-        An earlier fork record than this one belonged to a life before it.
+        An earlier fork record than this one belonged to an earlier thread.
         """
         started, since_ns = lives[-1]
         if since_ns < min(started, time_ns):
@@ -160,7 +162,7 @@ class DelayedRemoval(Generic[T]):
         self._before: set[T] = set()
 
     def take_gone(self, gone: Set[T]) -> Set[T]:
-        """Return the items that were already gone at the last call.
+        """Return the items that are gone now and were already gone at the last call.
 
         Args:
             gone: All items that are gone now.

@@ -64,7 +64,7 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalBeginning:
-    """The properties of a window that are known before its first sample."""
+    """The properties of a profile window that are known before its first sample."""
 
     title: str
     start_ns: int
@@ -95,7 +95,8 @@ class SampleColumns:
 
 @dataclass(frozen=True, slots=True)
 class JournalPart:
-    """Additions to a window since the previous part. Indices count all entries of the window so far.
+    """Additions to a profile window since the previous part of its journal. Indices count all entries of the window so
+    far.
 
     Attributes:
         renamed: New values of threads by index.
@@ -117,12 +118,14 @@ class JournalPart:
 
 
 class Journal(Protocol):
-    """A store for an unfinished window, so that little is lost if the process is killed. Its methods never raise."""
+    """A store for an unfinished profile window, so that little is lost if the process is killed. Its methods never
+    raise.
+    """
 
     def add_part(self, part: JournalPart) -> None: ...
 
     def close(self) -> None:
-        """Wait until all parts are stored, and close the journal."""
+        """Wait until all parts of the window are stored, and close the journal."""
         ...
 
 

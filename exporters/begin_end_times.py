@@ -57,7 +57,7 @@ def sample_ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
 
 
 def origin_ns(profile: Profile) -> int:
-    """Return the origin of the format's times: the profile's start, or the first sample if that is earlier."""
+    """Return the origin of an export format's times: the profile's start, or the first sample if that is earlier."""
     return min(profile.start_ns, int(profile.time_ns.min(initial=profile.start_ns)))
 
 

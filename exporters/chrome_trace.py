@@ -42,13 +42,13 @@ I64 = npt.NDArray[np.int64]
 
 _PID_LIMIT = 1 << 22
 MAX_FRAMES = 4_000_000
-"""Maximum number of frames in all samples' stacks. A slice has 150 bytes; in the worst case each frame becomes a
-slice.
+"""Maximum number of frames in all stacks of a Chrome trace. A slice has 150 bytes; in the worst case each frame becomes
+a slice.
 """
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write the trace; each thread is a track, regardless of the options.
+    """Write a profile as a Chrome trace; each thread is a track, regardless of the options.
 
     Raises:
         OutputError: A weight is negative, which cannot be a time.
@@ -83,7 +83,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 
 def _names(profile: Profile) -> Iterator[bytes]:
-    """Yield metadata events with the names of processes and threads."""
+    """Yield the Chrome trace's metadata events with the names of processes and threads."""
     where = _numbers(profile)
     processes = {pid: each.process or "process" for (pid, _), each in zip(where, profile.threads, strict=True)}
     for pid, name in sorted(processes.items()):
@@ -94,7 +94,7 @@ def _names(profile: Profile) -> Iterator[bytes]:
 
 
 def _numbers(profile: Profile) -> list[tuple[int, int]]:
-    """Return a unique (pid, tid) of each thread for the trace."""
+    """Return a unique (pid, tid) of each thread for the Chrome trace."""
     processes: dict[int, list[ProcessKey]] = {}
     threads: dict[tuple[int, int], int] = {}
     found = []
@@ -109,7 +109,7 @@ def _numbers(profile: Profile) -> list[tuple[int, int]]:
 
 
 def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
-    """Yield the indices of each track's samples, in time order."""
+    """Yield the indices of the samples of each track of the Chrome trace, in time order."""
     pid, tid = np.array(_numbers(profile), np.int64).reshape(-1, 2)[profile.thread[kept]].T
     order = np.lexsort((profile.time_ns[kept], tid, pid))
     pid, tid = pid[order], tid[order]
@@ -121,7 +121,7 @@ class _Calls:
     """The profile's stacks as a tree of functions. Addresses of one function under one caller are one node.
 
     Attributes:
-        tree: The tree; the frame of a node is a function's number.
+        tree: Tree of functions; the frame of a node is a function's number.
         place: Node by leaf node of the profile's tree.
         events: Beginning of the JSON of each function's slices.
     """
@@ -160,7 +160,7 @@ class _Calls:
 
 @dataclass(frozen=True)
 class _Track:
-    """The samples of one thread in time order.
+    """The samples of one thread for a Chrome trace, in time order.
 
     Attributes:
         where: "pid" and "tid" as JSON.
@@ -190,7 +190,9 @@ class _Track:
         )
 
     def samples(self, name: bytes) -> Iterator[bytes]:
-        """Yield the thread's entries of the global list of samples; name is the value type's name as JSON."""
+        """Yield the thread's entries of the Chrome trace's global list of samples; name is the value type's name as
+        JSON.
+        """
         for time_ns, node, weight, cpu in zip(self.time_ns.tolist(), self.node, self.weight, self.cpu, strict=True):
             processor = b',"cpu":%d' % cpu if cpu >= 0 else b""
             yield b'{"name":%b,%b,"ts":%b,"sf":%d,"weight":%d%b}' % (
@@ -198,7 +200,7 @@ class _Track:
             )
 
     def slices(self, calls: _Calls, period_ns: int) -> Iterator[bytes]:
-        """Yield complete events ("X"), outer ones before those inside them."""
+        """Yield complete events ("X") of the Chrome trace, outer ones before those inside them."""
         until = sample_ends(self.time_ns, self.length_ns, period_ns)
         for begin, end, function in call_slices(calls.tree, self.node, self.time_ns.tolist(), until.tolist()):
             times = (_microseconds(begin), _microseconds(end - begin))

@@ -51,7 +51,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 def _by_root(
     profile: Profile, options: ExportOptions
 ) -> dict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]]:
-    """Group (leaf, values) of all samples by the process and thread names above their stacks."""
+    """Group (leaf, values) of all samples by the process and thread names that are written above their stacks."""
     names = [tuple(root_names(profile, thread, options)) for thread in profile.threads]
     found: defaultdict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]] = defaultdict(list)
     for thread, leaf, values in profile.totals():
@@ -60,15 +60,15 @@ def _by_root(
 
 
 def _name(level: Level, options: ExportOptions) -> str:
-    """Return the name of a function, for an interpreter's function with its file: many are called `main` or
-    `<module>`.
+    """Return the name of a function; that of an interpreter's function includes its file, because many are called
+    `main` or `<module>`.
     """
     script = script_name(level, options)
     return f"{level.name} ({script})" if script else level.name
 
 
 class _NameTree:
-    """A prefix tree of names; node 0 is its root."""
+    """A prefix tree of function names; node 0 is its root."""
 
     def __init__(self) -> None:
         self._children: list[dict[bytes, int]] = [{}]
@@ -87,7 +87,7 @@ class _NameTree:
         return node
 
     def lines(self, wanted: dict[int, int]) -> Iterator[tuple[bytes, int]]:
-        """Yield (joined names, node) of each node with a non-zero value in `wanted`, sorted by names."""
+        """Yield (names joined by semicolons, node) of each node with a non-zero value in `wanted`, sorted by names."""
         path: list[bytes] = []
         todo = [(0, 0, b"")]
         while todo:

@@ -17,7 +17,7 @@ Writer = Callable[[Comparison, BinaryIO], None]
 
 
 def find_writer(path: str, format: str | None = None) -> Writer:
-    """Return the writer of a format, by its name or by the file's suffix.
+    """Return the writer of a format for comparisons, by its name or by the file's suffix.
 
     Raises:
         UsageError: There is no such format for comparisons.
@@ -32,7 +32,7 @@ def find_writer(path: str, format: str | None = None) -> Writer:
 
 
 def save_comparison(comparison: Comparison, path: str | PathLike[str], format: str | None = None) -> None:
-    """Write a comparison into a file; see Comparison.save."""
+    """Write a comparison of two profiles into a file; see Comparison.save."""
     name = fspath(path)
     writer = find_writer(name, format)
     try:
@@ -68,7 +68,8 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
 
 
 def write_csv(comparison: Comparison, out: BinaryIO) -> None:
-    """Write one row for each function, with the columns of Comparison.to_columns().
+    """Write a comparison as comma-separated values: one row for each function, with the columns of
+    Comparison.to_columns().
 
     A name that a spreadsheet would take for a formula gets an apostrophe in front.
     """
@@ -98,7 +99,7 @@ def _amount(amount: Amount) -> dict[str, object]:
 
 
 def write_html(comparison: Comparison, out: BinaryIO) -> None:
-    """Write a comparison as a page with a flame graph."""
+    """Write a comparison of two profiles as a page with a flame graph."""
     from pyprof.exporters.comparison_page import write
 
     write(comparison, out)

@@ -15,7 +15,7 @@ from pyprof.model.functions import Function
 
 
 def write(comparison: Comparison, out: BinaryIO) -> None:
-    """Write the comparison as a flame graph page."""
+    """Write a comparison of two profiles as a flame graph page."""
 
     def beside(functions: list[Function]) -> dict[str, object]:
         return {"changes": _changes(comparison, functions)}
@@ -24,7 +24,7 @@ def write(comparison: Comparison, out: BinaryIO) -> None:
 
 
 def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, object]:
-    """Return the page's values for each of its functions, in their order; markers have zeros."""
+    """Return the compared values of each of the page's functions, in their order; markers have zeros."""
     known = {
         Function(change.function.place, change.name, change.function.kind): change for change in comparison.functions
     }

@@ -17,7 +17,7 @@ from pyprof.model.walk import Trust
 from pyprof.records import replace
 
 MAX_FRAMES = 24_000_000
-"""Maximum number of frames in all stacks of a file."""
+"""Maximum number of frames in all stacks of an exported file."""
 _MIN_KEPT = 256
 
 
@@ -49,7 +49,7 @@ def _depths(profile: Profile) -> npt.NDArray[np.int64]:
 
 
 def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profile:
-    """Keep the outermost and the innermost `half` frames of each stack that has more."""
+    """Return the profile with only the outermost and the innermost `half` frames of each stack that has more."""
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     leaves = distinct(profile.stack)
     deep = depth[leaves] > 2 * half
@@ -78,7 +78,7 @@ def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profi
 
 
 def _outer(parent: list[int], depth: npt.NDArray[np.int64], half: int) -> list[int]:
-    """Return for each node the innermost node of its stack's kept outer part."""
+    """Return for each node of the stack tree the innermost node of the part of its stack that is kept near the root."""
     found = [0] * len(parent)
     for node in range(1, len(parent)):
         found[node] = node if depth[node] <= half else found[parent[node]]

@@ -73,7 +73,7 @@ def _with_path(profile: Profile, frame: Frame, name: str, options: ExportOptions
 
 
 def module_name(profile: Profile, module: int, options: ExportOptions) -> str:
-    """Return the name or path of a module, "" for -1."""
+    """Return the name or path of the module with this index, "" for -1."""
     if module < 0:
         return ""
     info = profile.modules[module]
@@ -100,8 +100,9 @@ def labelled_name(profile: Profile, thread: ThreadInfo) -> str:
 
 
 def _own_name(thread: ThreadInfo) -> str:
-    """Return a thread's name; the process's for the first thread of a compiler, which tells more
-    (model/compiler_inputs)."""
+    """Return a thread's name; for the first thread of a compiler the process's name, which tells more
+    (model/compiler_inputs).
+    """
     is_first = thread.pid == thread.tid and program_name(thread.process) == thread.name
     return thread.process if is_first else thread.name
 

@@ -33,13 +33,13 @@ from pyprof.model.profile import Profile, ThreadInfo
 
 VERSION = 60
 _BROWSER_VERSION = 32
-"""Version of the format that browsers write; this file is not in that format."""
+"""Version of the Firefox profile format that browsers write; this file is not in that format."""
 _MS = 1_000_000
 _WEIGHTS = {"nanoseconds": "tracing-ms", "bytes": "bytes"}
 _NOT_ONE_WAIT = "waits too short or too many for stacks"
-"""Text in place of a system call in samples that sum up many waits."""
+"""Text of the Firefox profile in place of a system call, for samples that sum up many waits."""
 _INTERVAL = 1
-"""Phase of a marker that has a beginning and an end."""
+"""Phase of a Firefox profile's marker that has a beginning and an end."""
 _WAIT_SCHEMA = {
     "name": "Wait",
     "display": ["marker-chart", "marker-table", "timeline-overview"],
@@ -54,7 +54,7 @@ _WAIT_SCHEMA = {
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write the profile; each thread is a track, regardless of the options."""
+    """Write a profile as Firefox Profiler's JSON; each thread is a track, regardless of the options."""
     every = np.arange(len(profile.stack))
     notes = [] if has_times(profile, every) else [IN_SEQUENCE]
     profile = place_in_sequence(profile) if notes else profile
@@ -122,7 +122,7 @@ def _threads(profile: Profile, tables: SharedTables) -> Iterator[dict[str, objec
 
 
 def _numbers(threads: tuple[ThreadInfo, ...]) -> Iterator[tuple[str, int | str]]:
-    """Yield (pid, tid) of each thread as the profiler groups them. A reused number gets a suffix: "100.1"."""
+    """Yield (pid, tid) of each thread as Firefox Profiler groups them. A reused number gets a suffix: "100.1"."""
     processes: dict[int, dict[object, int]] = {}
     used: dict[tuple[int, int], int] = {}
     for thread in threads:
@@ -136,7 +136,7 @@ def _numbers(threads: tuple[ThreadInfo, ...]) -> Iterator[tuple[str, int | str]]
 
 
 def _samples(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, object]:
-    """Return the table of a thread's samples.
+    """Return the Firefox profile's table of a thread's samples.
 
     threadCPUDelta is the CPU time before a sample; the profiler draws from it how busy the thread was.
     """
@@ -156,7 +156,9 @@ def _samples(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, 
 
 
 def _waits(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, object]:
-    """Return the table of a thread's wait markers. Consecutive waits with the same stack are one marker."""
+    """Return the Firefox profile's table of a thread's wait markers. Consecutive waits with the same stack are one
+    marker.
+    """
     time_ns = profile.time_ns[samples]
     until = sample_ends(time_ns, np.maximum(sample_lengths(profile, samples), 0), profile.period_ns)
     frame_of = profile.frame

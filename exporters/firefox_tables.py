@@ -22,7 +22,7 @@ WAITS = (
     *("sleeping", "uninterruptible sleep", "stopped", "stopped by a debugger", "idle", "woken"),
     *("waiting for a processor", "blocked"),
 )
-"""States in the name of a wait's innermost frame, for example `[sleeping: futex]`."""
+"""States of waiting threads in the name of a wait's innermost frame, for example `[sleeping: futex]`."""
 OTHER, NATIVE, JIT, INTERPRETED, KERNEL, WAITING, MISSING = range(7)
 CATEGORIES = (
     ("Other", "grey", ("Other",)),
@@ -33,15 +33,15 @@ CATEGORIES = (
     ("Waiting", "transparent", ("Other", *WAITS)),
     ("Not recorded", "darkgrey", ("Other",)),
 )
-"""(name, color, subcategories) at the category's index. The profiler defines these color names for light and dark
-mode.
+"""Categories of frames in a Firefox profile: (name, color, subcategories) at the category's index. The profiler defines
+these color names for light and dark mode.
 """
 
 _WAIT = re.compile(rf"\[({'|'.join(sorted(WAITS, key=len, reverse=True))})(?:: (.*))?\]", re.DOTALL)
 _RUN_TIME = ("[anon", "/memfd:", "/dev/zero", "/anon_hugepage", "//anon")
 """Prefixes of the names of mappings that hold code generated at run time."""
 _ADDRESSES = 1 << 32
-"""Upper limit of addresses that the profiler can store; higher addresses are left out."""
+"""Upper limit of addresses that Firefox Profiler can store; higher addresses are left out."""
 _LIBRARY = 1
 
 FRAME_COLUMNS = (
@@ -91,7 +91,9 @@ class SharedTables:
         return self._strings.setdefault(text, len(self._strings))
 
     def shared(self) -> dict[str, object]:
-        """Return the shared tables. Callers must have added all their strings before."""
+        """Return the tables that all threads of the Firefox profile share. Callers must have added all their strings
+        before.
+        """
         parents = self._tree.parent[1:]
         return {
             "stringArray": list(self._strings),
@@ -111,7 +113,7 @@ class SharedTables:
         return self._lib_rows
 
     def _rows(self, frame: Frame) -> list[int]:
-        """Return the frame's rows of the frame table, outermost first."""
+        """Return the rows of a frame in the Firefox profile's frame table, outermost first."""
         code = frame.kind in (FrameKind.NATIVE, FrameKind.INLINE)
         lib = self._lib(frame.module) if code and frame.module >= 0 else -1
         address = frame.rel - (frame.pc - frame.lookup) if lib >= 0 else -1
@@ -139,7 +141,7 @@ class SharedTables:
         return self._frames.setdefault(row, len(self._frames))
 
     def _symbol(self, frame: Frame, lib: int, address: int) -> int | None:
-        """Return the native symbol that contains the address, or None if no symbol table names it."""
+        """Return the index of the native symbol that contains an address, or None if no symbol table names it."""
         outermost = frame.lines[-1] if frame.lines else None
         if address < 0 or outermost is None or not outermost.system_name or outermost.offset > frame.rel:
             return None
@@ -148,7 +150,9 @@ class SharedTables:
         return self._symbols.setdefault(row, len(self._symbols))
 
     def _function(self, function: Function, level: Level, lib: int) -> int:
-        """Return the row of a function. Its source is the first one that is known."""
+        """Return the row of a function in the Firefox profile's function table. The function's source is the first one
+        that is known.
+        """
         at = self._functions.setdefault(function, len(self._functions))
         if at == len(self._function_rows):
             self._function_rows.append([self.string(level.name), False, False, lib, None, None, None])
@@ -158,7 +162,9 @@ class SharedTables:
         return at
 
     def _lib(self, index: int) -> int:
-        """Return the row of a file's library; all its mappings share it. Its resource has the same index."""
+        """Return the row of a file's library in the Firefox profile; all its mappings share it. Its resource has the
+        same index.
+        """
         module = self._profile.modules[index]
         at = self._libs.setdefault(module.build_id or module.path, len(self._libs))
         if at == len(self._lib_rows):

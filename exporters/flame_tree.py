@@ -24,12 +24,12 @@ from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass, field
 
 FrameRow = tuple[str, str, int, FrameKind]
-"""(name, name of the module or of its group, index into Profile.modules or -1, kind), from the function's first
-frame.
+"""Row of a flame graph: (name, name of the module or of its group, index into Profile.modules or -1, kind), from the
+function's first frame.
 """
 
 CALLED, INLINED = 1, 2
-"""Bits that say whether a node's function was called or inlined."""
+"""Bits that say whether the function of a flame graph's node was called or inlined."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class FlameTree:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One function of a frame on its way into the tree.
+    """One function of a frame before it is added to the flame graph's tree.
 
     Attributes:
         frame: Index into FlameTree.frames.
@@ -91,7 +91,7 @@ class _Row:
 
 
 class _Builder:
-    """Adds rows to a FlameTree, and keeps what is known of a node beyond its columns."""
+    """A builder that adds rows to a FlameTree, and keeps what is known of a node beyond the tree's columns."""
 
     def __init__(self, tree: FlameTree) -> None:
         self.tree = tree
@@ -127,7 +127,7 @@ class _Builder:
 
 
 def build_flame_tree(profile: Profile, options: ExportOptions) -> FlameTree:
-    """Build the tree of a profile, without nodes that no sample reaches."""
+    """Build the flame graph's tree of a profile, without nodes that no sample reaches."""
     tree = FlameTree()
     builder = _Builder(tree)
     ids: dict[Function, int] = {}
@@ -155,7 +155,7 @@ def build_flame_tree(profile: Profile, options: ExportOptions) -> FlameTree:
 
 
 def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]) -> tuple[list[int], list[bool]]:
-    """Return for each node the primary value at or below it, and whether any sample is there."""
+    """Return for each node of a tree the primary value at or below it, and whether any sample is there."""
     weight = [0] * len(parent)
     used = [False] * len(parent)
     for _, leaf, values in totals:
@@ -169,7 +169,7 @@ def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]
 
 
 def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64]) -> None:
-    """Fill the sample columns of the tree.
+    """Fill the sample columns of the flame graph's tree.
 
     Args:
         merged: (nodes of the profile,) node of the tree that each became.
@@ -190,7 +190,7 @@ def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64
 def _levels(
     tree: FlameTree, ids: dict[Function, int], profile: Profile, frame: Frame, options: ExportOptions
 ) -> list[tuple[int, Level]]:
-    """Return (index into tree.frames, level) of the functions of a frame, outermost first."""
+    """Return (index into tree.frames, level) of each function of a frame, outermost first."""
     found = []
     named = frame_functions(profile, frame, options)
     for (function, level), is_own in zip(named, are_application(profile, frame) or [False] * len(named), strict=True):
@@ -206,7 +206,7 @@ def _levels(
 
 
 _GROUPS = {FrameKind.KERNEL: "[kernel]", FrameKind.INTERPRETER: "[interpreter]", FrameKind.MARKER: "[cut short]"}
-"""Color groups of frames outside every module."""
+"""Color groups in the flame graph of frames outside every module."""
 
 
 def _place(level: Level) -> str:

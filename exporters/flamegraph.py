@@ -27,7 +27,7 @@ from pyprof.model.reasons import said
 from pyprof.model.walk import Trust
 
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
-"""The d3 modules, in order of their dependencies."""
+"""The d3 modules of the flame graph's page, in order of their dependencies."""
 
 SCRIPTS = (
     *(
@@ -65,7 +65,7 @@ STYLE = "page.css"
 TEMPLATE = "page.html"
 
 _LEVEL = 6
-"""Compression level. Level 9 makes files 1 % smaller and takes ten times as long."""
+"""Compression level of the page's data. Level 9 makes files 1 % smaller and takes ten times as long."""
 
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
@@ -82,12 +82,12 @@ WORDS = {
 
 
 Beside = Callable[[list[Function]], Mapping[str, object]]
-"""Returns additional entries of the page's data, given the functions in the page's order."""
+"""Function that returns additional entries of the page's data, given the functions in the page's order."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write the page. ExportOptions.threads decides only how the page opens; its reader can switch grouping by
-    thread.
+    """Write a profile as a page with a flame graph. ExportOptions.threads decides only how the page opens; its reader
+    can switch grouping by thread.
     """
     write_page(profile, out, options)
 
@@ -123,7 +123,7 @@ def _asset(name: str) -> str:
 
 
 def _licences() -> str:
-    """Return the licences of the libraries as one script comment, equal ones only once."""
+    """Return the licences of the page's libraries as one script comment, equal ones only once."""
     modules: dict[str, list[str]] = {}
     for name in LIBRARIES:
         modules.setdefault(_asset(f"d3-{name}.LICENSE").strip(), []).append(f"d3-{name}")
@@ -151,7 +151,9 @@ def _hash(text: str) -> str:
 
 
 def _python_sha256() -> Any:
-    """Return Python's own SHA-256: hashlib loads OpenSSL, which takes longer than all hashes of a page."""
+    """Return Python's own SHA-256 implementation: hashlib loads OpenSSL, which takes longer than all hashes of a
+    page.
+    """
     for name in ("_sha2", "_sha256"):
         with suppress(ImportError):
             return import_module(name).sha256
@@ -173,7 +175,7 @@ def _base64(data: bytes) -> str:
 
 
 def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None) -> tuple[bytes, bytes]:
-    """Return the page's data: JSON of flat columns, and the columns of all samples (page_samples.py).
+    """Return the flame graph page's data: JSON of flat columns, and the columns of all samples (page_samples.py).
 
     Texts in the JSON are indices into `strings`; page.model.js reads it.
     """

@@ -26,7 +26,7 @@ def render_iframe(writer: Callable[[BinaryIO], None], otherwise: str) -> str:
     """Return a page as an iframe element.
 
     Args:
-        writer: Writes the page.
+        writer: Function that writes the page.
         otherwise: Text to show if the page is too large.
     """
     out = io.BytesIO()

@@ -34,7 +34,7 @@ Sums = list[tuple[int, int, int]]
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write the profile; threads are attributes, regardless of the options."""
+    """Write a profile as OpenTelemetry's ProfilesData; threads are attributes, regardless of the options."""
     profile = limit_stack_depth(profile, distinct_stacks(profile))
     tables = _Dictionary(profile)
     processes: defaultdict[ProcessKey, list[int]] = defaultdict(list)
@@ -84,7 +84,7 @@ def _profile(profile: Profile, tables: _Dictionary, column: int, process: Proces
 
 
 class _Dictionary:
-    """Tables that all profiles of the file share; each entry has the index that its first use gave it."""
+    """Tables that all profiles of an OpenTelemetry file share; each entry has the index that its first use gave it."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -122,7 +122,7 @@ class _Dictionary:
         return self._row(STRING, encode_text(text))
 
     def _attribute(self, key: str, value: bytes) -> int:
-        """Return the index of an attribute; value is an encoded AnyValue."""
+        """Return the index of an OpenTelemetry attribute; value is an encoded AnyValue."""
         return self._row(ATTRIBUTE, encode_number(1, self._string(key)) + encode_data(2, value))
 
     def _texts(self, texts: Mapping[str, str]) -> list[int]:
@@ -144,7 +144,7 @@ class _Dictionary:
         )
 
     def _location(self, frame: Frame) -> int:
-        """Return the index of a frame's location.
+        """Return the index of a frame's location in the OpenTelemetry file.
 
         Unnamed code keeps its address and mapping. Markers and interpreters' frames are lines without an address.
         """
@@ -175,5 +175,5 @@ def _text(text: str) -> str:
 
 
 def _integer(value: int) -> bytes:
-    """Encode an integer as an AnyValue; 0 is written too."""
+    """Encode an integer as an OpenTelemetry AnyValue; 0 is written too."""
     return encode_varint(3 << 3) + encode_varint(value)

@@ -21,7 +21,7 @@ from pyprof.errors import OutputError
 Write = Callable[[BinaryIO], None]
 
 DEVICES = ("/dev/null", "/dev/full", "/dev/tty")
-"""Devices that are written in place, if the user gives exactly these names."""
+"""Names of devices, such as /dev/null, that are written in place if the user gives exactly these names."""
 
 _MAX_LINKS = 40
 
@@ -38,7 +38,7 @@ def find_stream(path: str) -> int | None:
 
 
 def write_in_place(path: str, writer: Write) -> bool:
-    """Write to a stream or device; return False if the path names a file.
+    """Write output directly to the stream or device that a path names; return False if the path names a file.
 
     Raises:
         OSError: Writing failed.
@@ -57,7 +57,7 @@ def stat_entry(path: str, folder: int | None = None) -> os.stat_result | None:
 
     Raises:
         OSError: The path cannot be inspected.
-        OutputError: It is neither a file nor a link.
+        OutputError: The entry is neither a file nor a link.
     """
     try:
         found = os.stat(path, dir_fd=folder, follow_symlinks=False)
@@ -170,14 +170,14 @@ def _proc() -> int:
 
 
 def drop_logs(path: str) -> None:
-    """Delete SQLite's logs that a killed recording of that name left: SQLite would apply them to the new file."""
+    """Delete SQLite's logs that a killed recording left beside this file: SQLite would apply them to the new file."""
     for left in ("-wal", "-shm"):
         with contextlib.suppress(OSError):
             os.unlink(path + left)
 
 
 def _mode(old: os.stat_result | None) -> int:
-    """Return the mode of the new file.
+    """Return the permission mode for a new output file that replaces an old one.
 
     A file of this user keeps its mode. A file of another user never widens the default mode.
     """
@@ -192,7 +192,7 @@ def create_file(path: str, mode: int) -> int:
     """Create a file in a folder into which no other user may write.
 
     Raises:
-        OSError: It exists already, or cannot be created.
+        OSError: The file exists already, or cannot be created.
     """
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
@@ -204,7 +204,7 @@ def open_directory(path: str, how: int = 0) -> int:
         how: Further flags of open(2).
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The folder cannot be opened.
     """
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | how)
 
@@ -220,7 +220,7 @@ def _sync_names(folder: int) -> None:
 
 
 def sync_file(fd: int) -> None:
-    """Make what was written or renamed survive a power failure.
+    """Make the contents or names that were written to an open file or folder survive a power failure (fsync).
 
     Raises:
         OSError: The kernel reports a failure.

@@ -20,12 +20,12 @@ from pyprof.records import dataclass
 I64 = npt.NDArray[np.int64]
 
 _TICKS = 19
-"""Binary logarithm of the maximum number of ticks in a recording."""
+"""Binary logarithm of the maximum number of ticks in the timeline of a flame graph page."""
 _MIN_TICK_NS = 1000
 _STEPS = 32
-"""Divisor of the sampling period that gives the rounding unit of values in nanoseconds."""
+"""Divisor of the sampling period that gives the rounding unit of the page's values in nanoseconds."""
 _WIDEST = 30
-"""Maximum number of bits of a number in a column."""
+"""Maximum number of bits of a number in a column of the page's samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,9 @@ def pack_samples(profile: Profile, row: I64) -> PageSamples:
 
 
 def _span(profile: Profile) -> tuple[int, int]:
-    """Return (begin, end) of the timeline in ns since the profile's start; it covers the profile and all samples."""
+    """Return (begin, end) of the page's timeline in ns since the profile's start; it covers the profile and all
+    samples.
+    """
     first, last = (int(time) - profile.start_ns for time in (profile.time_ns.min(), profile.time_ns.max()))
     return min(first, 0), max(last, profile.duration_ns - 1) + 1
 
@@ -96,7 +98,9 @@ def _steps(column: I64, size: int) -> I64:
 
 
 def _tick_ns(span_ns: int) -> int:
-    """Return the length of a tick: 1, 2 or 5 times a power of ten, so that round times fall on ticks."""
+    """Return the length of a tick of the page's timeline: 1, 2 or 5 times a power of ten, so that round times fall on
+    ticks.
+    """
     least = max(_MIN_TICK_NS, span_ns >> _TICKS)
     ten = int(10 ** (len(str(least)) - 1))
     return next(part * ten for part in (1, 2, 5, 10) if part * ten >= least)
@@ -110,7 +114,7 @@ def _unit(values: I64, period: int) -> int:
 
 
 def _rounded(values: I64, row: I64, unit: int) -> I64:
-    """Return values in whole units; the values of each row add up to their rounded sum."""
+    """Return values in whole rounding units; the values of each row add up to their rounded sum."""
     if unit == 1:
         return values
     if values.min(initial=unit) == values.max(initial=unit):
@@ -127,7 +131,7 @@ def _rounded(values: I64, row: I64, unit: int) -> I64:
 
 
 def _packed(column: I64) -> tuple[int, int, bytes]:
-    """Pack numbers that are not negative.
+    """Pack numbers that are not negative into a column of bytes.
 
     Returns:
         (width in bytes, the common number if the width is 0, packed bytes).

@@ -22,19 +22,19 @@ from pyprof.model.source_text import SourceText
 from pyprof.records import dataclass
 
 _AROUND = 25
-"""Number of lines that are shown before and after a line with samples."""
+"""Number of source lines that the page shows before and after a line with samples."""
 _MAX_LETTERS = 1 << 20
-"""Maximum number of characters in all texts; the files with the smallest values are left out."""
+"""Maximum number of characters in all source texts of a page; the files with the smallest values are left out."""
 _WIDEST = 500
-"""Maximum number of characters of a line."""
+"""Maximum number of characters of a source line on the page."""
 
 Place = tuple[int, int, int]
-"""(file, line, function)."""
+"""Place in source code: (file, line, function)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageSource:
-    """The source lines for the page, and the lines of each stack.
+    """The source lines for the flame graph's page, and the lines of each stack.
 
     Attributes:
         document: Data for the JSON. files: [path, 1 if changed after the recording, parts as [first line, texts]].
@@ -52,7 +52,7 @@ def make_page_source(profile: Profile, known: Sequence[Function], options: Expor
     """Return the source lines of a profile, or None if there is no text for any of them.
 
     Args:
-        known: The page's functions.
+        known: The functions on the page.
     """
     numbers = {function: at for at, function in enumerate(known)}
     files = {path: at for at, path in enumerate(options.sources)}
@@ -95,7 +95,7 @@ def make_page_source(profile: Profile, known: Sequence[Function], options: Expor
 def _excerpts(
     profile: Profile, texts: Mapping[str, SourceText], hits: Mapping[int, set[int]]
 ) -> dict[int, list[object]]:
-    """Return the shown part of each file by its number, as in PageSource.document."""
+    """Return the shown source lines of each file by its number, as in PageSource.document."""
     shown: dict[int, list[object]] = {}
     room = _MAX_LETTERS
     for at, (path, text) in enumerate(texts.items()):

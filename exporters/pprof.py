@@ -32,7 +32,7 @@ SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 
 TIME_NANOS, DURATION_NANOS, PERIOD_TYPE, PERIOD, COMMENT, DEFAULT_SAMPLE_TYPE = 9, 10, 11, 12, 13, 14
 
 _TOGETHER = 1 << 10
-"""Number of samples that are compressed in one call, which costs as much as a sample."""
+"""Number of pprof samples that are compressed in one call, which costs as much as a sample."""
 _SHARED_OBJECT = re.compile(r"\.so($|[._][0-9]+)")
 
 
@@ -64,7 +64,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 
 def _merges(profile: Profile, tables: PprofTables) -> dict[int, bytes]:
-    """Return the merge label of each marker frame for incomplete merges, by the frame's index."""
+    """Return the pprof label of each marker frame for incomplete merges, by the frame's index."""
     return {
         at: tables.label("merge", frame.title.strip("[]").removeprefix("merge: "))
         for at, frame in enumerate(profile.frames)
@@ -79,7 +79,7 @@ def _samples(
     labelled: tuple[list[bytes], dict[int, bytes]],
     digests: bytearray,
 ) -> Iterator[bytes]:
-    """Yield the samples: each is the sum of all samples of one thread with one stack.
+    """Yield the samples of a pprof file: each is the sum of all samples of one thread with one stack.
 
     A stack without frames has no locations in pprof either.
 
@@ -119,7 +119,7 @@ def _header(profile: Profile, tables: PprofTables) -> bytes:
 
 
 class PprofTables:
-    """Strings, mappings, functions and locations, each with the id that its first use gave it.
+    """Strings, mappings, functions and locations of a pprof file, each with the id that its first use gave it.
 
     Attributes:
         rows: Encoded MAPPING, FUNCTION and LOCATION fields, each after those that it refers to.
@@ -151,7 +151,9 @@ class PprofTables:
         return b"".join(self.label(key, value) for key, value in own.items())
 
     def label(self, key: str, value: str) -> bytes:
-        """Return a label as a field of a sample; nothing for an empty value, which pprof would read as the number 0."""
+        """Return a label as a field of a pprof sample; nothing for an empty value, which pprof would read as the number
+        0.
+        """
         return (
             encode_data(3, encode_number(1, self.string(key)) + encode_number(2, self.string(value)))
             if key and value
@@ -221,7 +223,8 @@ def _names(line: Line) -> tuple[str, str, str]:
 
 
 def order_modules(modules: Sequence[ModuleInfo]) -> list[int]:
-    """Return the indices of the modules with the main program first: pprof takes the first mapping for the program.
+    """Return the indices of the modules with the main program first: pprof takes the first mapping for the main
+    program.
 
     The main program is the first one that is a file and not a shared object, as in pprof's own rule (profile.go,
     massageMappings).

@@ -16,16 +16,18 @@ from pyprof.model.walk import Trust
 FIELD = 1000
 MAX_LACKS = 100
 STACKS = 1001
-"""Field of the Profile with the digest of each sample's stack, in the order of the samples (model/stack_digest.py)."""
+"""Field of the pprof Profile with the digest of each sample's stack, in the order of the samples
+(model/stack_digest.py).
+"""
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Return the evidence of a frame as a field of a Location."""
+    """Return the evidence of how a frame was found as a field of a pprof Location."""
     return encode_data(FIELD, encode_frame_message(frame))
 
 
 def encode_frame_message(frame: Frame) -> bytes:
-    """Return the evidence of a frame as a message without its field number."""
+    """Return the evidence of how a frame was found as a protobuf message without its field number."""
     parts = [encode_data(1, Trust(frame.trust).label.encode()), encode_data(2, frame.kind.name.lower().encode())]
     mark = frame.mark
     if mark is not None:
@@ -36,8 +38,8 @@ def encode_frame_message(frame: Frame) -> bytes:
 
 
 def encode_summary(summary: Summary) -> bytes:
-    """Return the summary as a field of the Profile: parts of `--summary`'s JSON, and missing debug information of
-    files.
+    """Return a recording's summary as a field of the pprof Profile: parts of `--summary`'s JSON, and missing debug
+    information of files.
     """
     whole = summary.to_json()
     names = ("rate_wanted", "rate_reached", "skipped", "errors", "stops", "not_stopped", "processor")

@@ -54,7 +54,7 @@ class Format:
 
 
 _AT_ONCE = 1 << 16
-"""Number of bytes that are compressed at a time."""
+"""Number of bytes that are compressed at a time when an output file is gzipped."""
 
 RECORDING = "recording"
 """The format of files that --save writes."""
@@ -84,7 +84,7 @@ FORMATS: tuple[Format, ...] = (
 )
 
 DEFAULT = FORMATS[0]
-"""The format if neither --format nor a suffix names one."""
+"""The output format if neither --format nor a suffix names one."""
 
 
 def format_names() -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def format_names() -> tuple[str, ...]:
 
 
 def find_format(name: str, path: str = "") -> Format:
-    """Return a format by its name or by one of its suffixes without the dot ("html").
+    """Return an output format by its name or by one of its suffixes without the dot ("html").
 
     Args:
         path: Path of the file, if there is one.
@@ -108,14 +108,16 @@ def find_format(name: str, path: str = "") -> Format:
 
 
 def find_format_for_file(path: str | PathLike[str]) -> Format | None:
-    """Return the format for a file name, by its longest known suffix and ignoring case; None if there is none."""
+    """Return the output format for a file name, by its longest known suffix and ignoring case; None if there is
+    none.
+    """
     name = fspath(path).rsplit("/", 1)[-1].lower()
     matches = [(len(suffix), entry) for entry in FORMATS for suffix in entry.suffixes if name.endswith(suffix)]
     return _for_file(max(matches, key=lambda match: match[0])[1], name) if matches else None
 
 
 def _for_file(entry: Format, name: str) -> Format:
-    """Return the format with compression if it is a text format and the name ends in .gz."""
+    """Return the output format with compression if it is a text format and the file's name ends in .gz."""
     if entry.text and name.lower().endswith(".gz"):
         return replace(entry, text=False, gzipped=True)
     return entry

@@ -32,7 +32,7 @@ UNITS = frozenset({"nanoseconds", "microseconds", "milliseconds", "seconds", "by
 """Units that speedscope knows; all others become "none"."""
 
 _AT_ONCE = 4096
-"""Number of samples whose numbers become Python objects at a time."""
+"""Number of samples whose numbers become Python objects at a time when a speedscope file is written."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
@@ -77,7 +77,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 def _groups(
     profile: Profile, options: ExportOptions, weights: npt.NDArray[np.int64]
 ) -> tuple[list[npt.NDArray[np.int64]], list[str], int]:
-    """Return the sample indices and names of the file's profiles, and the index of the one that is shown first.
+    """Return the sample indices and names of the speedscope file's profiles, and the index of the profile that is shown
+    first.
 
     Samples without weight are left out: speedscope ignores them, and a sleeping thread has many.
     """
@@ -113,7 +114,9 @@ def _title(profile: Profile) -> str:
 
 
 def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, str | int]], list[bytes]]:
-    """Return shared.frames, and for each entry of Profile.frames its indices as JSON, outermost first."""
+    """Return speedscope's shared.frames, and for each entry of Profile.frames its indices there as JSON, outermost
+    first.
+    """
     index: dict[Function, int] = {}
     seen: list[Counter[tuple[str, str, int]]] = []
     fragments = []
@@ -131,7 +134,7 @@ def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, st
 
 
 def _entry(places: Counter[tuple[str, str, int]]) -> dict[str, str | int]:
-    """Return the frame of a function, with the file of most of its occurrences.
+    """Return the speedscope frame of a function, with the file of most of its occurrences.
 
     Args:
         places: Number of occurrences by (name, file, line).

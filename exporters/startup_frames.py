@@ -37,16 +37,20 @@ _OTHER = re.compile(
     r"|(Java)?Thread::(call_run|run|thread_main_inner)\(|node::(Start|NodeMainInstance::Run)\b"
 )
 _INSIDE = (_RUST, _CPP, _OTHER)
-"""Names that count only directly inside another start frame."""
+"""Names of functions that belong to the start of a program only directly inside another start frame."""
 _LONGEST = 4096
-"""Maximum length of a name that is compared with these patterns."""
+"""Maximum length of a function name that is compared with the patterns for start frames."""
 
 _LIBC_START = re.compile(r"(__libc_start_(main|call_main)|generic_start_main|_start_c$)")
 _CALLS = re.compile(r"std::rt::lang_start|Py_(Bytes|Run)?Main$|pymain_main$|node::Start\b|runtime\.")
-"""Functions whose callers belong to the start if they call nothing else: the `main` of Rust, Python and node."""
+"""Functions whose callers belong to the start of a program if they call nothing else: the `main` of Rust, Python and
+node.
+"""
 
 _FRAMEWORK = 0.8
-"""Share that a library's function passes on to one call to be part of the start: a web server spends some itself."""
+"""Share of its value that a library's function must pass on to one call to count as part of the program's start: a web
+server spends some itself.
+"""
 
 _C_LIBRARY = re.compile(r"(libc|libpthread|ld-linux[-\w]*|ld-musl[-\w]*)[-.\d]*\.so")
 
@@ -56,13 +60,13 @@ _SCRIPTS = {
     "<frozen runpy>": {"_run_module_as_main", "_run_code", "_run_module_code", "run_path"},
     "concurrent/futures/thread.py": {"_worker", "run"},
 }
-"""Python's start functions: suffix of the file name -> last parts of the functions' names."""
+"""Python's functions that start programs: suffix of the file name -> last parts of the functions' names."""
 
 
 def start_nodes(
     profile: Profile, parent: Sequence[int], levels: Sequence[Level | None], weight: Sequence[int]
 ) -> set[int]:
-    """Return the nodes of a tree that belong to the start.
+    """Return the nodes of a tree whose functions start a program or thread, outside its own first function.
 
     Args:
         parent: (nodes,) parents first.
@@ -118,7 +122,9 @@ def _by_name(level: Level, outermost: bool) -> bool:
 
 
 def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[Level]) -> bool:
-    """Return True for a stripped program's `_start`, libc's `start_thread` without a symbol, and the `main` of Rust."""
+    """Return True for a frame that starts a program by its calls: a stripped program's `_start`, libc's `start_thread`
+    without a symbol, and the `main` of Rust.
+    """
     if level.kind != FrameKind.NATIVE or level.module < 0:
         return False
     module = profile.modules[level.module].name

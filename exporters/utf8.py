@@ -14,7 +14,9 @@ from pyprof.model.control_characters import DIRECTIONS
 
 _OBEYED = re.compile(f"[\x80-\x9f{DIRECTIONS}]")
 _IN_JSON = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xaa-\xae]|\x81[\xa6-\xa9])")
-"""_OBEYED in UTF-8, in which no other character contains these bytes."""
+"""Pattern of _OBEYED (control characters that terminals obey) in UTF-8, in which no other character contains these
+bytes.
+"""
 
 
 def encode_text(text: str) -> bytes:

@@ -69,7 +69,9 @@ class Detected:
 
     @property
     def sentence(self) -> str:
-        """Return one sentence for users: the interpreter, its file, and why its functions are missing if they are."""
+        """Return one sentence for users that names the interpreter, its file, and why its functions are missing if they
+        are.
+        """
         missing = f": {self.language} functions are missing, {self.unread}" if self.unread else ""
         name = f"{self.language} {self.version}".rstrip()
         return f"it runs {name} in {self.module}{missing}"
@@ -90,7 +92,7 @@ class ProcessReader(StackReader, Protocol):
 
     @property
     def names(self) -> dict[int, str]:
-        """Names that the interpreter gave to its threads, by tid."""
+        """Names that an interpreter gave to the threads of a process, by tid."""
         ...
 
     def read_names(self) -> None:
@@ -136,8 +138,8 @@ class Interpreter:
 
     Attributes:
         language: Name of the language, as users call it.
-        evaluators: Symbol prefixes of the native functions that run its code. If one of them is on a stack without any
-            function of the language, functions are missing.
+        evaluators: Symbol prefixes of the native functions that run the interpreter's code. If one of them is on a
+            stack without any function of the language, functions are missing.
         remedy: Command-line option that makes the functions appear, "" if there is none.
     """
 

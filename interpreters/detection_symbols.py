@@ -26,14 +26,15 @@ _SYMBOL = np.dtype(
 )
 _MAX_FILES = 4096
 _MAX_COPIES = 4
-"""Maximum number of mappings of one file that are searched. A file that is not found there is not found at its others.
+"""Maximum number of mappings of one file that are searched for an interpreter. A file that is not found there is not
+found at its others.
 """
 MAX_SYMBOLS = 64
-"""Maximum number of symbols that are used from one file; a hostile file may have more."""
+"""Maximum number of symbols of interpreters that are used from one file; a hostile file may have more."""
 
 
 class Wanted(NamedTuple):
-    """The symbols and the section that a search looks for.
+    """The symbols and the section that a search for interpreters looks for.
 
     A name that does not end in a zero byte matches all symbols that begin with it.
 
@@ -64,10 +65,10 @@ class Symbol(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundSymbols:
-    """The symbols and the section that a search found in one file.
+    """The symbols and the section that a search for interpreters found in one file.
 
     Attributes:
-        symbols: Symbols that were found.
+        symbols: The symbols that the file defines.
         section: (avma, size in bytes) of the section, None if the file does not have it.
     """
 
@@ -79,14 +80,15 @@ class FoundSymbols:
 
 
 ReadSymbols = Callable[[AddressSpace, Sequence[Module], Wanted], Sequence[FoundSymbols | None]]
-"""Search the files of modules in order, and stop after the first file that has anything. None: the file was not found.
+"""Function that searches the files of modules in order, and stops after the first file that has anything. None: the
+file was not found.
 """
 
 
 def read_symbols(
     images: ImageStore, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
 ) -> list[FoundSymbols | None]:
-    """Implement ReadSymbols by reading the files in this process. A broken file has nothing."""
+    """Search the files of modules for symbols in this process (see ReadSymbols). A broken file has nothing."""
     found: list[FoundSymbols | None] = []
     for module in modules:
         image = images.image(space, module.start)
@@ -112,7 +114,7 @@ class KnownSymbols:
     def find_first(
         self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
     ) -> tuple[Module, FoundSymbols] | None:
-        """Return the first module whose file has anything that is wanted, and what it has."""
+        """Return the first module whose file has any of the wanted symbols or the section, and what it has."""
         unknown: list[Module] = []
         copies: Counter[tuple[str, int, str]] = Counter()
         for module in modules:
@@ -136,7 +138,7 @@ class KnownSymbols:
                 self._known[wanted, _file(module)] = find_anchor(module), found
 
     def _of(self, module: Module, wanted: Wanted) -> FoundSymbols | None:
-        """Return the cached result for a module's file, moved to where this process maps the file."""
+        """Return the cached search result for a module's file, moved to where this process maps the file."""
         known = self._known.get((wanted, _file(module)))
         if known is None:
             return None
@@ -165,7 +167,7 @@ def _moved(found: FoundSymbols, by: int) -> FoundSymbols:
 
 
 def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> FoundSymbols:
-    """Search one file. Files that are not 64-bit have nothing.
+    """Search one object file for an interpreter's symbols. Files that are not 64-bit have nothing.
 
     Raises:
         FormatError: The file is broken.
@@ -180,7 +182,7 @@ def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> FoundSymbols:
 
 
 def _symbols(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
-    """Yield the defined symbols that are wanted, at their address in the file (svma)."""
+    """Yield the defined symbols of a file that are wanted, at their address in the file (svma)."""
     if not wanted.needed:
         return
     for table, strings in ((".dynsym", ".dynstr"), (".symtab", ".strtab")):

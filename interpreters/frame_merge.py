@@ -23,12 +23,12 @@ from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass, replace
 
 _SYMBOL = 1 << 62
-"""Weight of an evaluator symbol; no number of observed stacks outweighs it."""
+"""Weight of the evidence that an evaluator's symbol gives; no number of observed stacks outweighs it."""
 
 _MAX_FOUND = 1 << 12
 
 FunctionRange = Callable[[int, bool], tuple[int, int] | None]
-"""Maps (pc, exact) to the avma range of the function that holds pc, according to the unwind tables."""
+"""Function that maps (pc, exact) to the avma range of the function that holds pc, according to the unwind tables."""
 
 
 NOTHING = SampleState(0)
@@ -60,7 +60,9 @@ class Merged:
 
     @property
     def mark(self) -> Mark | None:
-        """Marker frame that heads an incomplete stack, None if all was matched."""
+        """Marker frame that heads a stack with an incomplete merge of interpreter frames, None if all frames were
+        matched.
+        """
         if not self.reasons:
             return None
         if self.scattered:
@@ -86,7 +88,7 @@ class Evaluators:
         self._symbols: tuple[int, ...] = ()
 
     def learn_function(self, pc: int, exact: bool, weight: int = 1) -> None:
-        """Record an observation of the function that holds pc.
+        """Record an observation that the function which holds pc is, or is not, an interpreter's evaluator.
 
         Args:
             weight: 1 if a marker lay in the function, -1 if the function was on a stack and had no run.
@@ -100,7 +102,9 @@ class Evaluators:
             self._known.clear()
 
     def find_function(self, pc: int, exact: bool) -> tuple[int, int] | None:
-        """Return the address range of the function that holds pc, from a cache."""
+        """Return the address range of the function that holds pc, or None if no unwind table covers it. Results are
+        cached.
+        """
         key = (pc, exact)
         if key not in self._found:
             if len(self._found) >= _MAX_FOUND:
@@ -133,7 +137,7 @@ class Evaluators:
 def merge_chain(
     pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    """Place the runs of a chain in a native stack.
+    """Place the runs of an interpreter frame chain in a native stack.
 
     Args:
         pcs: Addresses of the native frames, innermost first.
@@ -209,7 +213,7 @@ def _by_markers(
 def _marked(
     chain: Chain, pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
 ) -> Sequence[Run]:
-    """Return the runs with the markers that lie in an evaluator frame.
+    """Return the runs of interpreter frames with the markers that lie in an evaluator frame.
 
     A greenlet begins with a separate marker. The innermost marker may be in the chain before its frame is.
     """
@@ -222,7 +226,8 @@ def _marked(
 
 
 def _at_border(at: int, exacts: Sequence[bool]) -> bool:
-    """Return True if the evaluator at this frame may be about to enter its Python frame, or may just have left it.
+    """Return True if the evaluator at this native frame may be about to enter its Python frame, or may just have left
+    it.
 
     The evaluator is then the leaf, or calls one of the few functions that it calls at that point.
     """
@@ -235,7 +240,8 @@ _BORDER = 2
 def _leaving(
     others: Sequence[Run], pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
 ) -> int:
-    """Return the frame of an innermost run whose evaluator has already removed its marker, -1 if there is none.
+    """Return the native frame of the innermost run of interpreter frames whose evaluator has already removed its
+    marker, -1 if there is none.
 
     This is the evaluator inside the next run's frame, if it is the only one there.
     """
@@ -245,7 +251,7 @@ def _leaving(
 
 
 def find_frame(marker: int, sps: Sequence[int], first: int) -> int:
-    """Return the index of the frame whose part of the stack holds the marker, -1 if none does.
+    """Return the index of the native frame whose part of the stack holds the marker, -1 if none does.
 
     Stack pointers ascend, except where a signal handler or a coroutine switched to another stack. The last frame is
     never returned: where its part of the stack ends is not known.
@@ -260,7 +266,7 @@ def find_frame(marker: int, sps: Sequence[int], first: int) -> int:
 def _by_count(
     pcs: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    """Assign one evaluator call to each interpreter frame, in order.
+    """Assign one native evaluator call to each interpreter frame, in order.
 
     If the counts differ, the assignment starts at the end that is complete.
     """
@@ -292,7 +298,7 @@ def _by_count(
 
 
 def _joined(inserts: list[tuple[int, tuple[FunctionPlace, ...]]]) -> Inserts:
-    """Return one entry for each index, in ascending order."""
+    """Return one entry for each native frame index where interpreter frames are inserted, in ascending order."""
     joined: dict[int, tuple[FunctionPlace, ...]] = {}
     for at, frames in inserts:
         joined[at] = joined.get(at, ()) + frames

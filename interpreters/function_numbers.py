@@ -13,10 +13,10 @@ from pyprof.model.profile import Line
 from pyprof.records import dataclass, field
 
 UNKNOWN = 0
-"""Number of the function that was freed, or not in memory, before its name was read."""
+"""Number of an interpreter function that was freed, or not in memory, before its name was read."""
 
 UNREAD = FunctionPlace(UNKNOWN)
-"""A frame of the UNKNOWN function."""
+"""An interpreter frame of the UNKNOWN function."""
 
 _GONE = "[function freed or swapped out before its name was read]"
 _CHAINS = itertools.count(1)
@@ -74,7 +74,7 @@ class CodeBook:
         return index
 
     def has_code(self, index: int) -> bool:
-        """Return True if the number still names a function, and mark the function as used.
+        """Return True if the number still names an interpreter function, and mark the function as used.
 
         Callers ask this before they put a remembered number into a new frame.
         """
@@ -82,12 +82,12 @@ class CodeBook:
         return index in self.codes
 
     def has_all_codes(self, functions: Set[int]) -> bool:
-        """Return True if all of these numbers still name functions, and mark the functions as used."""
+        """Return True if all of these numbers still name interpreter functions, and mark the functions as used."""
         self._idle -= functions
         return functions <= self.codes.keys()
 
     def drop_unused(self, functions: Set[int]) -> None:
-        """Drop the functions that no frame used in the last two windows.
+        """Drop the interpreter functions that no frame used in the last two windows.
 
         A sample that was taken before a window was closed belongs to the next window at the latest.
 
@@ -103,9 +103,9 @@ class CodeBook:
         return self.codes.get(function) or self.codes[UNKNOWN]
 
     def line(self, place: FunctionPlace) -> Line:
-        """Return the name and source line of a frame."""
+        """Return the function name and source line of an interpreter frame."""
         return self.code(place.function).line(place.instruction)
 
     def start_numbers_at(self, number: int) -> None:
-        """Make all numbers that are given from now on at least `number`."""
+        """Make all function numbers that are given from now on at least `number`."""
         self._next = max(self._next, number)

@@ -29,7 +29,7 @@ KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby, *RUNTIMES)
 
 @dataclass
 class ProcessReaders:
-    """The readers of one process, combined into one model.interpreter_state.StackReader.
+    """The interpreter readers of one process, combined into one model.interpreter_state.StackReader.
 
     The first reader whose interpreter runs in the process is used; if none runs, the first reader stands for all.
     """
@@ -105,7 +105,7 @@ class KernelReaders:
 
 
 class Interpreters:
-    """All supported interpreters in one recording."""
+    """All supported interpreters in one recording, used as one."""
 
     def __init__(self, recording: InterpreterContext, kinds: tuple[type[Interpreter], ...] = KINDS) -> None:
         self._kinds = [kind(recording) for kind in kinds]

@@ -20,7 +20,7 @@ from pyprof.session.recording import Recording
 from pyprof.session.thread_dump import ThreadStacks
 
 Target = int | Sequence[str] | TargetOptions | RemoteOptions
-"""The target of a recording: a pid, a command with its arguments, criteria for processes, or a GDB stub."""
+"""Type of the target of a recording: a pid, a command with its arguments, criteria for processes, or a GDB stub."""
 
 P = ParamSpec("P")
 Opts = TypeVar("Opts")

@@ -15,7 +15,7 @@ from pyprof.records import dataclass, field
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """A defect of a module, and the command that fixes it ("" if there is none)."""
+    """A defect of a module's data, and the command that fixes it ("" if there is none)."""
 
     text: str
     remedy: str = ""

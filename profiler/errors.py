@@ -95,7 +95,7 @@ class RecordingError(PyprofError, ValueError):
 
 
 class MissingLibrary(PyprofError, ImportError):
-    """A requested feature needs a library that is not installed."""
+    """A requested feature needs a Python library that is not installed."""
 
     reason = "missing_library"
 

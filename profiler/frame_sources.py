@@ -73,17 +73,19 @@ FRAME_SOURCES = (
         "A whole stack of the same thread at another moment: what was read of both was the same",
     ),
 )
-"""All sources. Those whose option equals their name are in the order in which the unwinder tries them."""
+"""All frame sources. Those whose option equals their name are in the order in which the unwinder tries them."""
 
 FALLBACK, SCAN = "fp", "scan"
-"""Options that are no unwind table: FALLBACK is tried after all tables, and SCAN enables a guess after that."""
+"""Values of --unwind that are no unwind table: FALLBACK is tried after all tables, and SCAN enables a guess after
+that.
+"""
 
 
 def selectable() -> tuple[FrameSource, ...]:
-    """Return the sources for --unwind in the order in which the unwinder tries them."""
+    """Return the frame sources for --unwind in the order in which the unwinder tries them."""
     return tuple(source for source in FRAME_SOURCES if source.name == source.option)
 
 
 def option_help() -> str:
-    """Return the help text for --unwind: all its sources, each with a description."""
+    """Return the help text for --unwind: all frame sources that it accepts, each with a description."""
     return "; ".join(source.described for source in selectable())

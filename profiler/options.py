@@ -17,7 +17,8 @@ DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MIN_BLOCK_S = 0.001
 DEFAULT_FLUSH_S = 0.5
 HOLD = 8
-"""Factor of the flush time for which samples may wait for others (see CollectOptions).
+"""Factor of the flush time for which samples may wait for others (see CollectOptions). A batch costs as much as 100
+samples.
 
 A batch costs as much as 100 samples.
 """
@@ -35,7 +36,7 @@ class TargetOptions:
     """A selection of processes: by pid, all, or those that meet all given criteria.
 
     Attributes:
-        pids: The processes. If it is empty, the other fields select.
+        pids: Pids of the processes. If it is empty, the other fields select.
         everything: True for all processes.
         user: Name or number of the user.
         cgroup: Path of a control group; groups below it are included.
@@ -50,11 +51,11 @@ class TargetOptions:
 
     @property
     def several(self) -> bool:
-        """Return True if there may be more than one process."""
+        """True if the options may select more than one process."""
         return len(self.pids) != 1
 
     def as_text(self) -> dict[str, str]:
-        """Return the given fields as text, for a recording file."""
+        """Return the given target options as text, for a recording file."""
         return {name: _as_text(value) for name, value in _fields(self).items() if value}
 
 
@@ -128,7 +129,7 @@ class UnwindOptions:
 
 
 SIMPLE_MODES = ("cpu", "wall", "offcpu")
-"""Modes that every collector supports."""
+"""Modes of recording that every collector supports."""
 MODES = (*SIMPLE_MODES, "lock")
 NATIVE_VIEWS = {
     "all": "all",
@@ -156,7 +157,7 @@ class ViewOptions:
 
 
 def is_confined(sandbox: bool | None, symbols: Sequence[str] = ()) -> bool:
-    """Return True if the process that parses gives up its rights.
+    """Return True if the process that parses untrusted files gives up its rights.
 
     Args:
         sandbox: The user's choice. None means False.
@@ -195,7 +196,7 @@ class StackOptions:
 
     @property
     def confined(self) -> bool:
-        """Return True if the worker gives up its rights.
+        """True if the worker gives up its rights.
 
         Files named by `symbols` need the user's rights, so it keeps them then.
         """
@@ -245,7 +246,7 @@ class RecordOptions(StackOptions):
     wakers: bool = False
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
-        """The part of a recording's options that its collector needs.
+        """Return the part of a recording's options that its collector needs.
 
         Args:
             subprocesses: Value for `subprocesses` if that is None.

@@ -19,7 +19,7 @@ _ABSENT: Any = type("_Absent", (), {})()
 
 
 class _Field(NamedTuple):
-    """The arguments of the standard library's `field`."""
+    """The arguments of `field`, as in the standard library's dataclasses."""
 
     default: Any = _ABSENT
     default_factory: Callable[[], Any] = _ABSENT
@@ -33,12 +33,12 @@ _PLAIN = _Field()
 
 
 def is_record(kind: type) -> bool:
-    """Return True if `dataclass` made this class or one of its bases."""
+    """Return True if this module's `dataclass` made the class or one of its bases."""
     return hasattr(kind, _FIELDS)
 
 
 def field_names(kind: type) -> tuple[str, ...]:
-    """Return the names of the fields, those of the bases first.
+    """Return the names of a dataclass's fields, those of the bases first.
 
     Raises:
         AttributeError: `dataclass` did not make this class.
@@ -102,7 +102,7 @@ def _own_fields(cls: type, kw_only: bool) -> Iterator[tuple[str, _Field]]:
 
 
 def _with_slots(cls: type, own: Mapping[str, _Field], members: dict[str, Any]) -> type:
-    """Return a new class with slots. Slots cannot be added to an existing class."""
+    """Return a new class like the given one, with slots. Slots cannot be added to an existing class."""
     inherited = {
         name for base in cls.__mro__[:-1] for name, it in vars(base).items() if type(it) is MemberDescriptorType
     }
@@ -158,7 +158,7 @@ def _method(owner: type, head: str, lines: list[str], known: dict[str, Any]) -> 
 
 
 def _init(made: type, fields: Mapping[str, _Field], frozen: bool) -> Any:
-    """Compile an __init__ that sets the fields in their order and then calls __post_init__."""
+    """Compile a dataclass's __init__ that sets the fields in their order and then calls __post_init__."""
     known: dict[str, Any] = {"_absent": _ABSENT, "_set": object.__setattr__}
     parameters: tuple[list[str], list[str]] = ["self"], []
     body = []
@@ -226,7 +226,7 @@ def _refuse(self: Any, name: str, _: Any = None) -> None:
 
 
 def _states(names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the methods that pickle and copy call. The state is a list."""
+    """Return the methods of a dataclass that pickle and copy call. The state is a list."""
 
     def state(made: type) -> Any:
         return _method(made, "__getstate__(self)", [f"return [{', '.join(f'self.{name}' for name in names)}]"], {})
@@ -278,7 +278,7 @@ def _given(each: _Field) -> dict[str, Any]:
 
 
 def _replace(value: Any, /, **changes: Any) -> Any:
-    """Return a copy with other values. A field with init=False gets its default value."""
+    """Return a copy of a record with other values. A field with init=False gets its default value."""
     kind = type(value)
     kept = {name: getattr(value, name) for name, each in _fields(kind).items() if each.init and name not in changes}
     return kind(**kept, **changes)

@@ -55,32 +55,36 @@ class FlushProtocol:
         return self.ended_ns
 
     def report_sampling(self) -> None:
-        """Report that samples are taken from now on. Only for the collector's thread; only the first call counts."""
+        """Report that the collector takes samples from now on. Only for the collector's thread; only the first call
+        counts.
+        """
         if not self._is_sampling:
             self._is_sampling = True
             self.on_sampling()
 
     def want(self, at_ns: int) -> None:
-        """Request a flush at a time. May be called from any thread or a signal handler."""
+        """Request that the collector yields all samples up to a time (a flush). May be called from any thread or a
+        signal handler.
+        """
         with self._lock:
             self._wanted = (*self._wanted, at_ns)
         self.wake()
         self.on_border()
 
     def often(self, every_ns: int) -> None:
-        """Request a flush at this interval from now on. May be called from any thread."""
+        """Request a flush of samples at this interval from now on. May be called from any thread."""
         with self._lock:
             self._every_ns = min(self._every_ns, every_ns)
         self.wake()
 
     @property
     def is_watched(self) -> bool:
-        """Return True if the owner of the windows requests flushes at a regular interval."""
+        """True if the owner of the windows requests flushes at a regular interval."""
         return self._every_ns < NEVER_NS
 
     @property
     def next_ns(self) -> int:
-        """Return the time of the next flush. Only for the collector."""
+        """The time of the next flush. Only for the collector."""
         return min(*self._wanted, self.given_ns + self._every_ns, NEVER_NS)
 
     def bound(self, now_ns: int) -> int:
@@ -88,7 +92,7 @@ class FlushProtocol:
         return max(min(*self._wanted, now_ns, NEVER_NS), self.given_ns)
 
     def ends_window(self, until_ns: int) -> bool:
-        """Return True if a flush was requested at this time or before. Only for the collector."""
+        """Return True if a flush was requested for this time or an earlier one. Only for the collector."""
         return min(NEVER_NS, *self._wanted, NEVER_NS) <= until_ns
 
     def gave(self, until_ns: int) -> bool:
@@ -104,7 +108,7 @@ class FlushProtocol:
             return len(self._wanted) < len(before)
 
     def is_ready(self, at_ns: int) -> bool:
-        """Return True if the window that ends at this time is complete."""
+        """Return True if all samples of the window that ends at this time were yielded."""
         return self.given_ns >= at_ns
 
 

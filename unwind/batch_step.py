@@ -57,7 +57,7 @@ class Words:
         words: The words of all copies.
         shift: Binary logarithm of the word size in bytes.
         misaligned: Mask of the address bits below a word.
-        base: Address in the process of each copy.
+        base: Address of each copy in the process.
         first: Index of each copy's first word.
         last: Greatest byte offset into each copy at which a whole word stands.
         whole: The copy has at least one word.
@@ -73,7 +73,7 @@ class Words:
 
     @classmethod
     def from_batch(cls, batch: SampleBatch) -> Words:
-        """Return a view of a batch's stack copies. Nothing is copied."""
+        """Return a batch's stack copies as words. No memory is copied."""
         arch, slab = batch.arch, batch.stack
         order = "<" if arch.byteorder == "little" else ">"
         data = slab.data[: len(slab.data) // arch.word * arch.word]
@@ -90,7 +90,7 @@ class Words:
 
 @dataclass(slots=True)
 class Lanes:
-    """The current frames of samples that are being walked, as columns of shape (k,).
+    """The current frames of samples whose stacks are being walked, as columns of shape (k,).
 
     Attributes:
         lane: Index of the sample in the batch.
@@ -116,7 +116,7 @@ class Lanes:
 
     @classmethod
     def start_lanes(cls, batch: SampleBatch, words: Words, lane: npt.NDArray[np.int64]) -> Lanes:
-        """Return the innermost frames of some samples of a batch."""
+        """Return the innermost frames of some samples of a batch, at which their walk starts."""
         arch = batch.arch
         base, sp = words.base[lane], batch.regs[lane, arch.sp]
         stopped = batch.kind[lane] == SampleKind.STOPPED
@@ -137,7 +137,7 @@ class Lanes:
         )
 
     def select_lanes(self, which: Mask | npt.NDArray[np.int64]) -> Lanes:
-        """Return a selection of the samples, by mask or index."""
+        """Return the current frames of a selection of the walked samples, by mask or index."""
         at = np.flatnonzero(which) if which.dtype == np.bool_ else which
         return Lanes(
             self.lane.take(at),
@@ -159,14 +159,14 @@ class Lanes:
 
 
 class LaneSpaces(Protocol):
-    """The address spaces of samples that are stepped together. A lane is the index of a sample in the batch."""
+    """The address spaces of samples whose stacks are stepped together. A lane is the index of a sample in the batch."""
 
     def rule_ids(self, lane: I64, pcs: U64, exact: Mask) -> I64:
-        """Return the rule id of each sample's lookup pc. All arrays have the shape (n,)."""
+        """Return the id of the unwind rule for each sample's lookup pc. All arrays have the shape (n,)."""
         ...
 
     def parts(self, lane: I64) -> Iterator[tuple[I64, SpaceIndex, PlainWalker]]:
-        """Yield, for each address space, the positions in `lane` of its samples, its rules and its walker."""
+        """Yield, for each address space, the positions in `lane` of its samples, its unwind rules and its walker."""
         ...
 
 
@@ -190,7 +190,9 @@ class OneSpace:
 
 
 class ManySpaces:
-    """LaneSpaces of samples in several address spaces, with a few in each. Their rules must not change meanwhile."""
+    """LaneSpaces of samples in several address spaces, with a few in each. Their unwind rules must not change
+    meanwhile.
+    """
 
     def __init__(self, lanes: int, members: Sequence[tuple[I64, SpaceIndex, PlainWalker]]) -> None:
         """Assign the samples of a batch to their address spaces.
@@ -224,7 +226,7 @@ class ManySpaces:
 
 @dataclass(slots=True)
 class Stepped:
-    """The result of a step, as columns of shape (k,).
+    """The result of one unwind step of many samples, as columns of shape (k,).
 
     Attributes:
         end: StackEnd. RUNNING means that the Lanes now hold the caller.
@@ -299,7 +301,9 @@ def step_lanes(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words
 
 
 def _go_up(lanes: Lanes, uncovered: Mask, pc: U64, sp: U64, fp: U64, fp_known: Mask, exact: Mask) -> None:
-    """Store the callers' registers of all samples. Samples whose frame no table covers keep their registers."""
+    """Store the registers of the callers that an unwind step has found. Samples whose frame no table covers keep their
+    registers.
+    """
     if uncovered.any():
         pc, sp = np.where(uncovered, lanes.pc, pc), np.where(uncovered, lanes.sp, sp)
         fp, fp_known = fp.copy(), fp_known.copy()  # the fallback writes into these columns
@@ -311,14 +315,16 @@ def _go_up(lanes: Lanes, uncovered: Mask, pc: U64, sp: U64, fp: U64, fp_known: M
 
 
 def _saved_fp(lanes: Lanes, saved: Mask, slot: U64, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask]:
-    """Return (frame pointer, it is known, its slot is misaligned) of each sample, where rules say that fp is saved."""
+    """Return (frame pointer, it is known, its slot is misaligned) of each sample, where unwind rules say that fp is
+    saved.
+    """
     value, lost, misaligned, _ = load_words(slot, lanes, words, mask)
     saved &= ~lost | (slot >= lanes.sp)  # popped: the register has the caller's value
     return np.where(saved, value, lanes.fp), np.where(saved, ~lost, lanes.fp_known), saved & misaligned
 
 
 def _ends(up: Mask, root: Mask, unreadable: Mask, stay: Mask, flags: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
-    """Return a StackEnd for each sample."""
+    """Return for each sample why its stack ends in this unwind step (StackEnd), or RUNNING."""
     end = np.zeros(len(up), np.uint8)
     if not up.all():
         end[~up] = StackEnd.STUCK

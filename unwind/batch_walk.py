@@ -30,7 +30,7 @@ from pyprof.unwind.scalar import LaneWalk, NoCaller, Outcome, Registers, ScalarW
 FEW_LANES = 16
 """Maximum number of samples for which walking them one by one is faster than a step of arrays (measured)."""
 _SOME_LANES = 64
-"""Maximum number of samples of an address space that is walked together with other address spaces."""
+"""Maximum number of samples of an address space that are walked together with samples of other address spaces."""
 
 LONG = 2 << 20
 """Size in bytes from which on a stack copy is first walked by fast rules, one sample at a time."""
@@ -55,7 +55,7 @@ def read_first_registers(batch: SampleBatch, lane: int) -> Registers:
 
 @dataclass(slots=True)
 class _Found:
-    """Frames in the order in which steps find them: for each step its depth and its columns."""
+    """Frames of a batch in the order in which unwind steps find them: for each step its depth and its columns."""
 
     depth: list[int] = field(default_factory=list)
     lane: list[I64] = field(default_factory=list)
@@ -74,7 +74,7 @@ class _Found:
 
 
 class BatchWalk:
-    """The walk of the stacks of one batch of samples.
+    """The unwinding of the stacks of one batch of samples.
 
     Call walk_space() for each address space (or walk_scalar() for single samples), then walk_deferred(), then
     collect_walk().
@@ -98,14 +98,14 @@ class BatchWalk:
         self._later: list[tuple[I64, SpaceIndex, PlainWalker]] = []
 
     def walk_scalar(self, lanes: I64, walker: ScalarWalker) -> None:
-        """Walk samples one by one, from their first frame."""
+        """Unwind the stacks of samples one by one, from their first frame."""
         for lane in lanes.tolist():
             walk = walker.walk(read_first_registers(self._batch, lane), LaneMemory(self._batch, lane))
             self._settle(lane, walk)
             self._replaced[lane] = True
 
     def walk_known_deep(self, lane: I64, walker: ScalarWalker, outer: StackCache) -> I64:
-        """Walk the samples whose outer frames are known from an earlier walk, and return the others."""
+        """Unwind the samples whose outer frames are known from an earlier walk, and return the others."""
         if not outer:
             return lane
         batch, left = self._batch, []
@@ -121,7 +121,7 @@ class BatchWalk:
         return np.array(left, np.int64)
 
     def walk_beyond_copy(self, lane: I64, walker: ScalarWalker, stacks: DeepStacks) -> I64:
-        """Walk the samples whose stack is longer than its copy or whose copy is long, and return the others."""
+        """Unwind the samples whose stack is longer than its copy or whose copy is long, and return the others."""
         slab = self._batch.stack
         if self._batch.arch.byteorder != sys.byteorder:
             return lane
@@ -148,7 +148,7 @@ class BatchWalk:
                 outer.cache_walk(batch, lane, read_first_registers(batch, lane), walker)
 
     def walk_space(self, lane: I64, index: SpaceIndex, single: PlainWalker, settled: bool = False) -> None:
-        """Walk the stacks of the samples of one address space.
+        """Unwind the stacks of the samples of one address space.
 
         Args:
             lane: Indexes of the samples in the batch.
@@ -168,7 +168,7 @@ class BatchWalk:
             self._group(lane, index, single)
 
     def walk_deferred(self) -> None:
-        """Walk the samples that walk_space() has deferred."""
+        """Unwind the samples that walk_space() has deferred."""
         later, self._later = self._later, []
         if len(later) < 2 or sum(len(lane) for lane, _, _ in later) <= FEW_LANES:
             for lane, index, single in later:
@@ -194,7 +194,7 @@ class BatchWalk:
             self._go_on(lanes.select_lanes(which), depth, single)
 
     def _few(self, lane: I64, single: PlainWalker) -> None:
-        """Walk samples one by one, from their first frame."""
+        """Unwind the stacks of a few samples one by one, from their first frame."""
         stopped = self._batch.kind[lane] == SampleKind.STOPPED
         if self._batch.arch.byteorder != sys.byteorder:
             stopped[:] = False
@@ -205,7 +205,7 @@ class BatchWalk:
             self._replaced[one] = True
 
     def _step(self, lanes: Lanes, depth: int, spaces: LaneSpaces) -> Lanes:
-        """Step all samples once, and return those that have a caller."""
+        """Make one unwind step of all samples, and return those that have a caller."""
         ids = spaces.rule_ids(lanes.lane, lookup_pcs(lanes.pc, lanes.exact), lanes.exact)
         done = step_lanes(lanes, ids, self._rules, self._words, self._batch.arch)
         if done.uncovered.any():
@@ -234,14 +234,15 @@ class BatchWalk:
     def _fall_back(
         self, lanes: Lanes, rest: I64, done: Stepped, index: SpaceIndex, walker: ScalarWalker, first: bool
     ) -> None:
-        """Step samples that no table covers: by frame records together where possible, the others one by one.
+        """Make an unwind step of samples whose pc no table covers: by frame records together where possible, the others
+        one by one.
 
         Args:
             lanes: The current frames.
             rest: Indexes into lanes of samples of one address space.
             done: The result of the step, which is completed.
-            index: Rules of the address space.
-            walker: Its reference unwinder.
+            index: Unwind rules of the address space.
+            walker: The reference unwinder of the address space.
             first: The samples are at their innermost frames.
         """
         if walker.fallback.enabled:
@@ -283,7 +284,9 @@ class BatchWalk:
         return Registers(values, bool(lanes.exact[at]))
 
     def _go_on(self, lanes: Lanes, depth: int, single: PlainWalker) -> None:
-        """Finish samples one by one from their current frames, or from the start if an unknown register is needed."""
+        """Finish the unwinding of samples one by one from their current frames, or from the start if an unknown
+        register is needed.
+        """
         walker = single.walker
         plain = self._batch.arch.byteorder == sys.byteorder
         for at, lane in enumerate(lanes.lane.tolist()):
@@ -310,7 +313,7 @@ class BatchWalk:
         self._no_frame[lane] = walk.no_frame
 
     def collect_walk(self) -> Walk:
-        """Return the frames of all samples in CSR form."""
+        """Return the unwound frames of all samples of the batch in CSR form."""
         n = len(self._batch)
         found = self._frames
         stepped = np.zeros(n, np.int64)

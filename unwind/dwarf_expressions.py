@@ -17,23 +17,23 @@ from pyprof.model.arch import Arch
 from pyprof.records import dataclass, field
 
 MAX_OPERATIONS = 10_000
-"""Maximum number of operations in one evaluation. Compilers and assemblers emit fewer than 50."""
+"""Maximum number of operations in one evaluation of a DWARF expression. Compilers and assemblers emit fewer than 50."""
 MAX_STACK = 256
 PER_STACK = 1 << 16
 PER_FRAME = 64
 PER_SECOND = 1 << 21
 MAX_SAVED = 1 << 24
-"""Limits on operations: MAX_STACK entries on the stack of the machine, PER_STACK operations for one call stack and
-PER_FRAME more for each of its frames, PER_SECOND for all call stacks in one second of recording. MAX_SAVED is the
-maximum number of unused operations that are carried over to later seconds.
+"""Limits on operations of DWARF expressions: MAX_STACK entries on the stack of the machine, PER_STACK operations for
+one call stack and PER_FRAME more for each of its frames, PER_SECOND for all call stacks in one second of recording.
+MAX_SAVED is the maximum number of unused operations that are carried over to later seconds.
 """
 
 Read = Callable[[int, int], int | None]
-"""Reads memory: (address, size in bytes) -> unsigned value, or None if the sample does not hold it."""
+"""Function that reads memory: (address, size in bytes) -> unsigned value, or None if the sample does not hold it."""
 
 
 class ExprProblem(IntEnum):
-    """The reason why an evaluation failed. It determines the meaning of ExpressionFailed.at."""
+    """The reason why the evaluation of a DWARF expression failed. It determines the meaning of ExpressionFailed.at."""
 
     INVALID = 0  # broken or forbidden; `at` is the offset in the expression
     UNREADABLE = 1  # `at` is the address that the sample does not hold
@@ -43,7 +43,7 @@ class ExprProblem(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpressionFailed:
-    """The reason why the evaluation of a DWARF expression failed."""
+    """The result of a DWARF expression whose evaluation failed: the reason and its place."""
 
     problem: ExprProblem
     at: int
@@ -51,7 +51,8 @@ class ExpressionFailed:
 
 @dataclass(slots=True)
 class Budget:
-    """The number of operations that expressions may still run. It bounds the cost of a hostile or broken unwind table.
+    """The number of operations that DWARF expressions may still run. It bounds the cost of a hostile or broken unwind
+    table.
 
     Attributes:
         stack: Operations left for the current call stack.
@@ -82,7 +83,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Machine:
-    """The registers and memory that an expression may read.
+    """The registers and memory that a DWARF expression may read.
 
     Attributes:
         arch: The architecture.
@@ -112,7 +113,7 @@ class _Stop(Exception):
 
 
 class _Code:
-    """The bytes of an expression and the current offset. Each read is checked against the end."""
+    """The bytes of a DWARF expression and the current offset. Each read is checked against the end."""
 
     def __init__(self, data: bytes, arch: Arch) -> None:
         self.data = data
@@ -124,7 +125,7 @@ class _Code:
         return _Stop(ExprProblem.INVALID, self.at)
 
     def invalid_operation(self) -> _Stop:
-        """Return the error for the operation whose opcode was just read."""
+        """Return the error for the DWARF operation whose opcode was just read."""
         self.at -= 1
         return self.invalid()
 
@@ -159,7 +160,9 @@ class _Code:
 
 
 class _Run:
-    """One evaluation: the code, the machine and the operand stack. The operations are functions of it."""
+    """One evaluation of a DWARF expression: the code, the machine and the operand stack. The operations are functions
+    of this object.
+    """
 
     def __init__(self, code: _Code, machine: Machine, stack: list[int]) -> None:
         self.code = code
@@ -169,7 +172,7 @@ class _Run:
         self.stack = stack
 
     def result(self) -> int:
-        """Run the expression and return the top of the operand stack.
+        """Run the DWARF expression and return the top of the operand stack.
 
         Raises:
             _Stop: The evaluation failed.
@@ -248,7 +251,7 @@ class _Run:
             self.code.jump(distance)
 
     def based(self, number: int) -> None:
-        """Push the sum of a register and the offset that follows the opcode."""
+        """Push the sum of a register and the offset that follows the opcode (DW_OP_breg)."""
         offset = self.code.leb(signed=True)
         self.push(self.register(number) + offset)
 
@@ -258,7 +261,7 @@ class _Run:
         self.push(self.machine.cfa)
 
     def stack_value(self) -> None:
-        """Fail unless this is the last operation. There it has no effect."""
+        """Fail unless DW_OP_stack_value is the last operation. There it has no effect."""
         if not self.code.ended:
             raise self.code.invalid_operation()
 
@@ -288,12 +291,14 @@ def _based(number: int) -> _Operation:
 
 
 def _unary(function: Callable[[int], int]) -> _Operation:
-    """Return an operation that replaces the top of the stack by a function of its signed value."""
+    """Return a DWARF operation that replaces the top of the stack by a function of its signed value."""
     return lambda run: run.push(function(_signed(run.pop(), run.mask)))
 
 
 def _binary(function: Callable[[int, int, int], int]) -> _Operation:
-    """Return an operation that replaces the two top entries by function(second entry, top entry, mask of a word)."""
+    """Return a DWARF operation that replaces the two top entries by function(second entry, top entry, mask of a
+    word).
+    """
 
     def operation(run: _Run) -> None:
         right, left = run.pop(), run.pop()
@@ -303,7 +308,7 @@ def _binary(function: Callable[[int, int, int], int]) -> _Operation:
 
 
 def _by_divisor(function: Callable[[int, int, int], int]) -> _Operation:
-    """Return an operation like that of _binary(), which fails if the top entry is 0."""
+    """Return a DWARF operation like that of _binary(), which fails if the top entry is 0."""
     operation = _binary(function)
 
     def checked(run: _Run) -> None:
@@ -376,11 +381,11 @@ _OPERATIONS: dict[int, _Operation] = {
     0x9C: _Run.cfa,  # call_frame_cfa
     0x9F: _Run.stack_value,
 }
-"""Operations by opcode. CFI may not use any other opcode."""
+"""DWARF operations by opcode. CFI may not use any other opcode."""
 
 
 def evaluate_expression(expr: bytes, machine: Machine, first: tuple[int, ...] = ()) -> int | ExpressionFailed:
-    """Evaluate an expression and return the top of its stack, or the reason of a failure.
+    """Evaluate a DWARF expression and return the top of its stack, or the reason of a failure.
 
     Args:
         expr: Bytes of the expression.

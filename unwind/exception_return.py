@@ -21,7 +21,7 @@ _SAVED = (0, 1, 2, 3, 12, 14, 15)
 _XPSR = 7
 _ALIGNED = 1 << 9
 _SHORT, _LONG = 8, 26
-"""Sizes in words of the frame without and with floating-point registers."""
+"""Sizes in words of the frame that a Cortex-M pushes for an exception, without and with floating-point registers."""
 
 
 def find_interrupted(registers: Registers, memory: LaneMemory, arch: Arch) -> Outcome:

@@ -26,19 +26,19 @@ _MAP = struct.Struct("<5I")
 _INSTRUCTION = struct.Struct("<BBhi")
 _LD_IMM64, _CALL = 0x18, 0x85
 _MAP_FD, _MAP_VALUE, _FUNCTION = 1, 2, 4
-"""Values of src_reg in a 64-bit load: the kind of its value."""
+"""Values of src_reg in a BPF 64-bit load instruction: the kind of object that the loaded value refers to."""
 _DATASEC, _VAR = 15, 14
 _BTF_SIZES = {1: 4, 3: 12, 14: 4, 17: 4}
-"""Bytes after a type's head that do not depend on vlen: INT, ARRAY, VAR, DECL_TAG."""
+"""Number of bytes after the head of a BTF type that do not depend on vlen: INT, ARRAY, VAR, DECL_TAG."""
 _BTF_VLEN = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
-"""Bytes for each member: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64."""
+"""Bytes for each member of a BTF type: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64."""
 
 
 _STATISTICS = re.compile(r"processed \d|verification time|stack depth|max_states|insn")
 
 
 class ProgramRefused(CollectorRefused):
-    """The kernel refuses a program; `log` is the end of its verifier's log."""
+    """The kernel refuses a BPF program; `log` is the end of its verifier's log."""
 
     def __init__(self, message: str, hint: str, log: str = "") -> None:
         super().__init__(message, hint)
@@ -55,7 +55,9 @@ class _Symbol:
 
 @dataclass(frozen=True, slots=True)
 class MapDefinition:
-    """A map as the object defines it: type, bytes of a key and of a value, maximum number of entries, flags."""
+    """A BPF map as the object file defines it: type, bytes of a key and of a value, maximum number of entries,
+    flags.
+    """
 
     kind: int
     key_size: int
@@ -65,7 +67,7 @@ class MapDefinition:
 
 
 class BpfObject:
-    """A BPF object and its descriptors in the kernel.
+    """A compiled BPF object file and its descriptors in the kernel.
 
     The caller must close it. The kernel removes the programs with the last descriptor.
 
@@ -175,7 +177,9 @@ class BpfObject:
         return log
 
     def _linked(self, section: str) -> bytes:
-        """Return the program of a section, with .text after it if it calls that, and all references resolved."""
+        """Return the BPF program of an ELF section, with .text after it if it calls functions there, and all references
+        resolved.
+        """
         parts = self._parts(section)
         starts: dict[str, int] = {}
         code = bytearray()
@@ -213,8 +217,8 @@ class BpfObject:
         struct.pack_into("<i", code, at + 12, further)
 
     def _filled_btf(self) -> bytes:
-        """Return the type information with the offsets of variables in their sections, which the compiler leaves to the
-        loader.
+        """Return the BTF type information with the offsets of variables in their sections, which the compiler leaves to
+        the loader.
         """
         data = bytearray(self._content(".BTF"))
         _, _, _, head, types, types_size, strings, _ = struct.unpack_from("<HBBIIIII", data, 0)
@@ -241,8 +245,8 @@ class BpfObject:
         return bytes(data)
 
     def _info(self, starts: dict[str, int]) -> tuple[bytes, int, bytes, int]:
-        """Return (func_info, bytes of a record, line_info, bytes of a record) of code at these starts, in
-        instructions.
+        """Return the BTF line and function information of BPF code: (func_info, bytes of a record, line_info, bytes of
+        a record).
         """
         data = self._content(".BTF.ext")
         _, _, _, head, functions, functions_size, lines, lines_size = struct.unpack_from("<HBBIIIII", data, 0)
@@ -291,7 +295,7 @@ def _taken(fd: int, what: str, log: str = "") -> int:
 
 
 def _complaint(log: str) -> str:
-    """Return the last line of the verifier's log, with its line of the source."""
+    """Return the last line of a BPF verifier's log, with the line of the source that it refers to."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and not _STATISTICS.match(line)]
     source = next((line.removeprefix(";").strip() for line in reversed(lines) if line.startswith(";")), "")
     return f"; its verifier says: {lines[-1]}{f' (at: {source})' if source else ''}" if lines else ""

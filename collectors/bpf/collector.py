@@ -27,7 +27,9 @@ from pyprof.records import replace
 
 NOTE = said("by_program")
 _SILENT = 4
-"""Factor for the time until an empty batch if no consumer waits for one, because each wakes a processor."""
+"""Factor for the time until the collector yields an empty batch if no consumer waits for one. Each empty batch wakes a
+processor.
+"""
 
 
 class BpfCollector(PerfCollector):
@@ -54,8 +56,8 @@ class BpfCollector(PerfCollector):
         """Load the BPF program and begin to record the processes.
 
         Args:
-            source: The samples.
-            pid: The process.
+            source: Source of the samples.
+            pid: The process to record.
             options: Options of the recording.
             diagnostics: Counts problems.
             ids: Identifiers shared with other collectors of the recording.
@@ -79,7 +81,7 @@ class BpfCollector(PerfCollector):
             source.add_before_exec(self.members.alive)
 
     def _scope(self, pid: int, cpu: int) -> Scope:
-        """Choose events without samples: they only report forks, ends and mappings."""
+        """Choose perf events that take no samples: they only report forks, ends and mappings of processes."""
         return choose_record_scope(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> LostSamples:
@@ -115,14 +117,14 @@ class BpfCollector(PerfCollector):
         self._unwound(taken)
 
     def _revived(self) -> Silent:
-        """Open events on new processors: those for mapping records stop together with those for samples."""
+        """Open perf events on new processors: those for mapping records stop together with those for samples."""
         found = self.source.reopen_events()
         if found or not self._options.running:
             found |= super()._revived()
         return found
 
     def _unwound(self, taken: RingBatches) -> None:
-        """Release the memory after all batches of a scan were unwound."""
+        """Release the ring memory after all batches of one reading of the ring were unwound."""
         source = self.source
         source.release_samples()
         self.release_samples(taken.scan)

@@ -21,10 +21,10 @@ U32 = npt.NDArray[np.uint32]
 
 
 def read_kernel_types() -> bytes:
-    """Return the running kernel's type information.
+    """Return the running kernel's BTF type information.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The type information cannot be read.
     """
     with open(_PATH, "rb") as file:
         return file.read()
@@ -34,7 +34,7 @@ def find_member_offset(data: bytes, structure: str, member: str) -> int:
     """Return the offset of a member in a structure or in an anonymous structure inside it, in bytes.
 
     Args:
-        data: The type information.
+        data: The kernel's BTF type information.
         structure: Name of the structure.
         member: Name of the member.
 
@@ -61,8 +61,8 @@ def find_member_offset(data: bytes, structure: str, member: str) -> int:
 
 
 def _members(words: U32, at: int) -> dict[int, int]:
-    """Return {name: offset in bytes} of the structure at a word; of several unnamed members the first. {} if it is
-    none.
+    """Return {name: offset in bytes} of the members of the BTF structure at a word index, or {} if it is no
+    structure.
     """
     count, kind, has_bits = int(words[at + 1]) & 0xFFFF, words[at + 1] >> 24 & 0x1F, words[at + 1] >> 31
     if kind != _STRUCT or at + 3 + 3 * count > len(words):
@@ -72,9 +72,7 @@ def _members(words: U32, at: int) -> dict[int, int]:
 
 
 def _around(words: U32, field: int) -> int | None:
-    """Return the start of the anonymous structure that contains a member. Types have numbers, but no table of
-    positions.
-    """
+    """Return the start of the anonymous structure that contains a member, in the BTF type information."""
     for found in np.flatnonzero(words == field).tolist():
         for place, at in enumerate(range(found - 3, max(found - 3 * _MAX_MEMBERS, -1), -3)):
             head = int(words[at + 1])

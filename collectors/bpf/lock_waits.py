@@ -18,17 +18,19 @@ from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass
 
 _MAX_RELEASE_GAP_NS = 1_000_000
-"""A thread that waits for the same lock again within this time did not hold it in between."""
+"""Maximum time between two waits of a thread for the same lock that count as one: the thread did not hold the lock in
+between.
+"""
 _GIL_BYTES = 256
 """Size of struct _gil_runtime_state, which contains its condition variables and mutexes."""
 
 
 @dataclass(slots=True)
 class _Joined:
-    """Waits of a thread for one lock that no thread has ended.
+    """Consecutive waits of a thread for one lock, none of which was ended by another thread.
 
     Attributes:
-        lane: The last one's stack in the batch, or None if it was accounted before.
+        lane: Index in the batch of the last wait's stack, or None if it was accounted before.
     """
 
     lock: Mark
@@ -46,7 +48,7 @@ class LockWaits:
         self._joined: dict[int, _Joined] = {}
 
     def make_marker(self, pid: int, address: int) -> Mark:
-        """Return a marker for the lock at an address."""
+        """Return a marker frame for the lock at an address of a process."""
         if not address:
             return Mark(MarkKind.LOCK, name="a lock that is not known")
         if any(gil <= address < gil + _GIL_BYTES for gil in self._gils(pid)):
@@ -54,8 +56,8 @@ class LockWaits:
         return Mark(MarkKind.LOCK, name=f"lock {address:#x}")
 
     def merge_continued_waits(self, times: WaitTimes, ended: WaitEnds, last: bool) -> None:
-        """Account the time of waits that no thread ended with the thread's next wait. `last` means that there is no
-        next one.
+        """Account waits for locks that no thread ended together with the thread's next wait. `last` means that there is
+        no next wait.
         """
         lanes = {end: lane for lane, end in times.ends.items()}
         for n, flags in enumerate(ended.flags.tolist()):
@@ -85,7 +87,7 @@ class LockWaits:
             self._joined[tid] = _Joined(lock, since_ns, int(ended.time_ns[n]), ns, lane)
 
     def _flush(self, times: WaitTimes, tid: int) -> None:
-        """Account the waits of a thread that now does something else."""
+        """Account the collected lock waits of a thread that now does something else."""
         joined = self._joined.pop(tid, None)
         if joined is not None and joined.lane is not None:
             times.blocked_ns[joined.lane] += joined.ns
@@ -94,7 +96,7 @@ class LockWaits:
 
 
 def is_lock_wait(each: StacklessWait) -> bool:
-    """Return True if a thread waited for a lock in that time. The kernel reports only waits for futexes in this
+    """Return True if a thread waited for a lock in this wait. The kernel reports only waits for futexes in this
     mode.
     """
     return each.end >= 0 or each.call == NOT_ONE_BY_ONE or each.call in FUTEX_WAITS
@@ -122,7 +124,7 @@ def _first_argument(tid: int) -> int:
 
 
 def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, ns: int) -> None:
-    """Add time to a wait."""
+    """Add time to the waiting time of one stack."""
     if not ns:
         return
     if lane is not None:
@@ -132,7 +134,7 @@ def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, 
 
 
 def _taken(times: WaitTimes, end: int, lane: int | None) -> int:
-    """Remove the time of a wait from those to account now and return it. Its stack remains."""
+    """Remove a wait's time from the times to account now, and return the removed time. The wait's stack remains."""
     found = sum(each.ns for each in times.continued if each.end == end) + sum(
         b.ns for b in times.stackless if b.end == end
     )

@@ -17,13 +17,15 @@ UNKNOWN_NS = -1
 
 
 class RunTimes:
-    """Run times in one recording. Time that a thread ran without a sample counts for its next samples."""
+    """On-CPU time of each thread in one recording. Time that a thread ran without a sample counts for its next
+    samples.
+    """
 
     def __init__(self) -> None:
         self._accounted: dict[int, int] = {}
 
     def start_accounting(self, at_ns: int, threads: Iterable[WaitingThread]) -> None:
-        """Start now: earlier run time is not accounted."""
+        """Start the accounting of on-CPU time now: earlier run time is not accounted."""
         self._accounted = {each.tid: _ran(each, at_ns) for each in threads}
 
     def distribute_run_time(

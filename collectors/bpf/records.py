@@ -25,12 +25,12 @@ I64 = npt.NDArray[np.int64]
 U32 = npt.NDArray[np.uint32]
 
 _BASE = 3 + REGISTERS
-"""Index of the word of a record after its registers."""
+"""Index of the 64-bit word in a BPF sample record that follows the registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Columns of n samples in order of time. sampler.h describes the fields.
+    """Columns of n BPF sample records in order of time. sampler.h describes the fields.
 
     Rows of a sample i are at [start[i], start[i + 1]) in a separate array, where start has n + 1 elements: `frame` for
     `frames` (m, 5), `anchor` for `anchors` (k, 2), `text` for `texts` (j, 32), and `inside` for `kernel` (l, 1).
@@ -43,8 +43,8 @@ class Records:
             alternate stack has interrupted, or the root part of a longer stack.
         below_holes: Bits of its missing pages.
         below_size: Its size in bytes.
-        why: State of the task, for threads that leave their processor.
-        call: Its system call.
+        why: Why the thread stopped running: state of the task, for threads that leave their processor.
+        call: Number of the thread's system call.
         waiting: Number of frames, at the end of each sample's rows, of interpreter evaluator calls that wait on the
         stack. awaiting: Number of frames before those of tasks that await the running one.
     """
@@ -81,7 +81,7 @@ class Records:
         return len(self.time_ns)
 
     def select_rows(self, lanes: I64) -> Records:
-        """Return the records of these ascending indices."""
+        """Return the sample records at these ascending indices."""
         if len(lanes) == len(self):
             return self
         frame, frames = _part(self.frame, self.frames, lanes)
@@ -95,7 +95,7 @@ class Records:
         )  # fmt: skip
 
     def read_texts(self, pid: int) -> U64:
-        """Return the texts of all samples of a process."""
+        """Return the interpreter strings of all samples of a process."""
         _, texts = _part(self.text, self.texts, np.flatnonzero(self.pid == pid))
         return texts
 
@@ -105,7 +105,7 @@ _COLUMNS = tuple(name for name in Records.__slots__ if name not in _ROWS)
 
 
 def read_records(words: U64, places: Sequence[int]) -> Records:
-    """Read samples; `places` are the words of the ring at which they begin."""
+    """Read BPF sample records; `places` are the words of the ring at which they begin."""
     at = np.array(places, np.int64)
     heads = words[at[:, None] + np.arange(HEAD_WORDS)]
     order = np.argsort(heads[:, 0], kind="stable")
@@ -177,7 +177,7 @@ class WaitEnds:
 
 
 def read_wait_ends(words: U64, places: Sequence[int]) -> WaitEnds:
-    """Read ends of waits; `places` are the words of the ring at which they begin."""
+    """Read the records of ended waits; `places` are the words of the ring at which they begin."""
     at = np.array(places, np.int64)
     rows = words[at[:, None] + np.arange(ENDED_WORDS)]
     rows = np.ascontiguousarray(rows[np.argsort(rows[:, 0], kind="stable")])
@@ -213,14 +213,14 @@ def read_kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[K
 
 
 def split_positions(words: U64, places: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Split the positions of records into (those of samples, those of ends)."""
+    """Split the positions of BPF records into (those of samples, those of ended waits)."""
     at = np.array(places, np.int64)
     ends = (words[at + 2] >> np.uint64(32)) & np.uint64(Flag.ENDED | Flag.GONE) != 0
     return at[~ends].tolist(), at[ends].tolist()
 
 
 def _rows(words: U64, at: I64, counts: I64, width: int) -> tuple[I64, U64]:
-    """Return (start of each record's rows, all rows)."""
+    """Return (index of each record's first row, all rows) of the variable-length part of BPF records."""
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     inside = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)

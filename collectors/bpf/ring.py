@@ -58,7 +58,7 @@ class RecordRing:
         return found, self._at
 
     def find_later_records(self, most: int = 1 << 20) -> list[int]:
-        """Return where the records begin that take_records() has left, in words. They stay in the ring."""
+        """Return the positions (in words) of the ring buffer's records that take_records() has left there."""
         return self._scan(FOREVER_NS, most)[0]
 
     def _scan(self, until_ns: int, most: int) -> tuple[list[int], int]:
@@ -81,7 +81,7 @@ class RecordRing:
         return found, at
 
     def release_records(self, until: int) -> None:
-        """Release everything before a position, so that the kernel may overwrite it."""
+        """Release all ring buffer records before a position, so that the kernel may overwrite them."""
         order_reads()
         struct.pack_into("=Q", self._consumer, 0, until)
 

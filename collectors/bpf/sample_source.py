@@ -42,7 +42,7 @@ from pyprof.model.sample import Piece, SampleBatch, StackSlab
 from pyprof.records import replace
 
 _FIRST_COPY, _MIN_COPY = 128 << 10, 64 << 10
-"""Number of stack bytes that are copied before the first walks, and the minimum after them."""
+"""Number of stack bytes that the BPF program copies before the first walks, and the minimum number after them."""
 
 
 class BpfSource:
@@ -50,10 +50,10 @@ class BpfSource:
 
     Attributes:
         most_copy: Maximum number of stack bytes in a sample.
-        lost: Number of samples that found no room.
+        lost: Number of samples that found no room in the ring buffer.
         parent_of: Returns the process that forked another one, or 0 if that is unknown.
-        records: Samples that take() found.
-        ended: Ends of waits that take() found.
+        records: Samples that take_samples() found.
+        ended: Ends of waits that take_samples() found.
         rates: Limits for recording single waits.
     """
 
@@ -70,7 +70,7 @@ class BpfSource:
         """Create a source of samples by the BPF program.
 
         Args:
-            sampler: The program.
+            sampler: The loaded BPF program.
             diagnostics: Counts problems.
             next_id: Returns identifiers for address spaces.
             reader: Returns the reader of a process's interpreter by pid; None if no interpreter is wanted.
@@ -98,7 +98,7 @@ class BpfSource:
         self._sampler.set_limits(self._copy, self.rates.least_ns, self.rates.share)
 
     def read_waiting_threads(self) -> list[WaitingThread]:
-        """Return the threads that wait now, and the sums of waits without records."""
+        """Return the threads that wait now, and the kernel's sums of short waits that got no record of their own."""
         return self._sampler.read_waiting_threads()
 
     def add_processes(self, pids: list[int]) -> None:
@@ -154,7 +154,7 @@ class BpfSource:
         return self._readers.get(self.parent_of(pid))
 
     def find_gil_addresses(self, pid: int) -> set[int]:
-        """Return the known addresses of the locks of a process's interpreters."""
+        """Return the known addresses of the GILs of a process's interpreters."""
         reader = self._readers.get(pid)
         return {place.gil for place in reader.places() if place.gil} if reader is not None else set()
 
@@ -170,13 +170,15 @@ class BpfSource:
         self._ended = ended - self._ended
 
     def retire(self) -> None:
-        """Forget threads that have ended, after a window was closed."""
+        """Forget threads that had ended when a window was closed."""
         for tid in [tid for tid in self._placed if not os.path.exists(f"/proc/{tid}")]:
             del self._placed[tid]
             self._sampler.forget_thread(tid)
 
     def _place_stack(self, pid: int) -> None:
-        """Set the stack's end of a process's first thread. For other threads it is the end of their mapping."""
+        """Tell the BPF program where the stack of a process's first thread ends. For other threads it is the end of
+        their mapping.
+        """
         with contextlib.suppress(OSError, FormatError):
             directory = procfs.ProcDir(pid)
             try:
@@ -194,7 +196,9 @@ class BpfSource:
                 self._sampler.set_interpreter_addresses(thread)
 
     def take_samples(self, until_ns: int = FOREVER_NS) -> SampleRecords:
-        """Return the samples in the ring up to a time, in order of time; release_samples() releases their room."""
+        """Return the samples in the ring buffer up to a time, in order of time; release_samples() releases their
+        room.
+        """
         ring = self._sampler.ring
         self._used = ring.used / ring.size
         places, self._until = ring.take_records(until_ns)
@@ -217,7 +221,7 @@ class BpfSource:
         )
 
     def read_later_ends(self) -> WaitEnds:
-        """Return the ends of waits that are still in the ring after take(). They stay there."""
+        """Return the ends of waits that are still in the ring buffer after take_samples(). They stay there."""
         return read_wait_ends(self.words, split_positions(self.words, self._sampler.ring.find_later_records())[1])
 
     def with_frames(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
@@ -225,14 +229,14 @@ class BpfSource:
 
         Args:
             batch: The batch.
-            lanes: Indices of its samples among those of the last take().
+            lanes: Indices of its samples among those of the last take_samples().
         """
         records = self.records.select_rows(lanes)
         self._bring_holes(records)
         return replace(batch, stack=_with_pieces(batch.stack, records), chains=self._chains(batch, records))
 
     def _bring_holes(self, records: Records) -> None:
-        """Page in stack pages that were not in memory, for later samples: a sample that lacks pages is walked
+        """Page in stack pages that were missing from copies, for later samples: a sample that lacks pages is walked
         separately.
         """
         odd = np.flatnonzero(records.holes)
@@ -244,7 +248,7 @@ class BpfSource:
                     self._absent.read_pages(pid, page + n * PAGE, page + n * PAGE)
 
     def release_samples(self) -> None:
-        """Release the memory after everything of take() was unwound."""
+        """Release the ring buffer memory after all samples of take_samples() were unwound."""
         self._sampler.ring.release_records(self._until)
         for reader in self._readers.values():
             reader.done()
@@ -258,13 +262,13 @@ class BpfSource:
         self._counted = counts
 
     def _count_lost(self, more: dict[LossReason, int]) -> None:
-        """Count what the program has counted since the last call."""
+        """Add what the BPF program has counted as lost since the last call to the diagnostics."""
         for reason, n in more.items():
             if n and reason.counted:
                 self._diagnostics.count(reason.counted, n)
 
     def learn(self, feedback: Feedback) -> None:
-        """Choose the copy size: four times what walks needed, or the maximum if a copy was too short.
+        """Choose the size of stack copies: four times what walks needed, or the maximum if a copy was too short.
 
         Only the end of a thread's own stack is known. A stack in an arena (of a coroutine) would be copied together
         with what follows it, so the first walks may also lower the size. Later walks do not, because deep calls come
@@ -280,11 +284,11 @@ class BpfSource:
             self._limit()
 
     def reopen_events(self) -> Silent:
-        """Open events on processors that were offline or are new."""
+        """Open perf events on processors that were offline or are new."""
         return self._sampler.reopen_events()
 
     def stop_sampling(self) -> None:
-        """Stop sampling. Samples in the ring can still be taken."""
+        """Stop sampling by the BPF program. Samples in the ring buffer can still be taken."""
         self._sampler.stop_program()
 
     def close(self) -> None:
@@ -349,7 +353,7 @@ def _copied_stack(records: Records, lane: np.int64, words: U64) -> CopiedStack:
 
 
 def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
-    """End each copy at its first missing page, and add the rest as pieces.
+    """End each stack copy at its first missing page, and add the rest as pieces.
 
     The pieces are the memory after that page, the root part of a longer stack, and the stack that a signal handler on
     an alternate stack has interrupted.
@@ -373,7 +377,7 @@ def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
 
 
 def _spans(base: int, size: int, holes: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of the parts of a copy that were in memory, merged from pages of the target."""
+    """Return (begin, end) of each part of a stack copy that was in memory; adjacent pages are merged."""
     edges = [0, *range(PAGE - base % PAGE, size, PAGE), size] if size else [0]
     spans: list[tuple[int, int]] = []
     for n, (low, high) in enumerate(pairwise(edges)):

@@ -35,7 +35,7 @@ _ATTR = struct.Struct("=IIQQQQQ72x")
 _NONE = 0xFFFFFFFF
 _MAX_LAYOUTS = 64
 _FULL = 2
-"""The kernel wakes the reader when one part in this many of the ring is full."""
+"""The kernel wakes the reader of the ring buffer when 1/_FULL of it is full."""
 KINDS = {
     "perf_event/sample": bpf.PERF_EVENT,
     "raw_tp/sched_process_fork": bpf.RAW_TRACEPOINT,
@@ -51,7 +51,7 @@ _OFFSETS = {
     "code_of_memory": ("mm_struct", "exec_vm"),
     "stack_of_memory": ("mm_struct", "start_stack"),
 }
-"""Constants of the program with offsets of this kernel's fields: name -> (structure, member)."""
+"""Constants of the BPF program that are offsets of this kernel's fields: name -> (structure, member)."""
 _U32 = struct.Struct("=I")
 _OVERFLOW = 1 << 16
 """OVERFLOW of sampler.h: the unit of the constant overflows_per_sample is 1/OVERFLOW."""
@@ -65,13 +65,13 @@ samples, or a fraction of it.
 
 _MIN_RING, _MIN_RING_OF_WAITS, _MAX_RING = 16 << 20, 64 << 20, 256 << 20
 _RECORD, _LATE_S = 72 << 10, 0.25
-"""Size of a record with the first copy of a stack, and the delay that its reader may have while all processors are
+"""Size of a ring record with the first copy of a stack, and the delay that its reader may have while all processors are
 busy.
 """
 
 
 def choose_ring_size(watched: KernelTargets, processors: int) -> int:
-    """Return the size of the ring in bytes, a power of two.
+    """Return the size of the BPF ring buffer in bytes, a power of two.
 
     The ring is memory of the kernel. With waits it is at least large enough for a storm of them.
     """
@@ -81,13 +81,13 @@ def choose_ring_size(watched: KernelTargets, processors: int) -> int:
 
 
 def read_program(machine: str = MACHINE) -> bytes:
-    """Return the compiled object of a machine, one of perf_arch.PERF_ARCHES."""
+    """Return the compiled BPF object file for a machine, one of perf_arch.PERF_ARCHES."""
     return resources.files("pyprof.collectors.bpf").joinpath(f"sampler.{machine}.o").read_bytes()
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTargets:
-    """The processes and events that the program records.
+    """The processes and events that the BPF program records.
 
     Attributes:
         rate_hz: Samples per second of each processor, 0 for none.
@@ -119,8 +119,8 @@ class WaitingThread:
     """The kernel's account of the waits of one thread.
 
     Attributes:
-        pid: Its process.
-        tid: The thread.
+        pid: The thread's process.
+        tid: The thread's id.
         off_ns: Start of its current wait, 0 if it does not wait.
         waking_ns: Time of its wakeup, 0 if it was not woken yet.
         why: State of the task.
@@ -151,7 +151,7 @@ class BpfSampler:
     """The BPF program in the kernel, with its maps and the events that trigger it.
 
     Attributes:
-        ring: The records.
+        ring: The ring buffer with the records.
         seeks: See KernelTargets.
         overflow_hz: Rate at which each processor's event calls the program, which takes a sample at random calls.
 
@@ -160,7 +160,7 @@ class BpfSampler:
     """
 
     def __init__(self, watched: KernelTargets, ring_size: int, cpus: list[int]) -> None:
-        """Load the program; `ring_size` is in bytes and a power of two."""
+        """Load the BPF program; `ring_size` is in bytes and a power of two."""
         self._object = BpfObject(read_program(), "sampler.o")
         self.cpus = cpus
         self.seeks = watched.seeks
@@ -194,7 +194,7 @@ class BpfSampler:
             raise
 
     def _attach(self, rate_hz: float, cpu: int) -> int:
-        """Open an event on a processor and return its descriptor, negative if the processor is offline."""
+        """Open a perf event on a processor and return its descriptor, negative if the processor is offline."""
         flags = _DISABLED | _EXCLUDE_HV | _EXCLUDE_IDLE
         period = max(round(1e9 / rate_hz), 1)
         attr = _ATTR.pack(_SOFTWARE, _ATTR.size, _CPU_CLOCK, period, 0, TIME_RUNNING, flags)
@@ -211,14 +211,14 @@ class BpfSampler:
         return fd
 
     def reopen_events(self) -> Silent:
-        """Open events on processors that were offline or are new."""
+        """Open perf events on processors that were offline or are new."""
         return self._events.reopen_events(list_online_cpus) if self._events is not None else {}
 
     def add_process(self, pid: int, runtime: int = 0, offsets: FrameOffsets | None = None) -> None:
         """Make the BPF program record a process from now on.
 
         Args:
-            pid: The process.
+            pid: The process to record.
             runtime: Address of its interpreter's runtime, which may become known later.
             offsets: Offsets in its interpreter's structures.
         """
@@ -238,7 +238,7 @@ class BpfSampler:
         return place
 
     def set_interpreter_addresses(self, thread: ThreadPlace) -> None:
-        """Set the addresses of a thread's interpreter data. The known end of its stack is kept."""
+        """Tell the BPF program the addresses of a thread's interpreter data. The known end of its stack is kept."""
         end, *_ = self._thread(thread.tid)
         self._set_thread(thread.tid, end, thread.address, thread.gil, thread.collecting)
 
@@ -259,7 +259,7 @@ class BpfSampler:
         bpf.update_element(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.pack(*words))
 
     def is_recorded(self, pid: int) -> bool:
-        """Return True if a process is recorded, even if only since its parent forked it."""
+        """Return True if the BPF program records a process, even if only since its parent forked it."""
         return bpf.lookup_element(self._object.maps["processes"], _U32.pack(pid), abi.PROCESS.size) is not None
 
     def set_limits(self, stack: int, least_ns: int, share: int) -> None:
@@ -273,7 +273,7 @@ class BpfSampler:
         bpf.update_element(self._object.maps["limits"], bytes(4), abi.LIMITS.pack(stack, least_ns, share))
 
     def read_waiting_threads(self) -> list[WaitingThread]:
-        """Return the waits of all known threads."""
+        """Return the kernel's account of the waits of all known threads."""
         found = []
         for value in bpf.read_values(self._object.maps["waits"], 8, abi.WAIT.size):
             off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = abi.WAIT.unpack(value)
@@ -291,7 +291,7 @@ class BpfSampler:
         bpf.delete_element(self._object.maps["threads"], _U32.pack(tid))
 
     def read_counts(self) -> tuple[dict[abi.LossReason, int], list[int]]:
-        """Return the program's counters, and the histogram of its run times: how many took 2^n to 2^(n+1) ns."""
+        """Return the BPF program's counters, and the histogram of its run times: how many took 2^n to 2^(n+1) ns."""
         words = len(abi.LossReason) + abi.BUCKETS
         raw = (
             bpf.lookup_element(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
@@ -305,11 +305,11 @@ class BpfSampler:
 
     @property
     def full(self) -> bool:
-        """True if the ring is so full that the kernel wakes its reader."""
+        """True if the ring buffer is so full that the kernel wakes its reader."""
         return self.ring.used >= self.ring.size // _FULL
 
     def stop_program(self) -> None:
-        """Stop the program. Records in the ring can still be read."""
+        """Stop the BPF program. Records in the ring buffer can still be read."""
         for fd in self._descriptors:
             os.close(fd)
         self._descriptors.clear()
@@ -331,7 +331,7 @@ def choose_overflow_rate(rate_hz: float) -> float:
 
 
 def _wanted(watched: KernelTargets) -> dict[str, int]:
-    """Return the constants that control the program."""
+    """Return the constants by which the recorded targets control the BPF program."""
     return {
         "everything": watched.everything,
         "follow": watched.follow or watched.everything,
@@ -346,7 +346,7 @@ def _wanted(watched: KernelTargets) -> dict[str, int]:
 
 
 def _places(types: bytes) -> dict[str, int]:
-    """Return the constants of _OFFSETS, and the offset of the thread pointer."""
+    """Return the BPF program's constants for the kernel: the offsets of _OFFSETS and that of the thread pointer."""
     found = {name: find_member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
     inside = find_member_offset(types, "thread_struct", HERE.thread_pointer)
     return found | {"pointer_of_task": find_member_offset(types, "task_struct", "thread") + inside}

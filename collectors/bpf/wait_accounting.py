@@ -25,8 +25,8 @@ FOR_PROCESSOR, BLOCKED = "P", "B"
 _STATES = ((0x02, "D"), (0x04, "T"), (0x08, "t"), (0x01, "S"))
 _IDLE = 0x402
 LATENCY_NS, FOREVER_NS = 20_000, 2**63 - 1
-"""A thread that runs within this time after its wakeup did not wait for a processor: the time counts as part of its
-wait.
+"""Times after a thread's wakeup in ns. A thread that runs within LATENCY_NS did not wait for a processor: the time
+counts as part of its wait. FOREVER_NS means no end.
 """
 
 
@@ -41,7 +41,7 @@ def state_letter(why: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOut:
-    """Stacks of threads that left their processors, n in order of time; `kept` marks those that are wanted."""
+    """Stacks of n threads that left their processors, in order of time; `kept` marks those that are wanted."""
 
     tid: I64
     time_ns: I64
@@ -58,7 +58,7 @@ class StacklessWait:
         since_ns: Start of the time.
         ns: Duration.
         state: Letter of /proc/TID/stat.
-        call: See Blocked.
+        call: The thread's system call; see Blocked.
         end: See WaitTimes.
     """
 
@@ -93,13 +93,14 @@ class WaitTimes:
     """Nanoseconds of waits that are to be accounted now.
 
     Attributes:
-        blocked_ns: Blocked time of each stack in Left.
+        blocked_ns: Blocked time of each stack in SwitchOut.
         runnable_ns: Time that each of them waited for a processor.
         continues: True for stacks whose wait may continue.
         asleep_ns: Time of threads that were read from outside, by tid.
         continued: Further time of waits whose stack was accounted before.
         stackless: Time without a stack.
-        ends: Index of the ended wait of each stack. In Again and Bare -1 means that the wait has not ended.
+        ends: Index of the ended wait of each stack. In ContinuedWait and StacklessWait, -1 means that the wait has not
+            ended.
         room_ns: Rest of the elapsed time of threads that waited, by tid.
     """
 
@@ -113,7 +114,7 @@ class WaitTimes:
     room_ns: dict[int, int] = field(default_factory=dict)
 
     def set_room(self, tids: I64, passed_ns: int) -> None:
-        """Set the rest of the elapsed time; `tids` are the threads of the stacks."""
+        """Set the rest of the elapsed time of threads that waited; `tids` are the threads of the stacks."""
         room_ns: Counter[int] = Counter()
         for tid, ns in zip(tids.tolist(), (self.blocked_ns + self.runnable_ns).tolist(), strict=True):
             room_ns[tid] -= ns
@@ -151,14 +152,14 @@ def rebuild_table(waiting: list[WaitingThread], later: WaitEnds, at_ns: int) -> 
 
 @dataclass(slots=True)
 class _Open:
-    """A wait that continues.
+    """A wait of a thread that has not ended yet.
 
     Attributes:
-        off_ns: Its start, 0 if before the thread was first seen.
+        off_ns: Start of the wait, 0 if before the thread was first seen.
         accounted_ns: End of the accounted part.
         seen: True if its stack was accounted.
         why: State of the task.
-        call: Its system call.
+        call: The thread's system call.
         late: True if it has ended, but its end record was not there yet.
     """
 
@@ -174,7 +175,7 @@ class Waits:
     """The waits of one recording. Threads that exist at its beginning are passed to note_threads().
 
     Args:
-        whole: True if a wait is accounted only after its end.
+        whole: True if a wait is accounted only after it has ended.
 
     Attributes:
         upto_ns: End of the accounted time.
@@ -192,7 +193,7 @@ class Waits:
         self.clipped_ns = 0
 
     def start_at(self, at_ns: int, waiting: list[WaitingThread]) -> None:
-        """Start at a time: earlier time is not accounted, even if records report it."""
+        """Start the accounting of waits at a time: earlier time is not accounted, even if records report it."""
         self._began_ns = self.upto_ns = at_ns
         self._sums = {each.tid: (each.blocked_ns, each.runnable_ns) for each in waiting}
 
@@ -201,7 +202,7 @@ class Waits:
         return self._began_ns > 0
 
     def stop_at(self, at_ns: int) -> None:
-        """Set the end: later time is not accounted."""
+        """Set the end of the accounting of waits: later time is not accounted."""
         self._end_ns = at_ns
 
     @property
@@ -210,7 +211,7 @@ class Waits:
         return self._whole and self._end_ns == FOREVER_NS
 
     def _ns(self, since_ns: int, until_ns: int) -> int:
-        """Return the part of a time that is accounted."""
+        """Return the length of the accounted part of an interval, in nanoseconds."""
         return max(min(until_ns, self._end_ns) - max(since_ns, self._began_ns), 0)
 
     def note_threads(self, tids: Iterable[int], now_ns: int) -> None:
@@ -219,7 +220,7 @@ class Waits:
 
     @property
     def has_unreported_threads(self) -> bool:
-        """True if there are threads of which no record has come."""
+        """True if there are threads about which the BPF program has sent no record."""
         return bool(self._unheard)
 
     def account_until(
@@ -234,9 +235,9 @@ class Waits:
         """Account all waits of the threads until now_ns.
 
         Args:
-            left: Stacks until now_ns.
+            left: Stacks of threads that left their processors until now_ns.
             ended: Ends of waits until now_ns.
-            waiting: The table at now_ns.
+            waiting: The kernel's table of waiting threads at now_ns.
             asleep: Threads that were seen asleep before now_ns.
             now_ns: End of the time.
             least_ns: Shorter waits have no end record.
@@ -346,7 +347,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
-        """Account a part of a wait that follows the accounted part."""
+        """Account the part of a wait that follows its already accounted part."""
         ns, since = self._ns(opened.accounted_ns, until_ns), opened.accounted_ns
         opened.accounted_ns = max(since, until_ns)
         if not ns:
@@ -357,7 +358,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, ns, state_letter(opened.why), opened.call, end))
 
     def _ran_late(self, times: WaitTimes, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
-        """Account the time between a wakeup and a turn on a processor."""
+        """Account the time between a thread's wakeup and its next run on a processor."""
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
             times.continued.append(ContinuedWait(tid, waking_ns, ns, end))
@@ -384,8 +385,8 @@ class Waits:
                 self._part(times, tid, opened, entry, now_ns)
 
     def _part(self, times: WaitTimes, tid: int, opened: _Open, entry: WaitingThread | None, now_ns: int) -> None:
-        """Account a wait that continues up to now, including the time that its thread has waited for a processor
-        since.
+        """Account a wait that continues up to now, and the time for which its thread has waited for a processor since
+        its wakeup.
         """
         until_ns = _until(entry, now_ns) if entry is not None else now_ns
         self._further(times, tid, opened, until_ns)
@@ -402,7 +403,7 @@ class Waits:
         off_ns: int,
         now_ns: int,
     ) -> None:
-        """Account a wait that has a stack but no end."""
+        """Account a wait whose stack was recorded but which has not ended."""
         lasts = entry is not None and entry.off_ns == off_ns
         until = _until(entry, now_ns) if entry is not None and lasts and not self._held else off_ns
         why = int(left.why[lane])
@@ -415,5 +416,5 @@ class Waits:
 
 
 def _until(entry: WaitingThread, now_ns: int) -> int:
-    """Return the time until which the thread surely waited for the same thing."""
+    """Return the time until which a thread surely waited for the same thing."""
     return min(entry.waking_ns, now_ns) if entry.waking_ns and entry.why else now_ns

@@ -47,7 +47,9 @@ from pyprof.options import CollectOptions
 from pyprof.records import replace
 
 _SLEEPER_ROUNDS = 4
-"""Number of times that sleeping threads are read, because the first reads do not know how much of a stack is needed."""
+"""Number of times that the stacks of sleeping threads are read, because the first reads do not know how much of a stack
+is needed.
+"""
 _MAX_SLEEPER_BYTES = 64 << 20
 """Maximum number of stack bytes of sleeping threads that are read at once."""
 _LAST_ROUND_NS = 300_000_000
@@ -98,7 +100,9 @@ class BpfWaitCollector(BpfCollector):
         return super().batches()
 
     def _longest_wait_ns(self) -> int:
-        """Return the time after which records are read: what was not accounted would belong to the next window."""
+        """Return the time after which the ring buffer is read at the latest: time that was not accounted would belong
+        to the next window.
+        """
         return min(super()._longest_wait_ns(), _HELD_NS)
 
     def stop(self) -> None:
@@ -110,7 +114,7 @@ class BpfWaitCollector(BpfCollector):
         self._meet(pids)
 
     def _meet(self, pids: list[int]) -> None:
-        """Add processes whose threads may already sleep."""
+        """Add processes whose threads may already sleep to the recording."""
         now = time.monotonic_ns()
         for pid in pids:
             try:
@@ -178,7 +182,7 @@ class BpfWaitCollector(BpfCollector):
         self._unwound(taken)
 
     def _wakers(self, taken: RingBatches, narrow: npt.NDArray[np.bool_]) -> Iterator[SampleBatch]:
-        """Yield the stacks of wakers. Unknown processes have none."""
+        """Yield the stacks of threads that woke others. Unknown processes have none."""
         those = (self.source.records.flags & Flag.WAKER != 0) & (taken.switched.space > 0)
         lanes = np.flatnonzero(those)
         if not len(lanes):
@@ -221,7 +225,9 @@ class BpfWaitCollector(BpfCollector):
         return batch.take(np.flatnonzero(those))
 
     def _without_samples(self, times: WaitTimes, sleepers: list[SampleBatch]) -> Iterator[SampleBatch]:
-        """Yield time of waits whose stack was accounted before, and of those without a stack."""
+        """Yield waiting time without a new sample: of waits whose stack was accounted before, and of waits without a
+        stack.
+        """
         if times.continued:
             tid, since, length, _, woken = (np.array(column, np.int64) for column in zip(*times.continued, strict=True))
             batch = replace(
@@ -297,7 +303,7 @@ class BpfWaitCollector(BpfCollector):
 
 
 def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I64, I64]:
-    """Return two columns (n,) of nanoseconds.
+    """Return two columns (n,) of nanoseconds for records of waits.
 
     The first is the time that each record stands for, -1 if its thread runs. The second is the time that its thread
     waited for a processor after its wakeup.
@@ -310,7 +316,9 @@ def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I6
 
 
 def _labelled(batch: SampleBatch, records: Records, lanes: LaneNumbers, state: str | None) -> SampleBatch:
-    """Add what each thread waits for, as a frame inside its kernel frames; `state` overrides the state of all."""
+    """Add what each thread waits for, as a frame inside its kernel frames; `state` overrides the task state of all
+    samples.
+    """
     flags, why, call = records.flags[lanes], records.why[lanes], records.call[lanes]
     stacks = {frames: place for place, frames in enumerate(batch.kernel_stacks)}
     inside = np.zeros(len(lanes), np.int32) if batch.kernel_stack is None else batch.kernel_stack.copy()

@@ -25,7 +25,9 @@ Around = dict[int, Surroundings]
 
 
 class WaitContext:
-    """The context of waits in a recording; `addresses` maps a tid to the futex for which it last waited."""
+    """The locks and wakers of the waits in a recording; `addresses` maps a tid to the futex for which it last
+    waited.
+    """
 
     def __init__(self, options: CollectOptions, locks: LockWaits) -> None:
         self.locks = locks
@@ -35,7 +37,7 @@ class WaitContext:
     def describe_records(
         self, batch: SampleBatch, source: BpfSource, ends: Mapping[int, int], waits: LaneNumbers, lanes: LaneNumbers
     ) -> Around:
-        """Return the context of waits that have a stack.
+        """Return the lock and the waker of each wait that has a stack.
 
         Args:
             batch: The batch.
@@ -59,13 +61,13 @@ class WaitContext:
     def describe_times(
         self, batch: SampleBatch, times: Sequence[ContinuedWait | StacklessWait], ended: WaitEnds
     ) -> Around:
-        """Return the context of waiting time without a stack, by the row of the batch."""
+        """Return the lock and the waker of waiting time without a stack, by the row of the batch."""
         if not self._options.wakers:
             return {}
         return {n: self._of(int(batch.pid[n]), each.tid, each.end, ended) for n, each in enumerate(times)}
 
     def describe_sleepers(self, batch: SampleBatch) -> Around:
-        """Return the context of threads that have slept since before the recording."""
+        """Return the locks of threads that have slept since before the recording."""
         if not self._options.locks:
             return {}
         ids = zip(batch.pid.tolist(), batch.tid.tolist(), strict=True)

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 _FEW_HZ, _MANY_HZ = 300.0, 2000.0
-"""Records per second. Unwinding one takes some 20 us."""
+"""Rates of wait records per second that count as few and as many. Unwinding one takes some 20 us."""
 _SHARE, _FIRST_SHARE, _MAX_SHARE = 32, 256, 1 << 14
 _MUCH_USED = 0.1
-"""Share of the ring that is used before it is read, above which fewer stacks are copied."""
+"""Used share of the ring buffer, before it is read, above which fewer stacks are copied."""
 _LOWEST_NS = 20_000
 _HIGHER = 64
-"""Factor for the minimum duration if even waits of most_ns are too many."""
+"""Factor for the minimum duration of recorded waits if even waits of most_ns are too many."""
 _AFTER_NS = 100_000_000
 
 
@@ -26,7 +26,7 @@ class WaitRates:
     """
 
     def __init__(self, most_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """Start with the highest minimum length of recorded waits (least_ns)."""
+        """Start with the highest minimum length of waits that get a record (least_ns)."""
         self.least_ns, self.share = most_ns, _FIRST_SHARE
         self.most_ns = most_ns
         self._copies = self._ends = 0
@@ -34,7 +34,7 @@ class WaitRates:
         self._since_ns = clock()
 
     def adjust_limits(self, copies: int, ends: int, used: float) -> bool:
-        """Adjust the limits and return True if one has changed.
+        """Adjust the limits for wait records, and return True if one has changed.
 
         Args:
             copies: Number of new stacks.

@@ -18,10 +18,10 @@ class WakingCalls:
     """The numbers of the system calls that wake other threads, on one architecture.
 
     Attributes:
-        futexes: futex, futex_waitv, futex_wait.
-        naps: nanosleep, clock_nanosleep.
-        signals: kill and similar calls.
-        wakes: Calls that wake a futex, including the end of a thread.
+        futexes: Numbers of futex, futex_waitv, futex_wait.
+        naps: Numbers of nanosleep, clock_nanosleep.
+        signals: Numbers of kill and similar calls.
+        wakes: Numbers of calls that wake a futex, including the end of a thread.
     """
 
     futexes: frozenset[int]
@@ -50,7 +50,7 @@ NOBODY = Mark(MarkKind.WOKEN)
 
 
 def has_named_waker(ended: WaitEnds, n: int) -> bool:
-    """Return True if a thread ended the wait."""
+    """Return True if another thread ended the wait and its name is known."""
     call, by = int(ended.call[n]), int(ended.waker_call[n])
     if not ended.waker_pid[n]:
         return False

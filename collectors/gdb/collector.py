@@ -32,11 +32,13 @@ _OTHER_SIZE = 16 << 10
 _SOURCE = 1
 _MAX_BYTES = 64 << 20
 _FIRST, _FIRST_OF_PROCESS = 4 << 10, 32 << 10
-"""Bytes of the first copy of a stack. That of a microcontroller is small, and its link slow."""
+"""Number of stack bytes that are copied first, on a bare target and in a process. The stack of a microcontroller is
+small, and its link slow.
+"""
 
 
 class GdbRemoteCollector:
-    """A collector of one target. If its creation fails, the stub is released.
+    """A collector that samples one target behind a GDB stub. If its creation fails, the stub is released.
 
     Raises:
         ConnectionLost: The stub does not answer.
@@ -64,7 +66,7 @@ class GdbRemoteCollector:
 
     @property
     def pid(self) -> int:
-        """The target's pid, 0 if the stub has no processes."""
+        """The pid of the GDB stub's target, 0 if the stub has no processes."""
         return self._target.pid
 
     @property
@@ -81,7 +83,7 @@ class GdbRemoteCollector:
         return self._target.arch
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Yield batches. The first sample is taken while the target is still stopped by the connection."""
+        """Yield batches of samples. The first sample is taken while the target is still stopped by the connection."""
         control = self._target.control
         flush_ns, handover = round(self._options.flush_s * 1e9), self._options.handover
         try:
@@ -123,7 +125,7 @@ class GdbRemoteCollector:
         return self._stopping
 
     def _tick(self, control: Control) -> None:
-        """Take one sample of each thread."""
+        """Take one sample of each thread of the GDB stub's target."""
         before = control.pauses.snapshot().total_ns
         with contextlib.closing(control.stopped_threads(self._list)) as still:
             for thread_id in still:
@@ -135,7 +137,7 @@ class GdbRemoteCollector:
         self._clock.note_pause(control.pauses.snapshot().total_ns - before)
 
     def _list(self) -> list[ThreadId]:
-        """Return the threads to stop."""
+        """Return the threads of the GDB stub's target that are stopped for this sample."""
         self._threads.refresh()
         self._spaces.refresh_space()
         threads = list(self._threads.all.values())
@@ -149,7 +151,7 @@ class GdbRemoteCollector:
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
-        """Return the only thread that is stopped: with qemu-user's stub the others run on while it sends their
+        """Return only the one thread that is stopped: with qemu-user's stub the others run on while it sends their
         registers.
         """
         control = self._target.control
@@ -217,7 +219,7 @@ class GdbRemoteCollector:
         return [self._infos[tid] for tid in sorted(self._infos)]
 
     def states(self) -> dict[int, str]:
-        """Return {tid: state of the thread in words}."""
+        """Return the state of each thread of the GDB stub's target in words, by tid."""
         words = {"R": "running", "S": "sleeping", "D": "disk sleep"}
         threads = list(self._threads.all.values())
         if self._target.one_stops:
@@ -241,6 +243,6 @@ class GdbRemoteCollector:
         self._stopping = True
 
     def close(self) -> None:
-        """Let the target run on and close the connection. This never raises."""
+        """Let the GDB stub's target run on and close the connection. This never raises."""
         self._stopping = True
         self._target.release_target()

@@ -35,7 +35,7 @@ class RemoteTarget:
     """A target behind a GDB stub that is connected and stopped.
 
     Attributes:
-        pid: Its pid, 0 if the stub has no processes.
+        pid: The target's pid, 0 if the stub has no processes.
         path: Path of its program in the target.
         first: The thread that stopped first, or None if the stub named none.
         one_stops: True if only that thread is stopped (qemu-user).
@@ -58,7 +58,7 @@ class RemoteTarget:
         return self.path.rsplit("/", 1)[-1]
 
     def release_target(self) -> None:
-        """Let the target run on and close the connection. This never raises, and may be called twice."""
+        """Let the GDB stub's target run on and close the connection. This never raises, and may be called twice."""
         if self.memory.closed:
             return
         with contextlib.suppress(ConnectionLost, RemoteError):
@@ -69,7 +69,7 @@ class RemoteTarget:
 
 
 def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> RemoteTarget:
-    """Connect to a GDB stub and learn its target.
+    """Connect to a GDB stub and learn its target's architecture, memory and threads.
 
     Args:
         options: Address and options of the connection.
@@ -145,7 +145,7 @@ def _control(
 
 
 def _registers(stub: Stub, thread: ThreadId | None, program: StubImage) -> tuple[Arch, RegisterMap]:
-    """Return the architecture, and the positions of its registers in the stub's packets."""
+    """Return the architecture of a GDB stub's target, and the positions of its registers in the stub's packets."""
     if thread is not None:
         stub.select_thread(thread)  # gdbserver describes the selected thread, and aborts if there is none
 

@@ -15,14 +15,14 @@ _RUN = 1 << 16
 
 
 class PageCache:
-    """A reader that keeps whole pages, for memory that does not change (code, headers) or for one moment."""
+    """A memory reader that keeps whole pages, for memory that does not change (code, headers) or for one moment."""
 
     def __init__(self, read: Callable[[int, int], bytes]) -> None:
         self._read = read
         self._pages: dict[int, bytes] = {}
 
     def read(self, avma: int, size: int) -> bytes:
-        """Return at most `size` bytes, fewer if they are not readable."""
+        """Return at most `size` bytes of memory at avma, fewer if they are not readable."""
         data = bytearray()
         at = avma & -PAGE
         while at < avma + size:
@@ -52,7 +52,7 @@ class PageCache:
 
 
 class RemoteMemory:
-    """The memory of a target; `reachable` is a context that stops the target if necessary."""
+    """The memory of a GDB stub's target; `reachable` is a context that stops the target if necessary."""
 
     def __init__(self, stub: Stub, mask: int) -> None:
         self.reachable: Callable[[], AbstractContextManager[None]] | None = None
@@ -77,7 +77,7 @@ class RemoteMemory:
         return PageCache(self.read_current)
 
     def forget_pages(self) -> None:
-        """Drop the kept pages because the mappings have changed."""
+        """Drop the cached memory pages because the mappings have changed."""
         self._lasting.clear()
 
     def _now(self, avma: int, size: int) -> bytes:

@@ -34,14 +34,16 @@ _VDSO_SIZE = 2 * PAGE
 
 @dataclass(frozen=True, slots=True)
 class StubImage:
-    """The main program: its path in the target, else that of the user's file, else ""; and the user's file, or None."""
+    """The main program of a GDB stub's target: its path in the target, else that of the user's file, else ""; and the
+    user's file, or None.
+    """
 
     path: str
     elf: ElfFile | None
 
 
 class RemoteModules:
-    """A reader of a target's mappings; `how` is the source of the last reading, for the summary."""
+    """A reader of the mappings of a GDB stub's target; `how` is the source of the last reading, for the summary."""
 
     def __init__(self, stub: Stub, arch: Arch, pid: int, memory: RemoteMemory, program: StubImage) -> None:
         self._stub = stub
@@ -57,12 +59,16 @@ class RemoteModules:
 
     @property
     def is_process(self) -> bool:
-        """True if the target has an auxiliary vector, which means that the stub knows of an operating system."""
+        """True if the GDB stub's target has an auxiliary vector, which means that the stub knows of an operating
+        system.
+        """
         return bool(self._auxiliary)
 
     @property
     def is_complete(self) -> bool:
-        """True if the last reading found all mappings. Loaders do not list pages of emulators and kernels."""
+        """True if the last reading found all mappings of the GDB stub's target. Loaders do not list pages of emulators
+        and kernels.
+        """
         return self.how == "/proc/PID/maps" or not self.is_process
 
     def note_exec(self) -> str:
@@ -72,7 +78,7 @@ class RemoteModules:
         return path if path.startswith("/") and "\n" not in path else ""
 
     def read_mappings(self) -> tuple[Mapping, ...]:
-        """Return the current mappings, ascending. The target's memory must be readable.
+        """Return the current mappings of the GDB stub's target, ascending. Its memory must be readable.
 
         Raises:
             RemoteError: The stub's answers are not usable.
@@ -105,7 +111,7 @@ class RemoteModules:
         return self._auxv
 
     def _read_auxv(self) -> dict[int, int]:
-        """Return {AT_*: value}, empty if the target is not a process."""
+        """Return the target's auxiliary vector as {AT_*: value}, empty if the target is not a process."""
         data = self._stub.read_object("auxv", limit=1 << 16) if self._stub.has_feature("qXfer:auxv:read") else None
         pair = struct.Struct(self._order + ("QQ" if self._arch.word == 8 else "II"))
         found: dict[int, int] = {}
@@ -161,7 +167,7 @@ class RemoteModules:
             yield from self._of_file(elf, linked.bias, linked.name)
 
     def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterator[Mapping]:
-        """Yield what a loader maps of a file; elf must have its headers."""
+        """Yield the mappings that a loader makes of an ELF file; `elf` must have the file's headers."""
         inode = self._inode(path)
         for load in elf.loads:
             start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE
@@ -238,10 +244,10 @@ def _perms(flags: int) -> str:
 
 
 def find_program(stub: Stub, pid: int, exe: str | None) -> StubImage:
-    """Return the program's name and file; `exe` is the user's file.
+    """Return the name and the file of the main program of a GDB stub's target; `exe` is the user's file.
 
     Raises:
-        RemoteError: It is not an ELF file.
+        RemoteError: The program is not an ELF file.
     """
     elf = None
     if exe is not None:

@@ -19,7 +19,7 @@ MAX_QUEUED = 1 << 16
 
 
 class NonStop:
-    """Control that stops threads one by one. The stub has accepted QNonStop:1.
+    """Control of a GDB stub's target that stops threads one by one. The stub has accepted QNonStop:1.
 
     Args:
         stub: The stub.
@@ -56,7 +56,7 @@ class NonStop:
             self._hear(min(left, POLL_INTERVAL_S))
 
     def _hear(self, within_s: float) -> None:
-        """Process one notification and the entries after it in the stub's queue."""
+        """Process one stop notification of the GDB stub and the entries after it in the stub's queue."""
         note = self._stub.link.poll_notification(within_s)
         if note is None or not note.startswith(b"Stop:"):
             return
@@ -73,7 +73,9 @@ class NonStop:
             self._drain(self._stub.link.request(b"vStopped"))
 
     def _drain(self, packet: bytes) -> None:
-        """Process the stub's queue from its first answer on, then resume threads whose stop was not requested."""
+        """Process the stub's queue of stops from its first answer on, then resume threads whose stop was not
+        requested.
+        """
         for _ in range(MAX_QUEUED):
             if packet in (b"OK", b"") or packet[:1] == b"E":
                 break

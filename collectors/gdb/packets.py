@@ -17,7 +17,9 @@ from pyprof.records import dataclass
 
 MAX_PAYLOAD = 1 << 20
 MAX_NOISE = 1 << 16
-"""Maximum number of bytes between two packets: a serial line's noise, a boot loader's greeting."""
+"""Maximum number of bytes between two packets of the GDB remote protocol, such as a serial line's noise or a boot
+loader's greeting.
+"""
 
 INTERRUPT = b"\x03"
 _SPECIAL = frozenset(b"#$}*")
@@ -93,7 +95,8 @@ class PacketReader:
         self._data += data
 
     def next_item(self) -> Incoming | None:
-        """Return the next complete item, or None if more bytes are needed.
+        """Return the next complete packet or acknowledgement of the GDB remote protocol, or None if more bytes are
+        needed.
 
         Raises:
             RemoteError: The bytes are not of this protocol.

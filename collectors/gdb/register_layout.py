@@ -20,7 +20,7 @@ _MAX_BITS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A register: its number for `p`, and its offset and size in the `g` packet in bytes."""
+    """A register of a GDB stub's target: its number for `p`, and its offset and size in the `g` packet in bytes."""
 
     name: str
     number: int
@@ -30,7 +30,7 @@ class Register:
 
 @dataclass
 class Description:
-    """The contents of target.xml; `architecture` is BFD's name or ""."""
+    """The contents of a GDB target description (target.xml); `architecture` is BFD's name or ""."""
 
     architecture: str = ""
     features: list[str] = field(default_factory=list)
@@ -105,9 +105,11 @@ def parse_description(fetch: Callable[[str], bytes | None]) -> Description | Non
 
 _ALIASES = {"i686": "i386", "iwmmxt": "arm", "xscale": "arm"}
 _OTHERS = ("aarch64:ilp32",)
-"""Names that begin like a supported one but mean unsupported code."""
+"""Architecture names in target.xml that begin like a supported one but mean unsupported code."""
 _BIG = ("powerpc",)
-"""Names that mean big-endian, unsupported code unless the program's file states otherwise."""
+"""Architecture names in target.xml that mean big-endian code, which is unsupported unless the program's file states
+otherwise.
+"""
 _FEATURES = {
     "org.gnu.gdb.arm.core": "arm",
     "org.gnu.gdb.arm.m-profile": "arm",
@@ -141,7 +143,7 @@ def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
 
 
 def _named(name: str, elf: Arch | None) -> Arch | None:
-    """Return the architecture with the longest name (Arch.bfd) that the target's name begins with."""
+    """Return the architecture with the longest name (Arch.bfd) that the GDB target's architecture name begins with."""
     name = next((ours for alias, ours in _ALIASES.items() if name.startswith(alias)), name)
     if name.startswith(_OTHERS):
         return None
@@ -167,7 +169,7 @@ _OTHER_NAMES = {"pc": ("pswa",), "lr": ("r14",), "sp": ("r13",)}
 
 @dataclass(frozen=True)
 class RegisterMap:
-    """The stub's register for each column of the architecture, None if the stub does not have it."""
+    """The GDB stub's register for each column of the architecture, None if the stub does not have it."""
 
     arch: Arch
     places: tuple[Register | None, ...]
@@ -208,7 +210,7 @@ class RegisterMap:
 
 
 def build_register_map(description: Description | None, arch: Arch) -> RegisterMap:
-    """Return the register map of a description, or of GDB's default layout.
+    """Return the map of registers of a GDB target description, or of GDB's default layout.
 
     Raises:
         RemoteError: The description lacks pc or sp.

@@ -15,7 +15,9 @@ _MIN_LOOK_NS, _MAX_LOOK_NS = 20_000_000, 2_000_000_000
 
 
 class RemoteSpaces:
-    """The address spaces of a target; `current` is the last one, or None before the first reading."""
+    """The address spaces of a GDB stub's target over time; `current` is the last one, or None before the first
+    reading.
+    """
 
     def __init__(self, modules: RemoteModules, memory: RemoteMemory, files: RemoteFiles, sysroot: str) -> None:
         self.current: AddressSpace | None = None
@@ -36,7 +38,9 @@ class RemoteSpaces:
         return self._look()
 
     def find_space(self, pc: int) -> AddressSpace:
-        """Return the address space of a sample. It is read again if nothing is known at its pc."""
+        """Return the address space of a sample of the GDB stub's target. The mappings are read again if nothing is
+        known at pc.
+        """
         space = self.current or self._look()
         if space.mapping_at(pc) is None and time.monotonic_ns() - self._looked_ns > _MIN_LOOK_NS:
             space = self._look()

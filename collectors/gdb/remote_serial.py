@@ -133,7 +133,9 @@ class PacketLink:
         return packet
 
     def poll(self, within_s: float) -> bytes | None:
-        """Return the next packet, or None if none arrives in time. Notifications are kept for poll_notification()."""
+        """Return the next packet of the GDB stub, or None if none arrives in time. Notifications are kept for
+        poll_notification().
+        """
         until = time.monotonic() + within_s
         left = within_s
         while (packet := self._from_buffer()) is None and left >= 0:
@@ -142,7 +144,9 @@ class PacketLink:
         return packet
 
     def poll_notification(self, within_s: float) -> bytes | None:
-        """Return the next notification, or None if none arrives in time. No reply may be outstanding."""
+        """Return the next notification of the GDB stub, or None if none arrives in time. No reply may be
+        outstanding.
+        """
         until = time.monotonic() + within_s
         left = within_s
         while not self.notifications:
@@ -165,7 +169,9 @@ class PacketLink:
         return None
 
     def _other(self, found: Incoming) -> None:
-        """Handle input that is not a packet: keep a notification, or repeat a packet that was damaged."""
+        """Handle input from the GDB stub that is not a packet: keep a notification, or request a damaged packet
+        again.
+        """
         kind = found.kind
         if kind is PacketKind.NOTIFICATION:
             self.notifications.append(found.payload)
@@ -180,7 +186,7 @@ class PacketLink:
         self._write(b"-" if kind is PacketKind.BROKEN else self._last)
 
     def _fill(self, within_s: float) -> bool:
-        """Wait for bytes and return True if some arrived."""
+        """Wait for bytes from the GDB stub and return True if some arrived."""
         if not _ready(self._stream, select.POLLIN, within_s):
             return False
         try:
@@ -225,7 +231,9 @@ def _port(place: tuple[str, int] | str) -> str:
 
 
 def _ready(stream: socket.socket, event: int, within_s: float) -> bool:
-    """Wait until a stream can be read or written. poll(2), because select(2) supports no descriptors above 1023."""
+    """Wait until a socket can be read or written. It uses poll(2), because select(2) supports no descriptors above
+    1023.
+    """
     poll = select.poll()
     poll.register(stream, event)
     return bool(poll.poll(math.ceil(1000 * within_s)))

@@ -29,7 +29,7 @@ ListThreads = Callable[[], list[ThreadId]]
 
 
 class Control(Protocol):
-    """A way to stop and resume a target.
+    """A way to stop and resume the target of a GDB stub.
 
     Attributes:
         ended: True if the target has ended.
@@ -41,10 +41,10 @@ class Control(Protocol):
     pauses: PauseLog
     note: str
     paced: bool
-    """True if run_until() follows the clock."""
+    """True if the target runs for a time by the clock between two samples (run_until())."""
 
     def start_target(self) -> None:
-        """Let the target run for the first time."""
+        """Let the GDB stub's target run for the first time."""
         ...
 
     def run_until(self, until_ns: int, stopping: Callable[[], bool]) -> None:
@@ -58,11 +58,11 @@ class Control(Protocol):
         ...
 
     def make_memory_readable(self) -> AbstractContextManager[None]:
-        """Return a context in which memory may be read."""
+        """Return a context in which the target's memory may be read."""
         ...
 
     def release_target(self) -> None:
-        """Release the target, so that it runs on."""
+        """Release the GDB stub's target, so that it runs on."""
         ...
 
 
@@ -106,7 +106,9 @@ def build_resume_packet(stub: Stub, action: str, signal: int = 0, thread: Thread
 
 
 def await_stop(stub: Stub, within_s: float) -> StopReply | None:
-    """Return the next stop reply, or None after a time. Console output and file requests of the target are skipped."""
+    """Return the GDB stub's next stop reply, or None after a time. Console output and file requests of the target are
+    skipped.
+    """
     until = time.monotonic() + within_s
     while True:
         packet = stub.link.poll(max(until - time.monotonic(), 0.0))
@@ -132,7 +134,9 @@ def detach_from_target(stub: Stub, pid: int) -> None:
 
 
 class AllStop:
-    """Control that stops all threads at once. With `hold` the target is never resumed between two stops (a dump)."""
+    """Control of a GDB stub's target that stops all threads at once. With `hold` the target is never resumed between
+    two stops (a dump).
+    """
 
     paced = True
 
@@ -168,7 +172,7 @@ class AllStop:
                 self._resume()
 
     def _took(self, stop: StopReply) -> bool:
-        """Note a stop. Return False if the target ended."""
+        """Note a stop of the GDB stub's target. Return False if the target ended."""
         self._running = False
         self._pending = (0, None)
         if stop.is_end:

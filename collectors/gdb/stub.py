@@ -21,8 +21,8 @@ def parse_xml(
     end: Callable[[str], None] | None = None,
     words: Callable[[str], None] | None = None,
 ) -> None:
-    """Parse a document and call the handlers, which may raise KeyError and ValueError for missing or invalid
-    attributes.
+    """Parse an XML document of a GDB stub and call the handlers, which may raise KeyError and ValueError for missing or
+    invalid attributes.
 
     Raises:
         RemoteError: The document is not valid.
@@ -79,7 +79,9 @@ class ThreadId:
 
 @dataclass(frozen=True, slots=True)
 class StopReply:
-    """A stop. The kind is T or S (stopped by a signal, GDB's number), W (exited), X (killed), N (no thread runs)."""
+    """A stop reply of the GDB remote protocol. The kind is T or S (stopped by a signal, GDB's number), W (exited), X
+    (killed), N (no thread runs).
+    """
 
     kind: str
     signal: int
@@ -132,7 +134,9 @@ class Stub:
     _general: str = ""
 
     def negotiate_features(self) -> None:
-        """Perform the handshake: exchange features, and disable acknowledgements if the stub agrees."""
+        """Perform the handshake with the GDB stub: exchange features, and disable acknowledgements if the stub
+        agrees.
+        """
         link = self.link
         link.acknowledge()
         self.supported = _features(link.request(_OURS))
@@ -158,7 +162,7 @@ class Stub:
         """Return a whole object by qXfer:NAME:read, or None if the stub has no such object.
 
         Raises:
-            RemoteError: It exceeds the limit.
+            RemoteError: The object exceeds the limit.
         """
         data = bytearray()
         chunk = self.packet_size - 16
@@ -197,7 +201,7 @@ class Stub:
         return bytes(data)
 
     def select_thread(self, thread: ThreadId) -> bool:
-        """Select the thread whose registers are read. Return False if it has ended."""
+        """Select the thread whose registers the GDB stub reads. Return False if it has ended."""
         if self._general == thread.text:
             return True
         self._general = ""
@@ -213,7 +217,9 @@ class Stub:
         self._general = ""
 
     def read_registers(self, thread: ThreadId) -> bytes | None:
-        """Return the reply to `g` as it is (hex, x for unavailable), or None if the thread has ended."""
+        """Return the stub's reply to a `g` packet as it is (hex, x for unavailable), or None if the thread has
+        ended.
+        """
         if self._general == thread.text:
             reply = self.link.request(b"g")
         else:
@@ -263,7 +269,9 @@ class Stub:
         return result[0] if result is not None and result[0] >= 0 else None
 
     def read_file(self, fd: int, offset: int, size: int) -> bytes:
-        """Return at most `size` bytes, limited by the packet size; empty at the end and on an error."""
+        """Return at most `size` bytes of a file that is open in the GDB stub, limited by the packet size; empty at the
+        end and on an error.
+        """
         size = min(size, max(self.packet_size - 64, 64) // 2)
         result = _file_result(self.link.request(b"vFile:pread:%x,%x,%x" % (fd, size, offset)))
         if result is None or result[0] <= 0:
@@ -276,7 +284,9 @@ class Stub:
         self.link.request(b"vFile:close:%x" % fd)
 
     def read_whole_file(self, path: str, limit: int) -> bytes | None:
-        """Return the contents of a file, or None if it cannot be opened or is larger than `limit`."""
+        """Return the contents of a file of the GDB stub's target, or None if it cannot be opened or is larger than
+        `limit`.
+        """
         fd = self.open_file(path)
         if fd is None:
             return None

@@ -42,7 +42,8 @@ class RemoteFiles:
         self._folder = ""
 
     def find(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """Yield candidates for the file of a module, as (path, trusted). See model.modules.FindFiles.
+        """Yield candidates for the file of a module of a GDB stub's target, as (path, trusted). See
+        model.modules.FindFiles.
 
         They are --exe for the program, the path below --sysroot, the same path on this machine, and a fetched file.
         """
@@ -54,7 +55,9 @@ class RemoteFiles:
             yield self._fetched[module.path], False
 
     def fetch_missing(self, mappings: tuple[Mapping, ...], read: ReadMemory) -> None:
-        """Fetch files with code that are missing on this machine or have another build ID there. Each is tried once."""
+        """Fetch files with code through the GDB stub if they are missing on this machine or have another build ID here.
+        Each is tried once.
+        """
         for mapping in mappings:
             path = mapping.path
             if path in self._seen or not mapping.inode or not path.startswith("/"):
@@ -89,7 +92,7 @@ class RemoteFiles:
         self._diagnostics.count("file fetched through the stub")
 
     def close(self) -> None:
-        """Remove fetched files. Files that are open stay readable."""
+        """Remove the files that were fetched through the GDB stub. Files that are open stay readable."""
         if self._folder:
             with contextlib.suppress(OSError):
                 shutil.rmtree(self._folder)

@@ -18,7 +18,7 @@ _LIST_S = 0.2
 
 @dataclass(slots=True)
 class StackReach:
-    """The amount of a stack to copy: up to the highest address that a walk has used.
+    """The amount of a thread's stack to copy: up to the highest address that a walk has used.
 
     Attributes:
         most: Maximum copy in bytes (--stack-size).
@@ -33,7 +33,7 @@ class StackReach:
     limit: int = 0
 
     def choose_span(self, sp: int, end: int) -> tuple[int, int]:
-        """Return (avma, size) of the copy; `end` is the end of the memory around sp, 0 if unknown."""
+        """Return (avma, size) of the stack copy to make; `end` is the end of the memory around sp, 0 if unknown."""
         base = max(sp - RED_ZONE, 0) & ~7
         if base < self.top <= base + self.most:
             size = min(self.top + _SLACK - base, self.most)
@@ -44,12 +44,12 @@ class StackReach:
         return base, size
 
     def note_readable(self, base: int, size: int, wanted: int) -> None:
-        """Note that `size` of the `wanted` bytes were readable."""
+        """Note that `size` of the `wanted` bytes of a stack were readable."""
         if size < wanted:
             self.limit = base + size
 
     def learn(self, base: int, top: int, missing: int) -> None:
-        """Learn what a walk of the copy at `base` needed; see Feedback."""
+        """Learn how much stack a walk of the copy at `base` needed; see Feedback."""
         known = self.top if base < self.top <= base + self.most else 0  # 0: a value of another stack
         if base <= missing <= base + self.most:
             self.top = max(known, missing + max(_GROWTH, missing - base))
@@ -62,9 +62,9 @@ class RemoteThread:
     """The state of a thread of a GDB stub's target.
 
     Attributes:
-        id: The thread.
+        id: The thread's id.
         reach: Amount of its stack to copy.
-        name: Its name.
+        name: The thread's name.
         state: Letter of its state.
         stat: Descriptor of /proc/PID/task/TID/stat in the stub, -1 if there is none.
         came_with: Clock ticks of processor time at the first reading.
@@ -80,18 +80,20 @@ class RemoteThread:
     stat: int = -1
     came_with: int | None = None
     is_busy: bool = False
-    """True if it runs and had processor time since it was first seen. A sleeping thread that a stop woke runs until it
-    sleeps again.
+    """True if the thread runs and had processor time since it was first seen. A sleeping thread that a stop woke runs
+    until it sleeps again.
     """
     other: tuple[int, int] = (0, 0)
     has_stored_name: bool = False
 
 
 class RemoteThreads:
-    """The list of threads. It is read again from time to time, because threads may start without a report."""
+    """The list of threads of a GDB stub's target. It is read again from time to time, because threads may start without
+    a report.
+    """
 
     def __init__(self, stub: Stub, pid: int, stack_size: int, first: int) -> None:
-        """Create an empty list; `first` is the size of the first copy of a stack in bytes."""
+        """Create an empty list of threads; `first` is the size of the first copy of a stack in bytes."""
         self._stub = stub
         self._pid = pid
         self._stack_size = stack_size
@@ -101,7 +103,7 @@ class RemoteThreads:
         self.all: dict[str, RemoteThread] = {}
 
     def refresh(self, force: bool = False) -> None:
-        """Read the list of threads if it is due. The stub must accept requests.
+        """Read the list of threads from the GDB stub if it is due. The stub must accept requests.
 
         Raises:
             RemoteError: The stub's answers are not usable.
@@ -144,7 +146,9 @@ class RemoteThreads:
         return found
 
     def describe_states(self) -> bool:
-        """Read each thread's state from the target's /proc, without a stop. Return False if that is not available."""
+        """Read the state of each thread of the GDB stub's target from its /proc, without a stop. Return False if that
+        is not available.
+        """
         if not self._has_stat or not self._pid:
             return False
         for thread in self.all.values():

@@ -33,7 +33,9 @@ _FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """Return None, or an error if the architecture, the kernel, namespaces or rights prevent it."""
+    """Return an error if the BPF collector cannot be used because of the architecture, the kernel, namespaces or
+    rights, else None.
+    """
     refusal = _refusal()
     if refusal is not None:
         return refusal
@@ -46,7 +48,7 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 
 def _refusal() -> PyprofError | None:
-    """Return an error if no process can be sampled."""
+    """Return an error if the BPF collector cannot sample any process, else None."""
     if MACHINE not in PERF_ARCHES:
         return UnsupportedArchitecture(f"the program in the kernel is made for {KNOWN_MACHINES}")
     release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
@@ -73,13 +75,13 @@ def _is_in(kind: str, inode: int) -> bool:
 
 
 def _lacks() -> list[str]:
-    """Return the missing capabilities."""
+    """Return the capabilities that this process lacks for the BPF collector."""
     caps = int(procfs.read_thread_status(os.getpid())["CapEff"], 16)
     return [name for name, bit in _NEEDED.items() if not (caps >> bit | caps >> _CAP_SYS_ADMIN) & 1]
 
 
 def in_its_place(request: Request, collector: Collector) -> Collector:
-    """Return a collector that reports why it replaces the program in the kernel, if that program was wanted."""
+    """Return a collector that reports why it replaces the BPF program in the kernel, if that program was wanted."""
     interpreters = request.interpreters
     if request.by_name or interpreters is None:
         return collector
@@ -94,7 +96,7 @@ def in_its_place(request: Request, collector: Collector) -> Collector:
 
 
 def open(request: Request) -> Collector:
-    """Open the collector.
+    """Open the collector that uses the BPF program in the kernel.
 
     Raises:
         CollectorRefused: The kernel refuses the program.
@@ -107,12 +109,12 @@ def open(request: Request) -> Collector:
 
 
 def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) -> Collector:
-    """Open the collector for some processes.
+    """Open the BPF collector for some processes.
 
     Args:
-        request: The request.
+        request: The request to open a collector.
         pids: The processes.
-        launched: As in a request.
+        launched: True if the program has not started yet.
         why: A sentence with the reason for which the collector samples them.
     """
     from pyprof.collectors.bpf.collector import BpfCollector
@@ -155,10 +157,10 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
 
 
 def _seeks(request: Request, pids: tuple[int, ...]) -> bool:
-    """Return True if interpreter evaluator calls wait on stacks of a process.
+    """Return True if a process has interpreter evaluator calls that wait on stacks outside any chain (greenlets).
 
-    If waits are recorded, searching for them makes the program in the kernel so long that loading it takes 0.2 s more.
-    So it is done only if necessary.
+    If waits are recorded, the search for such calls makes the program in the kernel so long that loading it takes 0.2 s
+    more. So it is done only if necessary.
     """
     if request.interpreters is None:
         return False
@@ -173,12 +175,14 @@ def _seeks(request: Request, pids: tuple[int, ...]) -> bool:
 
 
 def _without_stops(source: BpfSource, pid: int) -> str | None:
-    """Return the result of BpfSource.look, without reasons for stops: their samples would lack the kernel's frames."""
+    """Return the result of BpfSource.find_interpreter, without reasons for stops: samples by stops would lack the
+    kernel's frames.
+    """
     return None if source.find_interpreter(pid) is None else ""
 
 
 def _from_outside(request: Request, pids: list[int]) -> SampleSource:
-    """Open a collector of sleeping threads that stops none of them."""
+    """Open a collector that reads the stacks of sleeping threads and stops none of them."""
     from pyprof.collectors.ptrace.opening import by_stops
 
     options = replace(request.options, rate_hz=_SLEEPER_HZ, flush_s=0.0, handover=FlushProtocol())

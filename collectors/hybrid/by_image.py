@@ -12,22 +12,26 @@ from collections.abc import Callable, Iterable
 from pyprof.records import dataclass, field
 
 NeedsStops = Callable[[int], str | None]
-"""pid -> why stops are needed, "" if they are not, None if that is not known yet"""
+"""Function that returns why a process (pid) needs stops for its samples, "" if it needs none, None if that is not known
+yet.
+"""
 
 _SOON_NS, _LATE_NS = 10_000_000, 1_000_000_000
 _YOUNG_NS, _SETTLED_NS = 50_000_000, 3_000_000_000
-"""Limits for repeating the check of a young process, because the way in which an interpreter starts may make stops
-unnecessary.
+"""Limits in nanoseconds for repeating the check whether a young process needs stops. The way in which an interpreter
+starts may make stops unnecessary.
 """
 _BUDGET, _MOST_NS = 10, 5_000_000
-"""After checks that cost t there are none for 10 t; and the maximum cost of checks in one call."""
+"""Limits of the checks whether processes need stops: after checks that cost t there are none for 10 t; and the maximum
+cost of checks in one call.
+"""
 _MOST = 1 << 16
 _NEVER_NS = 2**62
 
 
 @dataclass(slots=True)
 class _Pending:
-    """Time of a process's next check, and the distance to the one after it."""
+    """The time of the next check whether a process needs stops, and the distance to the check after it."""
 
     due_ns: int
     wait_ns: int
@@ -35,7 +39,7 @@ class _Pending:
 
 @dataclass
 class ByImage:
-    """The processes that need stops.
+    """The processes that need stops for their samples because of the program that they run.
 
     Attributes:
         needs_stops: The check.
@@ -52,19 +56,21 @@ class ByImage:
     _not_before: int = 0
 
     def changed(self, pids: Iterable[int]) -> None:
-        """Note processes that appeared or run new code."""
+        """Note processes that have appeared or run new code, so that they are checked for the need of stops."""
         now = self.clock()
         for pid in pids:
             if len(self._pending) < _MOST:
                 self._pending[pid] = _Pending(now, _SOON_NS)
 
     def wait_ns(self) -> int:
-        """Return the time until the next check if nothing changes."""
+        """Return the time until the next check whether processes need stops, if nothing changes."""
         due = max(min((pending.due_ns for pending in self._pending.values()), default=_NEVER_NS), self._not_before)
         return max(due - self.clock(), 0)
 
     def look(self, all_of_them: bool = False) -> list[int]:
-        """Check the processes that are due, and return those that are decided now. all_of_them ignores the budget."""
+        """Check the processes whose check is due, and return those for which the need of stops is decided now.
+        all_of_them ignores the budget.
+        """
         now = self.clock()
         due = [(pid, pending) for pid, pending in self._pending.items() if pending.due_ns <= now]
         if not due or (not all_of_them and now < self._not_before):

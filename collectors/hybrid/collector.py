@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class HybridCollector:
-    """A collector that uses stops for some threads.
+    """A collector that samples some threads by stops, and all others by perf_events.
 
     Args:
         perf: Samples all other threads.
@@ -45,7 +45,7 @@ class HybridCollector:
         launched: bool = False,
         instead: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Create the collector.
+        """Create a collector that samples some threads by stops and all others by perf_events.
 
         Args:
             by_image: Decides which programs need stops, None for none.
@@ -100,7 +100,9 @@ class HybridCollector:
                 return
 
     def _watch(self, first: bool = False) -> int | None:
-        """Check programs. Return None if threads must be stopped now, else the time until the next check in ns."""
+        """Check which programs need stops. Return None if threads must be stopped now, else the time until the next
+        check in ns.
+        """
         assert self._by_image is not None
         self._by_image.changed(self._perf.members.take_new_processes())
         for pid in self._by_image.look(all_of_them=first):
@@ -144,7 +146,7 @@ class HybridCollector:
 
     @property
     def alive(self) -> list[int]:
-        """The processes that have not ended."""
+        """The recorded processes that have not ended."""
         return self._perf.members.alive
 
     def end_now(self) -> None:
@@ -196,7 +198,7 @@ class HybridCollector:
         )
 
     def _slots(self) -> tuple[int, int]:
-        """Return (kept, missed) sampling times of stops so far."""
+        """Return (kept, missed) sampling times of samples by stops so far."""
         stopped = self._stopped()
         return stopped.ticks, stopped.skipped
 

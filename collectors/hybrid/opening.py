@@ -39,7 +39,9 @@ FROM_OUTSIDE = said("sleepers_from_outside")
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """Return None, or an error if the architecture or rights prevent it, or if time in the kernel would be missing."""
+    """Return an error if the perf_events collector cannot be used, because of the architecture, rights, or missing time
+    in the kernel; else None.
+    """
     if options.wakers:  # only the program in the kernel reports them
         return bpf_opening.can(target, options)
     if MACHINE not in PERF_ARCHES:
@@ -57,7 +59,7 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 
 def open(request: Request) -> Collector:
-    """Open the collector.
+    """Open the collector that uses perf_events, with the collectors that complement it.
 
     Raises:
         CollectorRefused: perf_events are not permitted.
@@ -93,7 +95,7 @@ class _Openings:
         return self._tried(lambda: bpf_opening.open(self._request), lambda: self._all_time(pids, launched))
 
     def _tried(self, by_bpf: Callable[[], Collector], without: Callable[[], Collector]) -> Collector:
-        """Return the collector that uses the program in the kernel, if it is available."""
+        """Return the collector that uses the BPF program in the kernel, if it is available."""
         if not self._by_bpf:
             return without()
         try:
@@ -104,7 +106,7 @@ class _Openings:
             return WithoutProgram(without(), why, certain=True)
 
     def _all_time(self, pids: tuple[int, ...], launched: bool) -> Collector:
-        """Open a collector of running and waiting threads."""
+        """Open a collector of the running and waiting time of threads."""
         if self._by_image is None:
             return self._wall_clock(pids, launched)
         from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
@@ -118,7 +120,7 @@ class _Openings:
         )
 
     def _running(self, by_image: ByImage | None) -> HybridCollector | PerfCollector:
-        """Open a collector of running threads."""
+        """Open a collector of the running time of threads."""
         request = self._request
         perf = self._perf(request.selection.pids, request.launched)
         if self._by_depth or by_image:
@@ -126,7 +128,7 @@ class _Openings:
         return perf
 
     def _with_bpf(self) -> Collector:
-        """Open the program in the kernel if an interpreter runs or may start soon, else prepare to do so later.
+        """Open the BPF collector if an interpreter runs or may start soon, else prepare to open it later.
 
         Later means when an interpreter starts, or when a thread would be stopped because its stack continues in another
         one.
@@ -163,7 +165,7 @@ class _Openings:
         )
 
     def _from_outside(self, flush_s: float) -> PtraceCollector:
-        """Open a collector of sleeping threads that stops none of them."""
+        """Open a collector that reads the stacks of sleeping threads and stops none of them."""
         asleep = replace(self._options, running=False, stop_sleepers=False, flush_s=flush_s)
         request = replace(self._request, options=asleep)
         return by_stops(request, request.selection.pids, note=FROM_OUTSIDE)

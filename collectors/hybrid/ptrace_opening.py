@@ -16,12 +16,12 @@ from pyprof.records import replace
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """Return None or an error; see ptrace.opening."""
+    """Return an error if the collector that stops threads cannot be used, else None; see ptrace.opening."""
     return ptrace.can(target, options)
 
 
 def open(request: Request) -> Collector:
-    """Open the collector.
+    """Open the collector that samples threads by short stops.
 
     Raises:
         PyprofError: An error of PtraceCollector.

@@ -27,27 +27,31 @@ from pyprof.records import dataclass
 I32 = npt.NDArray[np.int32]
 
 _OF = 4000
-"""A thread is chosen if one of this many samples is cut where the kernel's copy ends. More are needed if stops were no
-help before.
+"""A thread is stopped for its samples if one of this many perf samples is cut where the kernel's stack copy ends. More
+are needed if stops were no help before.
 """
 _AWAY = 20
-"""A thread is chosen if one sample in this many, and at least two, continue in another stack.
+"""A thread is stopped for its samples if one perf sample in this many, and at least two, continue in another stack.
 
 The handlers by which Go preempts goroutines are in one of fifty to a hundred: stops of such a thread cost more than
 they gain.
 """
 _LEAST_BACK = 512
-"""Number of consecutive unnecessary stops after which a thread is released; it doubles each time."""
+"""Number of consecutive unnecessary stops after which a thread is sampled by perf_events again; it doubles each
+time.
+"""
 _PATIENCE = 8
-"""Factor for the number of cut samples that choose a thread again whose stops were never useful."""
+"""Factor for the number of cut samples after which a thread is stopped again although its stops were never useful."""
 _LATE, _MANY = 3, 16
-"""Number of threads that ended before their first stop, or that are chosen, after which the whole process is chosen."""
+"""Numbers of threads that ended before their first stop, and of threads that are stopped, after which the whole process
+is sampled by stops.
+"""
 _MOST_CASES = 4096
 
 
 @dataclass(slots=True)
 class _Case:
-    """State of a thread, or of all threads of a process.
+    """What is known of the need to stop one thread, or all threads of a process.
 
     Attributes:
         pid: The process.
@@ -56,10 +60,10 @@ class _Case:
         away: Number of them that continue in another stack.
         since_ns: Time from which it is stopped.
         until_ns: Time until which it is stopped.
-        fitting: Number of consecutive stops that were not needed.
-        enough: Number of them that releases it.
+        fitting: Number of consecutive stops that were unnecessary.
+        enough: Number of consecutive unnecessary stops that ends the stops.
         useful: True if a stop was needed.
-        most_cut: Number of cut samples that choose it.
+        most_cut: Number of cut samples from which it is stopped.
         started: Start time, to distinguish it from a later thread with the same tid.
     """
 
@@ -77,7 +81,7 @@ class _Case:
 
 
 class StopCandidates:
-    """The part of a selection that the ptrace collector uses. The key of a case is its tid, or minus its pid for a
+    """The threads and processes that are sampled by stops. The key of a case is its tid, or minus its pid for a
     process.
 
     Attributes:
@@ -91,7 +95,7 @@ class StopCandidates:
     lasting = False
 
     def __init__(self, most_copy: int = MOST_STACK) -> None:
-        """Create the set; `most_copy` is the number of stack bytes that the kernel copies."""
+        """Create an empty set of threads to stop; `most_copy` is the number of stack bytes that the kernel copies."""
         self.threads = self.processes = 0
         self.long = False
         self._most_copy = most_copy
@@ -104,7 +108,7 @@ class StopCandidates:
         self._late: Counter[int] = Counter()
 
     def wants(self, pid: int, tid: int) -> bool:
-        """Return True if a thread is stopped for its samples."""
+        """Return True if a thread is to be stopped for its samples."""
         return (tid in self._stopped or -pid in self._stopped) and tid not in self._refused
 
     def __bool__(self) -> bool:
@@ -115,7 +119,7 @@ class StopCandidates:
         return tuple(sorted({self._cases[key].pid for key in self._stopped}))
 
     def find_new(self, known: Container[int]) -> Iterable[int]:
-        """Return the processes of chosen threads that are not known yet."""
+        """Return the processes of threads to stop that are not among the known ones."""
         self.watch()
         return [pid for pid in self.pids if pid not in known and os.path.exists(f"/proc/{pid}")]
 
@@ -130,7 +134,7 @@ class StopCandidates:
         return found & ~among(tid, self._refused) if self._refused else found
 
     def learn_copied(self, feedback: Feedback) -> None:
-        """Learn what walks of the kernel's copies needed."""
+        """Learn from walks of the kernel's stack copies which threads need stops."""
         tids, pids = feedback.batch.tid, feedback.batch.pid
         beyond, away = mask_beyond_copy(feedback, self._most_copy), mask_other_stacks(feedback, self._most_copy)
         self._prune()
@@ -168,13 +172,17 @@ class StopCandidates:
         self.processes += 1
 
     def _replace_by_process(self, pid: int) -> None:
-        """Choose a process instead of its threads. Samples of it by perf_events are not wanted until it is released."""
+        """Sample a whole process by stops instead of its threads. Samples of it by perf_events are not wanted until it
+        is released.
+        """
         self._stopped -= {key for key in self._stopped if self._cases[key].pid == pid}
         self._choose(-pid, self._cases.setdefault(-pid, _Case(pid)))
         self._late.pop(pid, None)
 
     def choose_image(self, pid: int, from_start: bool) -> None:
-        """Choose all of a process because of its program; from_start drops all of its samples by perf_events."""
+        """Sample all of a process by stops because of its program; from_start drops all of its samples by
+        perf_events.
+        """
         if -pid not in self._refused and pid not in self._by_image:
             self._replace_by_process(pid)
             self._by_image.add(pid)
@@ -182,12 +190,14 @@ class StopCandidates:
                 self._cases[-pid].since_ns = 0
 
     def release_image(self, pid: int) -> None:
-        """Release a process that runs another program now."""
+        """Stop no more threads of a process because it runs another program now."""
         if pid in self._by_image:
             self._give_back(-pid)
 
     def others(self, feedback: Feedback) -> Feedback:
-        """Return the feedback without samples of chosen threads, because larger copies do not help them."""
+        """Return the feedback without samples of threads that are stopped, because larger kernel copies do not help
+        them.
+        """
         if not self._stopped:
             return feedback
         pid, tid = feedback.batch.pid, feedback.batch.tid
@@ -203,7 +213,9 @@ class StopCandidates:
                 case.since_ns = int(batch.time_ns[mine].min())
 
     def learn_stopped(self, feedback: Feedback) -> None:
-        """Learn what walks of samples by stops needed, and release threads that need no stops any more."""
+        """Learn what walks of samples by stops needed, and sample threads that need no stops any more by perf_events
+        again.
+        """
         batch = feedback.batch
         columns = batch.pid.tolist(), batch.tid.tolist(), batch.stack.base.tolist(), feedback.top.tolist()
         for lane, (pid, tid, base, top) in enumerate(zip(*columns, strict=True)):
@@ -236,7 +248,7 @@ class StopCandidates:
             self._give_back(key)
 
     def forget_ended(self) -> None:
-        """Forget threads and processes that have ended."""
+        """Forget threads and processes to stop that have ended."""
         for key in list(self._stopped):
             case = self._cases[key]
             gone = case.started is None or procfs.read_start_ticks(abs(key)) != case.started
@@ -256,7 +268,9 @@ class StopCandidates:
                 case.until_ns, case.seen, case.cut, case.away = min(case.until_ns, now), 0, 0, 0
 
     def _prune(self) -> None:
-        """Limit the number of cases, because threads end and their tids are reused."""
+        """Limit the number of threads and processes that are remembered, because threads end and their tids are
+        reused.
+        """
         if len(self._cases) > _MOST_CASES:
             self._cases = {key: case for key, case in self._cases.items() if key in self._stopped}
             self._left &= self._cases.keys()
@@ -265,6 +279,6 @@ class StopCandidates:
 
 
 def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:
-    """Return a mask of the samples of a case."""
+    """Return a mask of the samples of one thread or, for a negative key, one process."""
     found: npt.NDArray[np.bool_] = tid == key if key > 0 else pid == -key
     return found

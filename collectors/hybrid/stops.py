@@ -16,7 +16,7 @@ NO_STOPS = 1 << 16
 
 
 def stops_of(request: Request, candidates: StopCandidates) -> PtraceCollector:
-    """Open the collector for threads whose stacks the kernel cannot copy, and for processes with interpreters."""
+    """Open the collector that stops threads whose stacks the kernel cannot copy, and processes with interpreters."""
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
     return PtraceCollector(

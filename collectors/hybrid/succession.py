@@ -17,8 +17,8 @@ from pyprof.records import replace
 
 
 class Succession:
-    """A collector that samples with the first one until follow() is called. The caller of follow() ends the first
-    one.
+    """A collector that samples with a first collector until follow() is called, and with a second one after that. The
+    caller of follow() ends the first one.
     """
 
     def __init__(self, first: Collector) -> None:
@@ -32,7 +32,7 @@ class Succession:
 
     @property
     def followed(self) -> bool:
-        """True if there is a second collector."""
+        """True if a second collector has replaced the first one."""
         return self._then is not None
 
     def follow(self, then: Collector) -> None:
@@ -40,7 +40,7 @@ class Succession:
         self._then = then
 
     def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
-        """Return notes for the summary.
+        """Return notes for the summary about two consecutive collectors.
 
         Args:
             notes: Notes of the second collector.
@@ -95,6 +95,6 @@ class Succession:
 
 
 def _together(first: Mapping[int, Account], then: Mapping[int, Account]) -> dict[int, Account]:
-    """Return the accounts of two consecutive periods."""
+    """Return the processor-time accounts of two consecutive periods."""
     later = {root: first[root].followed_by(account) if root in first else account for root, account in then.items()}
     return {**first, **later}

@@ -13,13 +13,13 @@ from pyprof.model.reasons import said
 from pyprof.records import replace
 
 Successor = Callable[[list[int], str], Collector]
-"""(pids, why) -> the collector of these processes; raises its errors"""
+"""Function (pids, why) that opens the second collector for these processes and raises its errors."""
 Beginning = Callable[[ByImage, Callable[[], bool]], HybridCollector]
-"""(by_image, instead) of HybridCollector -> the collector that samples until then"""
+"""Function (by_image, instead) that opens the HybridCollector which samples until the change."""
 
 
 class UntilProgram(Succession):
-    """A collector that changes to the program in the kernel.
+    """A collector that changes from perf_events to the BPF program in the kernel when that is needed.
 
     It changes as soon as a process runs an interpreter, or threads would be stopped because their stacks continue in
     another one. It does not change for a stack's length: stops copy more of the longest stacks, and each part once.
@@ -39,8 +39,8 @@ class UntilProgram(Succession):
         super().__init__(self._hybrid)
 
     def _asked(self, pid: int) -> str | None:
-        """Check a process that appears or has called exec, and change if it has an interpreter. None: it has not
-        started yet.
+        """Check a process that appears or has called exec, and change to the BPF program if it has an interpreter. None
+        means that the interpreter has not started yet.
         """
         reason = self._needs(pid)
         if reason == "" or self.followed:
@@ -48,12 +48,14 @@ class UntilProgram(Succession):
         return "" if self._taken(reason or "") else reason
 
     def _taken_for_second(self) -> bool:
-        """Change because threads have second stacks. Return True if no thread must be stopped for them."""
+        """Change to the BPF program because threads have second stacks. Return True if no thread must be stopped for
+        them.
+        """
         self._for_second = not self.followed and self._taken("")
         return self.followed
 
     def _taken(self, why: str) -> bool:
-        """Open the second collector and return True if that succeeded."""
+        """Open the collector with the BPF program and return True if that succeeded."""
         alive = self._hybrid.alive
         if self._refused or not alive:
             return False

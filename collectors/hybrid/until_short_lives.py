@@ -19,12 +19,14 @@ from pyprof.model.sample import SampleBatch
 
 _MUCH, _SIGMAS = 0.2, 2
 _UNSURE_NS = 100_000_000
-"""Time that may be missed in addition, because stops first have to learn what they sample."""
+"""Processor time in nanoseconds that may be missed in addition, because stops first have to learn which threads they
+sample.
+"""
 _WINDOW_NS = 2_000_000_000
-"""Processor time after which a new decision begins."""
+"""Processor time in nanoseconds after which a new decision between stops and perf_events begins."""
 
 Successor = Callable[[tuple[int, ...]], Collector]
-"""pids -> the collector of these processes and their children; raises its errors"""
+"""Function that opens the second collector for these processes and their children and raises its errors."""
 
 
 class Missed:
@@ -36,7 +38,7 @@ class Missed:
         self._births = births
 
     def much(self, births: int, due_ns: int, seen_ns: int) -> bool:
-        """Return True if too much is missing.
+        """Return True if too much processor time has no samples.
 
         Args:
             births: Number of threads and processes that started.
@@ -53,11 +55,11 @@ class Missed:
 
 
 class UntilShortLives(Succession):
-    """A collector that changes from stops to perf_events.
+    """A collector that changes from stops to perf_events when threads or processes end too soon for stops.
 
     Args:
-        stops: Samples until it misses too much.
-        rate_hz: Sampling rate.
+        stops: The collector that samples until it misses too much.
+        rate_hz: Sampling rate in Hz.
         needs: See NeedsStops. As long as a process needs stops, they are kept.
         then: Opens the second collector.
     """

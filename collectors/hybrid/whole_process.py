@@ -19,11 +19,11 @@ from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
 
 _CALM_NS = 2_000_000_000
-"""Time for which no process needed stops before they end."""
+"""Time in nanoseconds for which no process needed stops before the collector that stops threads is closed."""
 
 
 class CollectorPart(Collector, Protocol):
-    """A collector that reports its processes.
+    """The protocol of a collector that reports its processes.
 
     Attributes:
         source_ids: Identifiers of its batches.
@@ -40,11 +40,11 @@ class CollectorPart(Collector, Protocol):
 
 
 Opener = Callable[[list[int], bool], CollectorPart]
-"""(pids, whether it is the first one) -> the collector; raises its errors"""
+"""Function (pids, whether it is the first collector) that opens the collector and raises its errors."""
 
 
 class WholeProcessCollector:
-    """A collector that switches between two others.
+    """A collector that switches between one without stops and one with stops, always for all processes.
 
     Args:
         whole: Opens the collector without stops.
@@ -104,7 +104,7 @@ class WholeProcessCollector:
         before.close()
 
     def _wanted(self) -> bool:
-        """Return True if stops are needed."""
+        """Return True if a process needs stops now."""
         if self._by_image.reasons:
             self._calm_ns = time.monotonic_ns() + _CALM_NS
             return True

@@ -16,13 +16,15 @@ from pyprof.records import replace
 
 
 class WithoutProgram:
-    """A collector that adds a note to another one, which takes the samples."""
+    """A collector that adds the reason why the BPF program is not used to the notes of another collector, which takes
+    the samples.
+    """
 
     def __init__(self, collector: Collector, why: PyprofError, certain: bool) -> None:
-        """Create the collector.
+        """Create a collector that reports why the BPF program is not used.
 
         Args:
-            collector: Takes the samples.
+            collector: The collector that takes the samples.
             why: Reason for which the program is not available.
             certain: True if the program would have been used. Otherwise that is known when functions of an interpreter
                 are seen.
@@ -59,6 +61,6 @@ class WithoutProgram:
 
 
 def note(why: PyprofError) -> str:
-    """Return the note. A hint that names another collector is dropped, because it was followed."""
+    """Return the note for the summary. A hint that names another collector is dropped, because it was followed."""
     hint = f" ({why.hint})" if why.hint and not why.hint.startswith("--collector") else ""
     return said("without_program", why=f"{why.message.rstrip('.')}{hint}")

@@ -12,9 +12,9 @@ from pyprof.collectors.linux import libc
 from pyprof.records import dataclass
 
 ARRAY = 2
-"""Type of an array map."""
+"""BPF_MAP_TYPE_ARRAY: type of an array map of bpf(2)."""
 PERF_EVENT, RAW_TRACEPOINT = 7, 17
-"""Types of programs."""
+"""Types of BPF programs (enum bpf_prog_type)."""
 RDONLY_PROG = 1 << 7
 
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_LOAD, _FREEZE = 0, 1, 2, 3, 5, 17, 18, 22
@@ -22,13 +22,13 @@ _LOOKUP_BATCH = 24
 _BATCH = 1024
 _LOG_SIZE = 1 << 20
 _MAX_LOADS = 3
-"""Number of attempts to load a program. The verifier fails with EAGAIN if a signal is pending, so the last attempt
+"""Number of attempts to load a BPF program. The verifier fails with EAGAIN if a signal is pending, so the last attempt
 blocks signals.
 """
 
 
 def _address(data: bytes | bytearray) -> int:
-    """Return the address of the bytes. The caller must keep them until the system call returns."""
+    """Return the address of a bytes object. The caller must keep the object until the system call returns."""
     return int(np.frombuffer(data, np.uint8).ctypes.data) if data else 0
 
 
@@ -44,7 +44,7 @@ def _element(command: int, fd: int, key: bytes, value: bytes | bytearray, flags:
 
 
 def lookup_element(fd: int, key: bytes, size: int) -> bytes | None:
-    """Return a value, or None if there is none."""
+    """Return the value of a key of a BPF map, or None if there is none."""
     value = bytearray(size)
     return bytes(value) if _element(_LOOKUP, fd, key, value) == 0 else None
 
@@ -58,7 +58,7 @@ def delete_element(fd: int, key: bytes) -> int:
 
 
 def read_values(fd: int, key_size: int, value_size: int) -> list[bytes]:
-    """Return all values of a hash. If the hash changes meanwhile, some may appear twice."""
+    """Return all values of a BPF hash map. If the map changes meanwhile, some may appear twice."""
     found: list[bytes] = []
     cursor, taken = bytearray(max(key_size, 4)), bytearray(max(key_size, 4))
     keys, room = bytearray(_BATCH * key_size), bytearray(_BATCH * value_size)
@@ -76,12 +76,12 @@ def read_values(fd: int, key_size: int, value_size: int) -> list[bytes]:
 
 
 def freeze_map(fd: int) -> int:
-    """Forbid further changes of a map from user space."""
+    """Forbid further changes of a BPF map from user space."""
     return libc.bpf(_FREEZE, bytearray(struct.pack("=I", fd)))
 
 
 def load_btf(data: bytes) -> tuple[int, str]:
-    """Load type information. Return (descriptor or -errno, the kernel's log)."""
+    """Load BTF type information into the kernel. Return (descriptor or -errno, the kernel's log)."""
     log = bytearray(_LOG_SIZE)
     attr = bytearray(struct.pack("=QQIIII", _address(data), 0, len(data), 0, 0, 0))
     fd = libc.bpf(_BTF_LOAD, attr)
@@ -97,7 +97,7 @@ class Program:
 
     Attributes:
         kind: Type of the program.
-        name: Its name.
+        name: Name of the program.
         code: Instructions.
         license: Its license.
         btf: Descriptor of its type information.
@@ -119,7 +119,7 @@ class Program:
 
 
 def load_program(program: Program, log_level: int = 0) -> tuple[int, str]:
-    """Load a program. Return (descriptor or -errno, the verifier's log).
+    """Load a BPF program. Return (descriptor or -errno, the verifier's log).
 
     The log is empty if the program was accepted and log_level is 0.
     """
@@ -149,7 +149,7 @@ def load_program(program: Program, log_level: int = 0) -> tuple[int, str]:
 
 
 def open_raw_tracepoint(program: int, name: str) -> int:
-    """Attach a program to a raw tracepoint until the returned descriptor is closed."""
+    """Attach a BPF program to a raw tracepoint until the returned descriptor is closed."""
     text = name.encode() + b"\0"
     return libc.bpf(_RAW_TRACEPOINT_OPEN, bytearray(struct.pack("=QII", _address(text), program, 0)))
 

@@ -33,7 +33,9 @@ _TWO = struct.Struct("=II")
 _ACK_S = 0.1
 _MAX_MESSAGES = 20_000
 _BUDGET = 50
-"""A search that used t nanoseconds of processor time is followed by a pause of 50 t."""
+"""Factor that limits the search for child processes: a search that used t nanoseconds of processor time is followed by
+a pause of 50 t.
+"""
 
 POLLING_NOTE = said("children_polled")
 
@@ -67,7 +69,9 @@ def open_child_finder(diagnostics: Diagnostics, is_sampled: Callable[[int], bool
 
 
 class Connector:
-    """A finder that uses the kernel's reports. It raises OSError if the kernel refuses them."""
+    """A finder of child processes that uses the kernel's proc connector. It raises OSError if the kernel refuses
+    that.
+    """
 
     note = ""
 
@@ -138,7 +142,7 @@ class Connector:
 
 
 class Poller:
-    """A finder that reads /proc. It misses children that start and end between two readings."""
+    """A finder of child processes that reads /proc. It misses children that start and end between two readings."""
 
     note = POLLING_NOTE
     event_fd = -1
@@ -160,7 +164,9 @@ class Poller:
 
 
 def parse_event(message: bytes) -> tuple[int, tuple[int, ...]] | None:
-    """Return (_FORK, (parent tid, parent, child tid, child)) or (_EXIT, (tid, pid)), or None for other messages."""
+    """Parse a message of the kernel's proc connector to (_FORK, (parent tid, parent, child tid, child)) or (_EXIT,
+    (tid, pid)); None for other messages.
+    """
     at = _NLMSGHDR.size + _CN_MSG.size
     if len(message) < at + _EVENT.size:
         return None
@@ -201,7 +207,9 @@ def find_descendants(pids: Iterable[int]) -> list[int]:
 
 
 def list_children_by_parent(pids: set[int]) -> list[int]:
-    """Return all descendants by the parents of all processes, for kernels without /proc/PID/task/TID/children."""
+    """Return all descendants of processes by reading the parents of all processes, for kernels without
+    /proc/PID/task/TID/children.
+    """
     parents: dict[int, int] = {}
     for pid in procfs.list_pids():
         try:
@@ -223,8 +231,8 @@ def list_children_by_parent(pids: set[int]) -> list[int]:
 
 
 def _readable(channel: socket.socket, within_s: float) -> bool:
-    """Wait until a socket is readable. select(2) supports no descriptor above 1023, and a recording may have thousands
-    open.
+    """Wait until a socket is readable. It uses poll(2): select(2) supports no descriptor above 1023, and a recording
+    may have thousands open.
     """
     waiting = select.poll()
     waiting.register(channel, select.POLLIN)
@@ -232,7 +240,7 @@ def _readable(channel: socket.socket, within_s: float) -> bool:
 
 
 def _request(operation: int) -> bytes:
-    """Return a message that switches the events on or off."""
+    """Return a message that switches the events of the kernel's proc connector on or off."""
     body = struct.pack("=I", operation)
     message = _CN_MSG.pack(_CN_IDX_PROC, _CN_VAL_PROC, 0, 0, len(body), 0) + body
     return _NLMSGHDR.pack(_NLMSGHDR.size + len(message), _NLMSG_DONE, 0, 0, 0) + message

@@ -18,47 +18,47 @@ from pyprof.model.arch import Arch
 from pyprof.records import dataclass
 
 Read = Callable[[int, int], bytes]
-"""(avma, size) -> memory of the stopped thread, b"" if it is not readable"""
+"""Function that reads the memory (avma, size) of the stopped thread; it returns b"" if that is not readable."""
 
 _ASKED = {
     "write": 2, "send": 2, "sendto": 2, "recv": 2, "recvfrom": 2, "read": 2, "sendfile": 3, "sendfile64": 3,
     "splice": 4, "copy_file_range": 4, "getrandom": 1, "io_getevents": 1,
 }  # fmt: skip
-"""Call -> its argument with the requested amount, in the unit of its result."""
+"""System call -> index of its argument with the requested amount, in the unit of the call's result."""
 _VECTORS = frozenset({"writev", "readv"})
 _MESSAGES = frozenset({"sendmsg", "recvmsg"})
 _MANY_MESSAGES = frozenset({"sendmmsg", "recvmmsg", "recvmmsg_time64"})
 _MAX_BYTES, _MAX_PIECES = 0x7FFF_F000, 1024
-"""MAX_RW_COUNT and UIO_MAXIOV: a call transfers no more at once, whatever is requested."""
+"""MAX_RW_COUNT and UIO_MAXIOV of the kernel: a read or write transfers no more at once, whatever is requested."""
 
 _FLAGS = {"send": 3, "sendto": 3, "sendmsg": 2, "sendmmsg": 3, "recv": 3, "recvfrom": 3, "recvmsg": 2, "recvmmsg": 3,
           "recvmmsg_time64": 3, "splice": 5}  # fmt: skip
 _INTO = {"write": 0, "writev": 0, "send": 0, "sendto": 0, "sendmsg": 0, "sendmmsg": 0, "sendfile": 0, "sendfile64": 0,
          "splice": 2, "copy_file_range": 2}  # fmt: skip
-"""Call -> its argument with the descriptor that receives the data."""
+"""System call -> index of its argument with the descriptor that receives the data."""
 _FROM = {"read": 0, "readv": 0, "recv": 0, "recvfrom": 0, "recvmsg": 0, "recvmmsg": 0, "recvmmsg_time64": 0,
          "sendfile": 1, "sendfile64": 1, "splice": 0, "copy_file_range": 0}  # fmt: skip
-"""Call -> its argument with the descriptor that supplies the data."""
+"""System call -> index of its argument with the descriptor that supplies the data."""
 _COPIES = frozenset({"sendfile", "sendfile64", "splice", "copy_file_range"})
 _READS = frozenset({"read", "readv"})
 _WAIT_FOR_ALL = frozenset({"recv", "recvfrom", "recvmsg"})
 _PLACE = {"sendfile": (2, 4), "sendfile64": (2, 8), "copy_file_range": (1, 8)}
-"""Call -> its argument with the address of the offset in the source file, and the size of the offset in 32-bit
-programs.
+"""System call -> index of its argument with the address of the offset in the source file, and the size of that offset
+in 32-bit programs.
 """
 _SOCKETCALLS = {9: ("send", 4), 10: ("recv", 4), 11: ("sendto", 6), 12: ("recvfrom", 6), 16: ("sendmsg", 3),
                 17: ("recvmsg", 3), 19: ("recvmmsg", 5), 20: ("sendmmsg", 4)}  # fmt: skip
-"""Number (linux/net.h) -> call, and its number of arguments in memory."""
+"""Number of a call of socketcall(2) (linux/net.h) -> name of the call, and its number of arguments in memory."""
 
 _MSG_DONTWAIT, _MSG_WAITALL, _MSG_WAITFORONE, _SPLICE_F_NONBLOCK = 0x40, 0x100, 0x10000, 2
 _ENDLESS = frozenset({os.makedev(1, 5), os.makedev(1, 7), os.makedev(1, 8), os.makedev(1, 9)})
-"""/dev/zero, full, random, urandom."""
+"""Device numbers of files that never end: /dev/zero, full, random, urandom."""
 _INT = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
 class ShortCall:
-    """A call that has returned less than was requested, as a stop found it.
+    """A system call that has returned less than was requested, as a stop found it.
 
     Attributes:
         name: Name of the call.
@@ -76,7 +76,7 @@ def parse_short_call(
 ) -> ShortCall | None:
     """Return the short system call at whose end a thread is, or None if it is complete or cannot be cut short.
 
-    It raises no exception.
+    This function raises no exception.
 
     Args:
         arch: Architecture of the thread.
@@ -105,8 +105,8 @@ def parse_short_call(
 
 
 def can_end_by_itself(call: ShortCall, tid: int) -> bool:
-    """Return True if the call was short for another reason than a stop, False if that is unknown. The thread runs
-    again.
+    """Return True if the short system call ended for another reason than a stop, False if that is unknown. The thread
+    runs again.
     """
     name = call.name
     if not _waits_for_all(name, call.args[_FLAGS[name]] if name in _FLAGS else 0):
@@ -135,7 +135,8 @@ def _waits_for_all(name: str, flags: int) -> bool:
 
 
 def _ends_of(name: str) -> tuple[int, ...]:
-    """Return the kinds of files that accept only what they have room for.
+    """Return the kinds of files for which a short system call is normal: those that accept only what they have room
+    for.
 
     A copy does not wait for more room in a pipe. A write to a disk does not wait in a way that a stop would end.
     """
@@ -148,7 +149,7 @@ def _words(arch: Arch, data: bytes) -> Sequence[int]:
 
 
 def _total(arch: Arch, avma: int, count: int, read: Read) -> int:
-    """Return the number of bytes that an array of struct iovec requests, or more than any if it cannot be read."""
+    """Return the number of bytes that an array of struct iovec requests, or a huge number if it cannot be read."""
     lengths = _words(arch, read(avma, min(count, _MAX_PIECES) * 2 * arch.elf_class // 8))[1::2]
     return min(sum(lengths), _MAX_BYTES) if len(lengths) == count else 1 << 64
 
@@ -181,7 +182,7 @@ def _place(arch: Arch, tid: int, name: str, args: tuple[int, ...], read: Read) -
 
 
 def _fdinfo(tid: int, fd: int, name: bytes, base: int) -> int:
-    """Return a number of /proc/TID/fdinfo/FD, or -1 if it is not there."""
+    """Return a number from /proc/TID/fdinfo/FD, or -1 if it is not there."""
     try:
         with open(f"/proc/{tid}/fdinfo/{fd}", "rb", buffering=0) as file:
             words = file.read(4096).split()

@@ -100,7 +100,7 @@ def detach(tid: int, signum: int = 0) -> int:
 
 
 class PtraceCalls:
-    """Preallocated buffers for one stop at a time. One thread of the profiler uses them.
+    """Calls of ptrace(2) with preallocated buffers for one stop at a time. One thread of the profiler uses them.
 
     Attributes:
         regs: The registers that were read last, as 64-bit words.
@@ -134,8 +134,8 @@ class PtraceCalls:
         _sigmask(signal.SIG_SETMASK, None, ctypes.addressof(self._old))
 
     def read_registers(self, tid: int) -> int:
-        """Read NT_PRSTATUS of a stopped thread into regs. Return the number of bytes that the kernel delivered, or
-        -errno.
+        """Read NT_PRSTATUS of a stopped thread into the register buffer (regs). Return the number of bytes that the
+        kernel delivered, or -errno.
         """
         self._regs_iov.size = REGSET_ROOM
         if _ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, self._regs_at) != 0:
@@ -195,8 +195,8 @@ class PtraceCalls:
         return int(_sigtimedwait(self._chld_at, None, self._timeout_at)) > 0
 
     def raise_priority(self) -> None:
-        """Run before all other threads until restore_priority(), if permitted (CAP_SYS_NICE), because a stopped target
-        waits.
+        """Run the sampling thread before all other threads until restore_priority(), if permitted (CAP_SYS_NICE),
+        because a stopped target waits.
         """
         if self.raises_priority and not self._hurrying:
             if _setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, self._first_at) == 0:
@@ -211,7 +211,7 @@ class PtraceCalls:
             _setscheduler(0, self.policy, self._usual_at)
 
     def block_signals(self) -> None:
-        """Block every signal of this thread until restore_signals()."""
+        """Block every signal of the sampling thread until restore_signals()."""
         _sigmask(signal.SIG_SETMASK, ctypes.addressof(self._all), ctypes.addressof(self._old))
 
     def restore_signals(self) -> None:
@@ -219,7 +219,7 @@ class PtraceCalls:
 
 
 def sched_setattr(attr: bytes) -> int:
-    """Call sched_setattr(2) for this thread. Return 0 or -errno."""
+    """Call sched_setattr(2) for the calling thread. Return 0 or -errno."""
     number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
     return -errno.ENOSYS if number is None else _libc["syscall"](ctypes.c_long(number), 0, attr, 0)
 
@@ -257,7 +257,9 @@ class Gatherer:
         self._pid, self._used, self._calls = pid, 0, 0
 
     def _late(self) -> bool:
-        """Return True if the budget is used up. Time in which the reader waited for a processor does not count."""
+        """Return True if the time for reading a stopped thread is used up. Time in which the reader waited for a
+        processor does not count.
+        """
         if self._calls == _FREE_CALLS + 1:
             self._end_ns = time.monotonic_ns() + _BUDGET_NS
             self._end_cpu_ns = time.thread_time_ns() + _BUDGET_NS
@@ -355,12 +357,12 @@ def perf_event_open(attr: bytes, tid: int, cpu: int) -> int:
 
 
 def address_of(memory: mmap.mmap) -> int:
-    """Return the address of a mapping of this process."""
+    """Return the address of an mmap object of this process."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def map_over(address: int, size: int, fd: int) -> int:
-    """Map a descriptor, shared, over existing memory; -1 maps fresh zeros. Return 0 or -errno."""
+    """Map a file descriptor, shared, over existing memory; -1 maps fresh zeros. Return 0 or -errno."""
     flags = _MAP_FIXED | (mmap.MAP_SHARED if fd >= 0 else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     got = _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
     return 0 if got != _MAP_FAILED else -_get_errno()

@@ -34,7 +34,7 @@ class LinkedObject:
 
 
 def find_debug_address(read: ReadMemory, dynamic: int, size: int, elf_class: int, order: str) -> int:
-    """Return DT_DEBUG of the program's dynamic table in memory, the avma of r_debug; 0 if it is not set yet."""
+    """Return DT_DEBUG of a program's dynamic table in memory, which is the avma of r_debug; 0 if it is not set yet."""
     for tag, value in read_dynamic_entries(read(dynamic, min(size, MAX_TABLE)), elf_class, order):
         if tag == DT_DEBUG:
             return value
@@ -42,7 +42,9 @@ def find_debug_address(read: ReadMemory, dynamic: int, size: int, elf_class: int
 
 
 def read_linked_objects(read: ReadMemory, r_debug: int, elf_class: int, order: str) -> Iterator[LinkedObject]:
-    """Yield all objects of all namespaces, in the loader's order, up to the first link that cannot be read."""
+    """Yield all loaded objects of all link-map namespaces, in the loader's order, up to the first link that cannot be
+    read.
+    """
     word = elf_class // 8
     fields = struct.Struct(order + ("QQQQ" if word == 8 else "IIII"))
     one = struct.Struct(order + ("Q" if word == 8 else "I"))

@@ -19,10 +19,12 @@ _PROCMAP_QUERY = 0xC0686611
 _EXECUTABLE = 0x04
 _COVERING_OR_NEXT = 0x10
 _STRUCT = struct.Struct("=9Q4I2Q")
-"""size, flags, address; start, end, flags, page size, offset, inode; major, minor, name size, id size; addresses."""
+"""Format of struct procmap_query: size, flags, address; start, end, flags, page size, offset, inode; major, minor, name
+size, id size; addresses.
+"""
 _QUESTION, _ANSWER = struct.Struct("=3Q"), struct.Struct("=24x2Q16x2Q2I")
 Vma = tuple[int, int, int, int, int, int]
-"""Start, end, offset, inode, major and minor number of an executable mapping."""
+"""Start, end, offset, inode, major and minor device number of an executable mapping."""
 
 
 class Answer(Enum):
@@ -34,7 +36,9 @@ class Answer(Enum):
 
 
 def pack_executable_vmas(mappings: Iterable[Mapping]) -> tuple[Vma, ...]:
-    """Return what the kernel should answer for these mappings. [vsyscall] is not a mapping of the process."""
+    """Return the answers of PROCMAP_QUERY that are expected for these mappings. [vsyscall] is not a mapping of the
+    process.
+    """
     found = []
     for m in mappings:
         if m.executable and m.path != "[vsyscall]":
@@ -44,7 +48,7 @@ def pack_executable_vmas(mappings: Iterable[Mapping]) -> tuple[Vma, ...]:
 
 
 class MapQuery:
-    """Queries for a process's mappings. Methods never raise, because they are called during a stop.
+    """PROCMAP_QUERY queries for a process's mappings. Methods never raise, because they are called during a stop.
 
     Args:
         open_maps: Returns a descriptor of the process's maps.
@@ -60,7 +64,7 @@ class MapQuery:
         self.reopen_maps()
 
     def reopen_maps(self) -> None:
-        """Open the maps again, so that queries refer to the process's current image."""
+        """Open /proc/PID/maps again, so that queries refer to the process's current image."""
         self.close()
         try:
             self.fd = self._open()
@@ -122,11 +126,11 @@ class MapQuery:
 
 
 def query_vma(fd: int, avma: int) -> Vma:
-    """Return the mapping at an address, executable or not.
+    """Return the mapping of a process at an address, executable or not.
 
     Args:
         fd: Descriptor of /proc/PID/maps.
-        avma: The address.
+        avma: The address in the process.
 
     Raises:
         OSError: ENOENT if nothing is mapped there. ESRCH if the image has ended. Other errors if the kernel has no such
@@ -138,8 +142,8 @@ def query_vma(fd: int, avma: int) -> Vma:
 
 
 def _query(fd: int, flags: int, address: int, buffer: bytearray) -> Vma:
-    """Make a query. The buffer, of the size of _STRUCT, has zeros or an earlier answer after the input, which the
-    kernel ignores.
+    """Make a PROCMAP_QUERY. The buffer, of the size of _STRUCT, has zeros or an earlier answer after the input, which
+    the kernel ignores.
     """
     _QUESTION.pack_into(buffer, 0, _STRUCT.size, flags, address)
     fcntl.ioctl(fd, _PROCMAP_QUERY, buffer, True)

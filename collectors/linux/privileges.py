@@ -14,11 +14,11 @@ from pyprof.collectors.linux import libc
 
 NOBODY = 65534
 UNUSED_USERS = range(61184, 65520)
-"""Users that systemd assigns to services while they run. User databases should not contain them."""
+"""Range of user ids that systemd assigns to services while they run. User databases should not contain them."""
 _MAX_CANDIDATES = 16
-"""Maximum number of users that are tried before the user nobody is taken."""
+"""Maximum number of user ids that are tried for an unprivileged process before the user nobody is taken."""
 _NOEXEC_SEAL = 8
-"""MFD_NOEXEC_SEAL (Linux 6.3): the contents cannot be executed.
+"""MFD_NOEXEC_SEAL (Linux 6.3): the contents of a memory file cannot be executed.
 
 A host may require it (vm.memfd_noexec = 2), and logs a warning if a program does not request it.
 """
@@ -48,13 +48,13 @@ def become_unprivileged() -> int | None:
 
 
 def _candidates() -> list[int]:
-    """Return random users, so that processes that do not see each other rarely take the same one."""
+    """Return random user ids, so that processes that do not see each other rarely take the same one."""
     draws = memoryview(os.urandom(4 * _MAX_CANDIDATES)).cast("I")
     return [UNUSED_USERS[draw % len(UNUSED_USERS)] for draw in draws]
 
 
 def _reserve_user(user: int) -> bool:
-    """Return True if no process and no database has this user. It is then reserved until this process ends."""
+    """Return True if no process and no user database has this user id. It is then reserved until this process ends."""
     for look_up in (pwd.getpwuid, grp.getgrgid):
         with contextlib.suppress(KeyError):
             look_up(user)
@@ -73,7 +73,7 @@ def _reserve_user(user: int) -> bool:
 
 
 def _change_user(user: int) -> None:
-    """Set the user and the group, which has the same number.
+    """Set the user and the group of this process; both have the same number.
 
     Raises:
         OSError: The kernel refuses.
@@ -100,8 +100,8 @@ def create_memory_file(name: str, sealing: bool = False) -> int:
     """Return the descriptor of a new memory file, closed on exec.
 
     Args:
-        name: Its name in /proc.
-        sealing: True if it may be sealed.
+        name: Name of the file in /proc.
+        sealing: True if the file may be sealed.
 
     Raises:
         OSError: The kernel refuses.

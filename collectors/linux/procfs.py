@@ -28,16 +28,16 @@ _MAPS_LINE = re.compile(
 )
 _PROC = "/proc"
 _CENSUS = re.compile(rb"\S+ \S+ \S+ \d+/(\d+) ([1-9]\d*)\s*")
-"""Number of threads, and the last pid that the kernel assigned."""
+"""Pattern of the number of threads and the last pid that the kernel assigned, in /proc/loadavg."""
 _CHUNK = 1 << 20
 _MIN_LINE = 40
 """Number of bytes of the shortest line of /proc/PID/maps."""
 _LINE_WITH_PERMISSIONS = re.compile(rb"^(\S+ ([r-][w-][x-][sp]) .*)$", re.MULTILINE)
 _NEIGHBOURS = 8
-"""Number of lines before and after an executable mapping that may belong to its module."""
+"""Number of lines of /proc/PID/maps before and after an executable mapping that may belong to its module."""
 _SCHED_SIZE = 4096
 _MAX_ARGUMENTS = 1 << 16
-"""Maximum number of bytes of a command line that are read. Those of compilers name hundreds of folders."""
+"""Maximum number of bytes of a command line that are read. The command lines of compilers name hundreds of folders."""
 
 
 def bound_maps(text: bytes) -> bytes:
@@ -67,7 +67,7 @@ def bound_maps(text: bytes) -> bytes:
 
 
 def parse_maps(text: bytes) -> tuple[Mapping, ...]:
-    r"""Parse the lines of /proc/PID/maps, ascending (proc(5)), within the bound of bound_maps().
+    r"""Parse the lines of /proc/PID/maps, ascending (proc(5)), to at most MAX_MAPPINGS mappings; see bound_maps().
 
     Line breaks in names are written as \012, other bytes as they are (not UTF-8: surrogateescape). A line that overlaps
     the previous one is dropped, because the kernel writes the file page by page while the process continues to map.
@@ -103,7 +103,7 @@ class Stat:
     Attributes:
         comm: The process's name.
         state: Letter of its state.
-        ppid: Its parent.
+        ppid: Pid of the parent process.
         flags: PF_* (linux/sched.h).
         worked: Processor time in clock ticks.
         start: Start in clock ticks since boot.
@@ -152,7 +152,9 @@ def parse_stat(text: bytes) -> Stat:
 
 
 def parse_state(stat: bytes) -> str:
-    """Return the state in a line of /proc/PID/stat. Parsing only that takes a fifth of the time."""
+    """Return the state letter in a line of /proc/PID/stat. Parsing only that takes a fifth of the time of
+    parse_stat().
+    """
     at = stat.rfind(b") ") + 2
     return stat[at : at + 1].decode("ascii", "replace")
 
@@ -199,7 +201,7 @@ class ProcDir:
         return parse_stat(self.read("stat"))
 
     def state(self) -> str:
-        """Return the letter of the state in stat."""
+        """Return the state letter in /proc/PID/stat of the process."""
         return parse_state(self.read("stat"))
 
     def status(self) -> dict[str, str]:
@@ -213,7 +215,7 @@ class ProcDir:
         return os.fsdecode(self.read("comm").rstrip(b"\n"))
 
     def thread_count(self) -> int:
-        """Return the number of tasks with one system call (the link count of the task directory)."""
+        """Return the number of threads of the process with one system call (the link count of the task directory)."""
         try:
             return os.stat("task", dir_fd=self.fd).st_nlink - 2
         except FileNotFoundError:
@@ -227,7 +229,9 @@ class ProcDir:
             os.close(fd)
 
     def children(self) -> list[int]:
-        """Return the pids of the children of all threads; empty if the kernel has no CONFIG_PROC_CHILDREN."""
+        """Return the pids of the children of all threads of the process; empty if the kernel has no
+        CONFIG_PROC_CHILDREN.
+        """
         found: list[int] = []
         for tid in self.threads():
             try:
@@ -287,7 +291,7 @@ def read_sched(tid: int) -> bytes:
     """Return the contents of /proc/TID/sched, the scheduler's statistics of a thread.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     with open(f"/proc/{tid}/sched", "rb", 0) as file:
         return file.read(_SCHED_SIZE)
@@ -369,7 +373,7 @@ def read_name(pid: int) -> str:
 
 
 def read_exe(pid: int) -> str:
-    """Return the path of the program, as the process sees it; "?" if it has ended or may not be read."""
+    """Return the path of a process's program, as the process sees it; "?" if it has ended or may not be read."""
     try:
         return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
     except OSError:
@@ -426,12 +430,14 @@ def read_address_space(pid: int, space_id: int, generation: int) -> AddressSpace
 
 
 def list_pids() -> list[int]:
-    """Return every process that this pid namespace shows."""
+    """Return the pid of every process that this pid namespace shows."""
     return sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
 
 
 def list_pids_with_inodes() -> dict[int, int]:
-    """Return every process with the inode of its directory. A later process with the same pid has another inode."""
+    """Return the pid of every process with the inode of its /proc directory. A later process with the same pid has
+    another inode.
+    """
     with os.scandir("/proc") as entries:
         return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
 
@@ -520,7 +526,7 @@ def has_pending_signal(tid: int) -> bool:
 
 
 def has_pending_handler(tid: int, signum: int) -> bool:
-    """Return True if a handler of the thread is about to run, False if that is unknown.
+    """Return True if a signal handler of the thread is about to run, False if it is not or if that is unknown.
 
     Args:
         tid: The thread.

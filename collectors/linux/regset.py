@@ -18,7 +18,7 @@ _INTERRUPTED = frozenset({EINTR, *RESTARTS})
 
 
 class Regset:
-    """The registers of the stopped task that was read last.
+    """The registers of the stopped thread that was read last.
 
     Attributes:
         arch: The architecture.
@@ -44,18 +44,18 @@ class Regset:
 
     @property
     def interrupted(self) -> bool:
-        """True if the result register of the stopped task contains -EINTR."""
+        """True if the result register of the stopped thread contains -EINTR."""
         return bool(self.words[self.arch.kernel.syscall_return] == self._eintr)
 
     @property
     def result(self) -> int:
-        """The result of the stopped task's system call."""
+        """The result of the stopped thread's system call."""
         value, bits = self.words[self.arch.kernel.syscall_return], 8 * self.arch.word
         return value - (1 << bits) if value >> (bits - 1) else value
 
     @property
     def call(self) -> int:
-        """Number of the system call that the task is in; -1 if it is in none or that is unknown."""
+        """Number of the system call that the stopped thread is in; -1 if it is in none or that is unknown."""
         arch = self.arch
         if arch.kernel.syscall_number < 0:
             return -1
@@ -73,7 +73,7 @@ class Regset:
         return (-self.words[self.arch.kernel.syscall_return] & self.arch.mask) in _INTERRUPTED
 
     def was_asleep(self, code: Callable[[int, int], bytes]) -> bool:
-        """Return True if an interrupt ended a sleep.
+        """Return True if the stop interrupted a system call in which the thread slept.
 
         Then the result of the system call shows that it was interrupted, or the kernel has already prepared its
         restart. If the kernel does not report a call, the code does: pc is after the instruction.
@@ -89,7 +89,7 @@ class Regset:
         return any(code(pc - len(each), len(each)) == each for each in self.arch.kernel.syscall_codes)
 
     def restarts(self, code: Callable[[int, int], bytes]) -> bool:
-        """Return True if the kernel has prepared the restart of a call.
+        """Return True if the kernel has prepared the restart of the stopped thread's system call.
 
         Then pc is at a system call instruction. The result register contains no result, but on x86 the call's number.
         """
@@ -107,7 +107,9 @@ class Regset:
         self.words[self._pc] = self.pc - code
 
     def leave_call(self) -> int:
-        """Mark the task as in no system call, so that the result is final. Return the number for put_call()."""
+        """Mark the stopped thread as in no system call, so that the result is final. Return the call number for
+        put_call().
+        """
         slot = self.arch.kernel.syscall_number
         number, self.words[slot] = self.words[slot], self.arch.mask
         return number

@@ -10,7 +10,7 @@ from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
 from pyprof.records import dataclass
 
 IN_REGISTER = -2
-"""Result of `coded_call` if the column `call_column` contains the number of the system call."""
+"""Value of `coded_call` that means: the column `call_column` contains the number of the system call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ class PerfArch:
 
 
 def _call_of_x86_64(code: bytes) -> int:
-    """Return the number of a `syscall` that follows the instruction which sets eax, or -1."""
+    """Return the number of the system call of x86-64 code that ends with a `syscall` after an instruction that sets
+    eax, or -1.
+    """
     if len(code) != 8 or code[6:] != b"\x0f\x05":
         return -1
     if code[1] == 0xB8 and code[0] & 0xF0 != 0x40:  # mov $number,%eax; with 0x41 before it another register
@@ -59,7 +61,9 @@ def _call_of_x86_64(code: bytes) -> int:
 
 
 def _call_of_aarch64(code: bytes) -> int:
-    """Return IN_REGISTER if the code ends with `svc #0`: the kernel leaves the number in x8."""
+    """Return IN_REGISTER if aarch64 code ends with `svc #0`: the kernel leaves the number in x8. Otherwise return
+    -1.
+    """
     return IN_REGISTER if code[-4:] == bytes.fromhex("010000d4") else -1
 
 
@@ -89,7 +93,7 @@ PERF_ARCHES = {
         call_column=8,
     ),
 }
-"""Architectures by the output of `uname -m`."""
+"""Descriptions of kernel samples for each supported machine, by the output of `uname -m`."""
 
 MACHINE = os.uname().machine
 KNOWN_MACHINES = " and ".join(PERF_ARCHES)

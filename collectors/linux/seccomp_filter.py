@@ -26,7 +26,7 @@ _DESCRIPTORS = (
     *("recvmsg", "recvfrom", "sendmsg", "sendto", "poll", "ppoll", "select", "pselect6"),
 )
 _NAMES = ("stat", "lstat", "newfstatat", "statx")
-"""Calls that query files by name; fstat(3) of newer C libraries is newfstatat(2)."""
+"""System calls that query files by name; fstat(3) of newer C libraries is newfstatat(2)."""
 _THREADS = (
     *("futex", "set_robust_list", "get_robust_list", "rseq", "set_tid_address", "sched_yield", "sched_getaffinity"),
     *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall", "exit", "exit_group"),
@@ -57,19 +57,23 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 def _is_one_of(argument: int, *values: int) -> list[bytes]:
-    """Return code that permits a call if the lower half of an argument is one of these values."""
+    """Return BPF code of a seccomp filter that permits a call if the lower half of an argument is one of these
+    values.
+    """
     tests = [_op(_EQUAL, value, len(values) - at) for at, value in enumerate(values)]
     return [_op(_LOAD, _ARGUMENTS + 8 * argument), *tests, _op(_RETURN, _REFUSE | errno.EPERM), _op(_RETURN, _ALLOW)]
 
 
 def _has_bit(argument: int, bit: int, allowed: bool) -> list[bytes]:
-    """Return code that permits a call if an argument has a bit (`allowed`), or if it has not."""
+    """Return BPF code of a seccomp filter that permits a call if an argument has a bit (`allowed`), or if it has
+    not.
+    """
     yes, no = (_ALLOW, _REFUSE | errno.EPERM) if allowed else (_REFUSE | errno.EPERM, _ALLOW)
     return [_op(_LOAD, _ARGUMENTS + 8 * argument), _op(_HAS_BIT, bit, 0, 1), _op(_RETURN, yes), _op(_RETURN, no)]
 
 
 def _by_argument(pid: int) -> dict[str, list[bytes]]:
-    """Return the calls that are permitted for some arguments.
+    """Return the seccomp filter code of the system calls that are permitted only for some arguments.
 
     clone3 passes them by a pointer, which a filter cannot follow. It fails with ENOSYS, and the C library then uses
     clone.
@@ -87,7 +91,7 @@ def _by_argument(pid: int) -> dict[str, list[bytes]]:
 
 
 def build_filter(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
-    """Return the filter of system calls as an array of struct sock_filter.
+    """Return a seccomp filter of system calls as an array of struct sock_filter.
 
     Args:
         machine: The machine, as in `uname -m`.
@@ -115,7 +119,7 @@ def build_filter(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
 
 
 def confine_process(code: bytes) -> None:
-    """Install a filter for all threads of this process, permanently.
+    """Install a seccomp filter for all threads of this process, permanently.
 
     Raises:
         OSError: The kernel refuses.

@@ -16,7 +16,9 @@ from pyprof.records import dataclass
 
 EINTR = 4
 RESTARTS = (512, 513, 514, 516)
-"""ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK: the kernel runs the call again (errno.h)."""
+"""Errors by which the kernel runs a system call again (errno.h): ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND,
+ERESTART_RESTARTBLOCK.
+"""
 
 SURVIVES = frozenset({
     "poll", "ppoll", "ppoll_time64", "select", "_newselect", "pselect6", "pselect6_time64", "pause",
@@ -24,7 +26,7 @@ SURVIVES = frozenset({
     "sigsuspend", "rt_sigsuspend", "mq_timedreceive", "mq_timedreceive_time64",
     "restart_syscall",  # was already restarted once
 })  # fmt: skip
-"""Calls that the kernel restarts whatever their arguments.
+"""System calls that the kernel restarts after a stop, whatever their arguments.
 
 Writes are missing on purpose: if they are cut short, they return the number of bytes written so far.
 """
@@ -39,13 +41,13 @@ _RESTARTABLE = frozenset({
     "read", "readv", "epoll_wait", "accept", "accept4", "recv", "recvfrom", "recvmsg", "semop", "semtimedop",
     "semtimedop_time64", "rt_sigtimedwait", "rt_sigtimedwait_time64", "io_getevents",
 })  # fmt: skip
-"""Calls that return EINTR only before they have any effect, so that running them again is the same call."""
+"""System calls that return EINTR only before they have any effect, so that running them again is the same call."""
 
 _SOCKETCALL_RESTARTABLE = frozenset({5, 10, 12, 17, 18})  # ACCEPT, RECV, RECVFROM, RECVMSG, ACCEPT4 (linux/net.h)
 _IPC_RESTARTABLE = frozenset({1, 4})  # SEMOP, SEMTIMEDOP (linux/ipc.h)
 
 _RESTARTABLE_WITHOUT_MASK = {"epoll_pwait": 4, "epoll_pwait2": 4}
-"""Call -> its argument with the signal mask, which must be NULL.
+"""System call -> index of its argument with the signal mask, which must be NULL for a restart.
 
 With a mask, a signal and the end of the wait belong together, and a program that passes one expects EINTR.
 """
@@ -97,12 +99,12 @@ def can_survive_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
 
 
 def can_restart(arch: Arch, number: int, args: Sequence[int]) -> bool:
-    """Return True if a call that failed with EINTR because of a stop may be run again.
+    """Return True if a system call that failed with EINTR because of a stop may be run again.
 
     Args:
         arch: Architecture of the call.
-        number: Its number.
-        args: Its six arguments.
+        number: Number of the call.
+        args: The six arguments of the call.
     """
     name = arch.kernel.call_names.get(number, "")
     if name in _RESTARTABLE:

@@ -29,7 +29,7 @@ def make_guarded_reader(read: ReadMemory, open_maps: Callable[[], int], then: Se
     library whose code is known).
 
     Args:
-        read: Reads the process's current memory.
+        read: Function that reads the process's current memory.
         open_maps: Returns a descriptor of its mappings (maps_of), or raises OSError.
         then: The earlier mappings.
     """
@@ -64,7 +64,7 @@ def make_maps_reader(pid: int) -> Callable[[], int]:
 
 
 def _place(open_maps: Callable[[], int], avma: int) -> tuple[int, int] | None:
-    """Return (inode, address of the file's first byte) of the current mapping at avma, or None."""
+    """Return (inode, address of the file's first byte) of the process's current mapping at avma, or None."""
     try:
         fd = open_maps()
     except OSError:

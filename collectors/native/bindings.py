@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 class StopEnding(IntEnum):
-    """The state in which the code left a thread after a stop."""
+    """The state in which the machine code for sampling left a thread after a stop."""
 
     TAKEN = 0  # copied, and it runs again
     HELD = 1  # it is stopped
@@ -25,7 +25,7 @@ class StopEnding(IntEnum):
 
 
 class ReturnReason(IntEnum):
-    """The reason for which a call of the machine code returned."""
+    """The reason for which a call of the machine code for sampling returned."""
 
     DONE = 0
     STOPPED = 1  # the last sample: see its ending
@@ -35,7 +35,7 @@ class ReturnReason(IntEnum):
 
 
 def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64 | ctypes.c_int64]]]:
-    """Return ctypes fields of 64 bits; `-name` is signed."""
+    """Return 64-bit fields for a ctypes structure; `-name` is signed."""
     return [(name.lstrip("-"), ctypes.c_int64 if name[0] == "-" else ctypes.c_uint64) for name in names.split()]
 
 
@@ -86,16 +86,16 @@ class Rounds(ctypes.Structure):
 
 MOST_EXTRAS = 64
 EXTRAS_SIZE = 8 + 24 * MOST_EXTRAS
-"""Size of struct extras in bytes: a count, then address, size and offset of each."""
+"""Size of struct extras (stop.h) in bytes: a count, then address, size and offset of each additional read."""
 MOST_SLEPT = 64
 
 Call = Callable[[int], None]
-"""sample_rounds() of rounds.c, which takes the address of a Rounds."""
+"""Type of sample_rounds() of rounds.c, which takes the address of a Rounds."""
 
 
 @cache
 def sample_rounds(with_gil: bool) -> Call | None:
-    """Load the code, or return None if there is none for this machine or it may not be loaded.
+    """Load the machine code for sampling, or return None if there is none for this machine or it may not be loaded.
 
     Args:
         with_gil: See libc.read_without_gil().
@@ -110,7 +110,7 @@ def sample_rounds(with_gil: bool) -> Call | None:
 
 
 class StopFlag(ctypes.Structure):
-    """A flag that is not 0 when sampling must end."""
+    """A flag in memory that is not 0 when sampling must end."""
 
     _fields_ = [("value", ctypes.c_uint8)]
 
@@ -119,7 +119,7 @@ AnyRow = TypeVar("AnyRow", bound=ctypes.Structure)
 
 
 def rows_of(kind: type[AnyRow], count: int) -> ctypes.Array[AnyRow]:
-    """Return an array of structures filled with zeros."""
+    """Return an array of ctypes structures filled with zeros."""
     return (kind * count)()
 
 

@@ -9,14 +9,16 @@ from pyprof.model.columns import distinct
 from pyprof.records import dataclass
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]
-"""(tid, blocked, bucket of length) -> (nanoseconds, start) of time for which no stack was found yet"""
+"""Off-CPU time for which no stack was found yet: (tid, blocked, bucket of length) -> (nanoseconds, start of the
+time).
+"""
 
 _PATIENCE_NS = 1_000_000_000
 _BUCKETS = 64
 
 
 def defer_time(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None:
-    """Add time for which a stack must be found later."""
+    """Add off-CPU time to the pool of time for which a stack must be found later."""
     key = (tid, blocked, max(ns, 1).bit_length() - 1)
     before, since = pool.get(key, (0, now_ns))
     pool[key] = (before + ns, since)
@@ -46,7 +48,7 @@ class AttributedIntervals:
 def distribute_time(
     rows: AttributedIntervals, pool: Pool, now_ns: int, ended: set[int] | None
 ) -> tuple[I64, list[tuple[int, bool, int]]]:
-    """Distribute the time of intervals without a stack.
+    """Distribute the time of off-CPU intervals without a stack to intervals that have one.
 
     Args:
         rows: The intervals.
@@ -98,7 +100,9 @@ def distribute_time(
 
 
 def _nearest(targets: I64, keys: I64) -> I64:
-    """Return for each key the index of the target of the same thread and kind with the nearest bucket, -1 for none."""
+    """Return for each key the index of the target of the same thread and kind with the nearest length bucket, -1 for
+    none.
+    """
     if not len(targets):
         return np.full(len(keys), -1, np.int64)
     above = np.minimum(np.searchsorted(targets, keys), len(targets) - 1)

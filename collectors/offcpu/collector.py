@@ -75,11 +75,11 @@ class WallClockCollector:
             yield from self._drain(batch, until_ns)
 
     def _drain(self, out_of_band: SampleBatch | None, now: int) -> Iterator[SampleBatch]:
-        """Yield everything until `now`.
+        """Yield all batches of wall-clock time until `now`.
 
         Args:
             out_of_band: Samples from outside in that time, or None at the end of the recording.
-            now: End of the time.
+            now: End of the time to yield.
         """
         self._forget_gone(self._intervals.paused_threads)
         happened = self._source.take_switches(now)
@@ -96,7 +96,7 @@ class WallClockCollector:
             self._intervals.forget_thread(tid)
 
     def _attribute(self, happened: SwitchBatch, out_of_band: SampleBatch | None, now_ns: int) -> Attributed:
-        """Return the time that each sample stands for."""
+        """Return the off-CPU time that each sample stands for."""
         self._intervals.add_threads(happened.since_ns)
         self._note_interpreters(out_of_band)
         left = happened.left
@@ -125,8 +125,8 @@ class WallClockCollector:
     def _emit(
         self, happened: SwitchBatch, attributed: Attributed, out_of_band: SampleBatch | None, now: int
     ) -> Iterator[SampleBatch]:
-        """Yield the batches. Their order matters: a part of an interval refers to the last batch with its thread's
-        stack.
+        """Yield the batches of on-CPU and off-CPU samples. Their order matters: a part of an interval refers to the
+        last batch with its thread's stack.
         """
         if self._options.running:
             yield from (batch.take(np.flatnonzero(batch.time_ns >= self._began_ns)) for batch in happened.running)
@@ -140,7 +140,7 @@ class WallClockCollector:
             yield self._of_out_of_band(out_of_band, attributed, attributed.out_of_band_open)
 
     def _ran(self, running: list[SampleBatch]) -> dict[int, int]:
-        """Return the on-CPU time of each thread that switches often: by samples, or if those are not shown, by the
+        """Return the on-CPU time of each thread that switches often: from samples, or if those are not shown, from the
         kernel.
         """
         if self._options.running:
@@ -161,7 +161,7 @@ class WallClockCollector:
         )
 
     def _of_samples(self, happened: SwitchBatch, attributed: Attributed) -> list[SampleBatch]:
-        """Return switch-out samples, each with the time of its interval and of those that it stands for."""
+        """Return switch-out samples, each with the time of its interval and of the intervals that it stands for."""
         kept = np.flatnonzero(attributed.sample_ns > LEFT_OUT)
         left = happened.left.take(kept)
         time_ns = np.maximum(left.time_ns, self._began_ns)
@@ -176,7 +176,7 @@ class WallClockCollector:
         return replace(out_of_band.take(kept), length_ns=length, stopped=False)
 
     def _parts(self, attributed: Attributed, now: int) -> Iterator[SampleBatch]:
-        """Yield time of intervals whose stack was attributed before, and of intervals without any stack."""
+        """Yield off-CPU time of intervals whose stack was attributed before, and of intervals without any stack."""
         if attributed.carried:
             tid, since, length = (np.array(column, np.int64) for column in zip(*attributed.carried, strict=True))
             yield _without_registers(SampleKind.UNCHANGED, self._source.find_thread_ids(tid, since), tid, since, length)
@@ -205,7 +205,7 @@ class WallClockCollector:
 
     @property
     def alive(self) -> list[int]:
-        """The processes that have not ended."""
+        """The recorded processes that have not ended."""
         return self._source.alive
 
     def take_new_processes(self) -> set[int]:

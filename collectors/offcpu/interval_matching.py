@@ -18,7 +18,7 @@ class OpenInterval:
     """An off-CPU interval that has not ended yet.
 
     Attributes:
-        since_ns: End of its attributed part.
+        since_ns: End of the interval's attributed part.
         began_ns: Start of the whole interval.
         blocked: True if the thread waits for more than a processor.
         attributed: True if its stack is known to later parts.
@@ -36,12 +36,12 @@ class OpenInterval:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Intervals in the order of thread and time, as columns of shape (n,).
+    """Off-CPU intervals in the order of thread and time, as columns of shape (n,).
 
     Attributes:
         tid: Threads.
         start_ns: Start of the part to attribute.
-        end_ns: Its end.
+        end_ns: End of the interval.
         began_ns: Start of the whole interval.
         blocked: True if the thread waits for more than a processor.
         carried: True if it continues from an earlier drain.
@@ -71,7 +71,7 @@ def match_intervals(
     out_of_band: ThreadEvents,
     now_ns: int,
 ) -> tuple[Intervals, I64]:
-    """Return the intervals until now_ns, and the out-of-band samples that are in none of them.
+    """Return the off-CPU intervals until now_ns, and the out-of-band samples that are in none of them.
 
     Args:
         opened: Intervals that continued from before, by tid.

@@ -57,7 +57,7 @@ class OffCpuIntervals:
     """The off-CPU intervals of a recording.
 
     Args:
-        preempted: True if time spent waiting for a processor is attributed too.
+        preempted: True if off-CPU time spent waiting for a processor is attributed too.
         now_ns: Start of the recording.
         looked_at_ns: Duration of sleep after which a thread gets an out-of-band sample.
     """
@@ -76,12 +76,12 @@ class OffCpuIntervals:
         self._left: list[tuple[int, int, int]] = []
 
     def start_at(self, at_ns: int) -> None:
-        """Start at a time: earlier time is not attributed, even if records cover it."""
+        """Start the attribution of off-CPU time at a time: earlier time is not attributed, even if records cover it."""
         self._began_ns = self._gaps.until_ns = at_ns
 
     def add_threads(self, since_ns: Mapping[int, int]) -> None:
-        """Add threads whose records begin at these times. A thread of the last call is not new, and may have ended
-        since.
+        """Add threads whose switch records begin at these times. A thread of the last call is not new, and may have
+        ended since.
         """
         for tid, since in since_ns.items() - self._met.items():
             at = max(since, self._began_ns)
@@ -90,7 +90,7 @@ class OffCpuIntervals:
         self._met = dict(since_ns)
 
     def resume_threads(self, tids: Iterable[int], at_ns: int) -> None:
-        """Continue with threads whose records resume. Their state is unknown."""
+        """Continue with threads whose switch records resume. Their state is unknown."""
         tids = [tid for tid in tids if tid in self._open or tid in self._heard]
         for tid in tids:
             self._open[tid] = OpenInterval(at_ns, at_ns, True, sure=False)
@@ -99,15 +99,15 @@ class OffCpuIntervals:
 
     @property
     def paused_threads(self) -> list[int]:
-        """Threads that are or were paused. They may have ended without a record."""
+        """Threads whose switch records are or were paused. They may have ended without a record."""
         return list(self._gaps.unattributed_ns)
 
     def find_silent(self, now_ns: int) -> list[int]:
-        """Return threads without a sample asleep or a switch for a while. They may have ended."""
+        """Return threads that had neither a sample asleep nor a switch for a while. They may have ended."""
         return [tid for tid, each in self._open.items() if max(each.looked_ns, each.began_ns) < now_ns - _SILENT_NS]
 
     def forget_thread(self, tid: int) -> None:
-        """Forget a thread that has ended. Its owed time is attributed in the next call."""
+        """Forget a thread that has ended. Its off-CPU time without a stack is attributed in the next call."""
         self._open.pop(tid, None)
         self._heard.discard(tid)
         owed = round(self._gaps.unattributed_ns.pop(tid, 0) * self._shown.pop(tid, 1))
@@ -124,7 +124,9 @@ class OffCpuIntervals:
         now_ns: int,
         drain: DrainState = _NOTHING_ELSE,
     ) -> Attributed:
-        """Attribute the time until now_ns. All of its records are present, except for gaps and paused threads."""
+        """Attribute the off-CPU time until now_ns. All switch records of that time are present, except for gaps and
+        paused threads.
+        """
         gaps = merge_gaps(drain.gaps)
         known_ns = self._gaps.known_ns(now_ns, gaps)
         if not known_ns:
@@ -152,20 +154,22 @@ class OffCpuIntervals:
         return result
 
     def _take_out(self, tids: Iterable[int]) -> set[int]:
-        """End the intervals of threads without records, and return those threads that had an open interval."""
+        """End the off-CPU intervals of threads without switch records, and return those threads that had an open
+        interval.
+        """
         waiting = {tid: self._open.pop(tid) for tid in tids if tid in self._open}
         for tid, each in waiting.items():
             self._set_aside(tid, each, self._gaps.until_ns)
         return set(waiting)
 
     def _set_aside(self, tid: int, each: OpenInterval, until_ns: int) -> None:
-        """Pool the time of an interval whose stack is unknown and which is not followed any further."""
+        """Pool the time of an off-CPU interval whose stack is unknown and which is not followed any further."""
         passed = until_ns - each.since_ns
         if each.sure and not each.attributed and passed > 0 and (each.blocked or self._preempted):
             defer_time(self._pool, tid, each.blocked, passed, until_ns)
 
     def _owed_at_end(self, now_ns: int, lost_ns: int) -> list[tuple[int, int, int]]:
-        """Return (tid, since, ns) of time that no later drain of the window can attribute.
+        """Return (tid, since, ns) of off-CPU time that cannot be attributed later in this window.
 
         Args:
             now_ns: End of the window.
@@ -177,8 +181,8 @@ class OffCpuIntervals:
         return [(tid, now_ns - ns, ns) for tid, ns in left.items() if ns and tid in self._off]
 
     def _doubt_across(self, gaps: Collection[Gap], now_ns: int) -> None:
-        """Mark intervals across a gap as unsure, because a thread that slept before a gap may sleep elsewhere after
-        it.
+        """Mark off-CPU intervals across a gap in the records as unsure, because a thread that slept before a gap may
+        sleep elsewhere after it.
         """
         if not gaps:
             return
@@ -223,7 +227,7 @@ class OffCpuIntervals:
         return result
 
     def _note_out_of_band(self, out_of_band: ThreadEvents, paused: frozenset[int]) -> None:
-        """Open intervals of threads that were seen asleep, even if no switch of them is known."""
+        """Open off-CPU intervals of threads that were seen asleep, even if no switch of them is known."""
         for tid, at in dict(zip(out_of_band.tid.tolist(), out_of_band.time_ns.tolist(), strict=True)).items():
             if tid in self._open:
                 self._open[tid].looked_ns = at
@@ -231,13 +235,15 @@ class OffCpuIntervals:
                 self._open[tid] = OpenInterval(at, at, True, looked_ns=at)
 
     def _lengths(self, found: Intervals, seen_ns: I64, classes: IntervalClasses, now_ns: int, drain: DrainState) -> I64:
-        """Return the time (n,) that each interval stands for, including the owed time of its thread."""
+        """Return the time (n,) that each off-CPU interval stands for, including time of its thread that had no
+        records.
+        """
         carries = classes.wanted & (classes.own_stack | classes.pooled)
         known_ns = self._gaps.known_ns(now_ns, drain.gaps)
         return self._gaps.add_unattributed(found.tid, seen_ns, carries, ~classes.wanted, now_ns, known_ns)
 
     def _go_on(self, found: Intervals, classes: IntervalClasses, now_ns: int, ends_window: bool) -> None:
-        """Keep the intervals that have not ended. The end of a window cuts all of them."""
+        """Keep the off-CPU intervals that have not ended. The end of a window cuts all of them."""
         carried = {}
         rows = np.flatnonzero(found.open)
         columns = (found.tid, found.start_ns, found.began_ns, found.blocked, classes.own_stack, classes.unsure)
@@ -250,7 +256,7 @@ class OffCpuIntervals:
         self._open = carried
 
     def _remember_shares(self, tid: I64, length_ns: I64, wanted: Mask, now_ns: int) -> None:
-        """Store each thread's share of the elapsed time that is off-CPU time to show."""
+        """Store for each thread the share of the elapsed time that is off-CPU time to show."""
         tids, place = np.unique(tid[wanted], return_inverse=True)
         off = np.bincount(place, length_ns[wanted], len(tids)) / max(now_ns - self._gaps.until_ns, 1)
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
@@ -264,7 +270,7 @@ class OffCpuIntervals:
 
 
 def _emitted(found: Intervals, classes: IntervalClasses, share: I64, samples: int, out_of_band: int) -> Attributed:
-    """Return the result of a drain.
+    """Return the off-CPU intervals of one reading of the rings, with the stacks that they were attributed to.
 
     Args:
         found: The intervals.

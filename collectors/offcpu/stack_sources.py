@@ -18,7 +18,7 @@ LaneIndices = Sequence[int] | I64
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """Information for attributing intervals, in addition to their samples.
+    """Information for attributing off-CPU intervals, in addition to their samples.
 
     Attributes:
         gaps: Times of which records were lost.
@@ -42,7 +42,7 @@ class IntervalClasses:
     """Masks of n off-CPU intervals, one for each source of their stacks.
 
     Attributes:
-        before: Its stack is known from an earlier part.
+        before: The interval's stack is known from an earlier part.
         by_sample: Its stack is that of its sample.
         by_out_of_band: Its stack is that of its out-of-band sample.
         pooled: It has no stack and gets that of another interval.
@@ -61,7 +61,7 @@ class IntervalClasses:
 
     @property
     def own_stack(self) -> Mask:
-        """Mask of intervals that have their own stack."""
+        """Mask of off-CPU intervals that have their own stack."""
         return self.before | self.by_sample | self.by_out_of_band
 
 
@@ -73,7 +73,7 @@ def classify_intervals(
     Args:
         found: The intervals.
         opened: Intervals that continued from before, by tid.
-        drain: Further information.
+        drain: Further information for this reading of the rings.
         preempted: See OffCpuIntervals.
         looked_at_ns: See OffCpuIntervals.
     """

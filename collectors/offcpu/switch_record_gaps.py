@@ -16,7 +16,7 @@ _MIN_KNOWN = 0.05
 
 
 class Gaps:
-    """The spans of time without switch records.
+    """The spans of time without switch records of threads.
 
     Attributes:
         until_ns: End of the attributed time.
@@ -34,7 +34,7 @@ class Gaps:
     def skip_time(
         self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int], ended_ns: Mapping[int, int]
     ) -> None:
-        """Add the time until now for threads without records.
+        """Add the time until now to the time without switch records of some threads.
 
         Args:
             tids: The threads.
@@ -47,7 +47,7 @@ class Gaps:
             self.unattributed_ns[tid] = self.unattributed_ns.get(tid, 0) + max(passed_ns - ran_ns.get(tid, 0), 0)
 
     def known_ns(self, now_ns: int, gaps: Sequence[Gap]) -> int:
-        """Return how much of the time since until_ns has records, or 0 if that is too little for an estimate."""
+        """Return how much of the time since until_ns has switch records, or 0 if that is too little for an estimate."""
         passed = now_ns - self.until_ns
         known = passed - sum(max(min(end, now_ns) - max(start, self.until_ns), 0) for start, end in gaps)
         return known if known > _MIN_KNOWN * passed else 0
@@ -55,7 +55,8 @@ class Gaps:
     def add_unattributed(
         self, tid: I64, length_ns: I64, carries: Mask, displaced: Mask, now_ns: int, known_ns: int
     ) -> I64:
-        """Return the lengths (n,) of intervals, including the owed time of their threads.
+        """Return the lengths (n,) of off-CPU intervals, including the off-CPU time of their threads that had no records
+        (owed time).
 
         Owed time is assigned only after a thread was seen for a while, because a short time is no basis for an
         estimate.
@@ -85,7 +86,7 @@ class Gaps:
 
 
 def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
-    """Merge overlapping gaps, because rings of several processors may be full at once."""
+    """Merge overlapping gaps in the switch records, because rings of several processors may be full at once."""
     found: list[Gap] = []
     for low, high in sorted(gaps):
         if found and low <= found[-1][1]:
@@ -96,7 +97,7 @@ def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
 
 
 def measure_overlap(start: I64, end: I64, gaps: Sequence[Gap]) -> I64:
-    """Return how much of each interval (n,) is in gaps, which do not overlap."""
+    """Return how much of each interval (n,) is in gaps of the switch records, which do not overlap."""
     total = np.zeros(len(start), np.int64)
     for low, high in gaps:
         total += np.maximum(np.minimum(end, high) - np.maximum(start, low), 0)
@@ -122,13 +123,13 @@ class PausedThreads:
                 self._started[tid] = start
 
     def keep_only(self, tids: set[int]) -> None:
-        """Forget all paused threads except these."""
+        """Forget all threads whose switch events are paused, except these."""
         for kept in (self._run_ns, self._started):
             for tid in kept.keys() - tids:
                 del kept[tid]
 
     def find_ended(self, tids: Iterable[int]) -> list[int]:
-        """Return the threads that have ended, even if another thread has the tid now."""
+        """Return the paused threads that have ended, even if another thread has the tid now."""
         found = []
         for tid in tids:
             start = procfs.read_start_ticks(tid)
@@ -138,7 +139,7 @@ class PausedThreads:
         return found
 
     def read_run_ns(self) -> dict[int, int]:
-        """Return the running time of each thread since the last call, as the kernel counts it."""
+        """Return the running time of each paused thread since the last call, as the kernel counts it."""
         before, self._run_ns = self._run_ns, {tid: _run_ns(tid) for tid in self._run_ns}
         return {tid: max(self._run_ns[tid] - ns, 0) for tid, ns in before.items()}
 

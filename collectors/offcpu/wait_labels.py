@@ -41,8 +41,8 @@ _MAX_KALLSYMS_BYTES = 1 << 28
 
 
 def make_state_lookup(path: str = "/proc/kallsyms") -> Callable[[tuple[int, ...]], str]:
-    """Return a function that maps kernel frames, innermost first, to the state D or S, or to B (blocked) if the kernel
-    hides addresses.
+    """Return a function that maps the kernel frames of a sleeping thread, innermost first, to its state D or S, or to B
+    (blocked) if the kernel hides addresses.
     """
     spans: list[tuple[int, int]] | None = None
 
@@ -91,7 +91,9 @@ class WaitLabels:
         self._guess = make_state_lookup()
 
     def learn(self, samples: SampleBatch, out_of_band: list[tuple[int, Blocked]]) -> None:
-        """Learn from out-of-band samples: (sample, the state and call that /proc reported in the same wait)."""
+        """Learn the states of waits from out-of-band samples: (sample, the state and system call that /proc reported in
+        the same wait).
+        """
         if len(self._by_chain) > _MAX_LABELS:
             self._by_chain.clear()
         for lane, seen in out_of_band:
@@ -157,7 +159,7 @@ class WaitLabels:
         return known._replace(state=state) if known else Blocked(WIDE.name, state)
 
     def _coded(self, space: AddressSpace, pc: int) -> int:
-        """Return the call that returns to pc, from the code before pc: see PerfArch.coded_call."""
+        """Return the number of the system call that returns to pc, from the code before pc: see PerfArch.coded_call."""
         key = (space.id, pc)
         if key not in self._by_code:
             if len(self._by_code) > _MAX_LABELS:

@@ -26,12 +26,14 @@ _NEAR_NS = 20_000_000
 _MAX_REPLACED = 16
 _MAX_SEGMENTS = 8
 _READ_BUDGET = 5
-"""Reading a process's maps takes a fifth of the time at most, however long they are."""
+"""Factor that limits the cost of reading a process's maps: it takes a fifth of the time at most, however long the maps
+are.
+"""
 _EXEC_NS = 20_000_000  # time after an exec in which samples may still have the old program's registers
 
 
 class MappingLayout:
-    """The mappings of a process, by address.
+    """The mappings of a process, by address, with fast replacement of single mappings.
 
     A program may replace thousands of mappings between two samples. A new mapping costs as much as what it covers,
     however many others there are.
@@ -64,7 +66,7 @@ class MappingLayout:
         return bool(mapping.inode) and at < len(self._made) and self._made[at] == mapping
 
     def cover_range(self, mapping: Mapping) -> None:
-        """Add a mapping, and cut what it covers out of the existing ones."""
+        """Add a mapping, and remove the parts of existing mappings that it covers."""
         made = self._made
         first = max(bisect_right(made, mapping.start, key=_start) - 1, 0)
         if made and made[first].end <= mapping.start:
@@ -84,9 +86,9 @@ class MappingHistory:
         pid: The process.
         next_id: Returns identifiers for address spaces.
         layout: The mappings.
-        root: The selected process of its process tree.
+        root: The selected process of the process tree.
         parent: The process that forked it; 0 if that is unknown or it has called exec since.
-        image: Its current program image.
+        image: Current program image of the process.
         _changes: Changes that no assign_spaces() has applied yet.
         _stale: True if `_now` was read before a change.
         _look_ns: Time before which the maps are not read again.
@@ -119,11 +121,11 @@ class MappingHistory:
         return self.layout.mappings
 
     def hide_mappings(self) -> None:
-        """Hide samples of the current program. Those after an exec are wanted."""
+        """Hide all samples of the process's current program. Samples after an exec are wanted."""
         self._hidden = self.image
 
     def takes_mappings(self) -> bool:
-        """Return False if more mappings were made since the last assign_spaces() than can be applied one by one."""
+        """Return False if too many mappings were made since the last assign_spaces() to apply them one by one."""
         return self._changes.has_room(len(self.layout))
 
     def add_mapping(self, time_ns: int, mapping: Mapping) -> None:
@@ -146,7 +148,7 @@ class MappingHistory:
     def assign_spaces(
         self, times_ns: npt.NDArray[np.int64], pcs: npt.NDArray[np.uint64]
     ) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
-        """Find the address space of each sample, and apply the changes.
+        """Find the address space of each sample of a process, and apply the changes of its mappings.
 
         A sample that arrives later gets the state after these changes. A sample that the kernel took inside an exec
         still has the old program's pc.
@@ -181,7 +183,7 @@ class MappingHistory:
         return ids, spaces
 
     def _taken_changes(self) -> list[tuple[int, Change]]:
-        """Return the changes to apply now, with their times.
+        """Return the changes of the mappings to apply now, with their times.
 
         A reading of the maps during a change mixes two moments. It is used only if more changed than is kept.
         """
@@ -199,7 +201,7 @@ class MappingHistory:
         ]
 
     def apply_changes(self) -> None:
-        """Apply the changes of a process that was not sampled. If it has ended, they wait for late samples."""
+        """Apply the mapping changes of a process that was not sampled. If it has ended, they wait for late samples."""
         if self._changes and not self._over:
             self.assign_spaces(np.zeros(0, np.int64), np.zeros(0, np.uint64))
 
@@ -210,7 +212,7 @@ class MappingHistory:
         ids: npt.NDArray[np.int32],
         spaces: dict[int, AddressSpace],
     ) -> None:
-        """Assign samples that were taken before the new program ran to the old one."""
+        """Assign samples that were taken before a new program ran to the old program's address space."""
         for at, old in self._replaced:
             for lane in np.flatnonzero((times_ns >= at) & (times_ns < at + _EXEC_NS)).tolist():
                 pc = int(pcs[lane])
@@ -221,13 +223,17 @@ class MappingHistory:
             self._replaced = [(at, old) for at, old in self._replaced if at + _EXEC_NS > last][-_MAX_REPLACED:]
 
     def distrust_mappings(self) -> None:
-        """Read the maps because records may have been lost. If they were just read, wait for the next changes."""
+        """Read the process's maps again because records may have been lost. If they were just read, wait for the next
+        changes.
+        """
         self._stale = True
         if time.monotonic_ns() >= self._look_ns:
             self.read_maps()
 
     def read_maps(self) -> None:
-        """Read the maps. The result is valid from now on, because records of earlier mappings may still arrive."""
+        """Read the process's maps. The result is valid from now on, because records of earlier mappings may still
+        arrive.
+        """
         at = time.monotonic_ns()
         now = _maps(self.pid)
         self._stale = False
@@ -237,7 +243,7 @@ class MappingHistory:
             self._changes.add_change(at, now)
 
     def unmoved(self) -> bool:
-        """Return True if all executable mappings are still where they were."""
+        """Return True if all executable mappings of the process are still where they were."""
         now = _maps(self.pid)
         return self.image.alive and not self._changes and _code(now) == _code(self.mappings)
 
@@ -265,7 +271,7 @@ class MappingHistory:
                 layout.cover_range(each)
 
     def _segments(self, code: Mapping) -> Sequence[Mapping]:
-        """Return the mapping and the file's data mappings next to it, if the mapping still exists."""
+        """Return an executable mapping and the file's data mappings next to it, if the mapping still exists."""
         at = bisect_left(self._now, code.start, key=_start)
         if not code.inode or at == len(self._now) or not _same(code, self._now[at]):
             return (code,)
@@ -322,7 +328,7 @@ def _code(mappings: Iterable[Mapping]) -> set[tuple[int, int, int, int]]:
 
 
 def _left_over(covered: Sequence[Mapping], mapping: Mapping) -> Iterator[Mapping]:
-    """Yield the mapping, and the parts of the overlapped ones that remain, which are sorted by their starts."""
+    """Yield the new mapping, and the parts of overlapped mappings that remain, which are sorted by their starts."""
     if covered and covered[0].start < mapping.start:
         yield replace(covered[0], end=mapping.start)
     yield mapping

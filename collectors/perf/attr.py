@@ -24,15 +24,17 @@ SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
 SAMPLE_CALLCHAIN = 1 << 5
 
 SAMPLE_TYPE = SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU | SAMPLE_REGS_USER | SAMPLE_STACK_USER
-"""Contents of a sample record, which perf/records.py reads in this order. SAMPLE_CALLCHAIN comes before the
+"""Contents of a perf sample record, which perf/records.py reads in this order. SAMPLE_CALLCHAIN comes before the
 registers.
 """
 
 SAMPLE_TIDS = SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU
-"""Fields at the end of every record."""
+"""Size in bytes of the fields at the end of every perf record that is not a sample (sample_id_all)."""
 
 MOST_STACK = 65_528
-"""The kernel's limit for sample_stack_user. A record has at most 65,535 bytes, so the last few hundred are cut off."""
+"""The kernel's limit for sample_stack_user in bytes. A record has at most 65,535 bytes, so the last few hundred are cut
+off.
+"""
 
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _EXCLUDE_IDLE = 1 << 0, 1 << 1, 1 << 5, 1 << 6, 1 << 7
 _MMAP, _COMM, _FREQ, _TASK, _WATERMARK, _SAMPLE_ID_ALL = 1 << 8, 1 << 9, 1 << 10, 1 << 13, 1 << 14, 1 << 18
@@ -44,13 +46,13 @@ _HARDWARE, _SOFTWARE = 0, 1
 _CYCLES, _CPU_CLOCK, _CONTEXT_SWITCHES = 0, 0, 3
 
 TIME_RUNNING = 1 << 1
-"""Format for reading an event: its count, and the time for which it counted."""
+"""Format for reading a perf event: its count, and the time for which it counted."""
 
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 class EventKind(Protocol):
-    """An event that can be opened on a thread."""
+    """The protocol of a perf event that can be opened on a thread."""
 
     @property
     def children(self) -> bool: ...
@@ -83,7 +85,7 @@ class Event:
     """A perf event that takes samples.
 
     Attributes:
-        name: Its name for the user.
+        name: Name of the event for the user.
         type: Type for perf_event_attr.
         config: Configuration for perf_event_attr.
         user_only: True if it does not count in the kernel.
@@ -113,13 +115,15 @@ class Event:
         )  # fmt: skip
 
     def period(self, rate_hz: float) -> int:
-        """Return the kernel's parameter for a rate: the period in nanoseconds, or for cycles the rate itself in Hz."""
+        """Return the parameter of a perf event for a rate: the period in nanoseconds, or for cycles the rate itself in
+        Hz.
+        """
         return max(round(rate_hz if self.type == _HARDWARE else 1e9 / rate_hz), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEvent:
-    """Records of context switches, and stacks of threads that leave their processors.
+    """A perf event that records context switches, and stacks of threads that leave their processors.
 
     Some of the leaves have a sample with the kernel's frames if `stacks` is set. The kernel counts switches as its own
     time: without permission to sample the kernel there are no samples.
@@ -147,7 +151,7 @@ class SwitchEvent:
 
 
 def choose_event(tid: int, cpu: int, options: CollectOptions) -> Event:
-    """Return the best event that the kernel permits on a thread or processor.
+    """Return the best perf event that the kernel permits on a thread or processor.
 
     Time in the kernel is included if that is permitted, and must be if kernel frames are wanted. Cycles are preferred
     to CPU time. If running threads are not wanted, the event counts nothing. A sample taken in the kernel has the
@@ -185,7 +189,7 @@ def refusal(
     """Return an error that explains why perf_event_open failed and which command helps.
 
     Args:
-        error: The errno.
+        error: The errno of perf_event_open.
         tid: The thread, negative for all threads of a processor.
         paranoid: Returns the value of kernel.perf_event_paranoid.
         kernel: True if kernel frames are wanted.
@@ -223,7 +227,7 @@ def refusal(
 
 
 def counted_ns(fd: int) -> int:
-    """Return the time for which an event that was opened with TIME_RUNNING has counted, 0 if it cannot be read."""
+    """Return the time for which a perf event that was opened with TIME_RUNNING has counted, 0 if it cannot be read."""
     try:
         found = os.read(fd, 16)
     except OSError:

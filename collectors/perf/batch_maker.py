@@ -41,15 +41,15 @@ _LOOK_NS = 1_000_000_000
 Mask = npt.NDArray[np.bool_]
 
 Elsewhere = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
-"""(pid, tid, time) of samples -> mask of those whose thread another collector has taken over"""
+"""Function (pid, tid, time) that returns a mask of samples whose thread another collector samples at that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingBatches:
-    """The result of one scan of the rings.
+    """The batches from one reading of perf's ring buffers.
 
     Attributes:
-        scan: The scan.
+        scan: The records that were read.
         running: Batches of threads on processors.
         switched: All samples of threads that left their processors.
         wanted: Mask of the samples of `switched` to keep.
@@ -67,7 +67,7 @@ class BatchMaker:
     Attributes:
         untracked: Processes whose samples are ignored.
         sampled: Threads that were sampled, as (tid, started).
-        lost: Number of records that found no room in a ring.
+        lost: Number of records that found no room in a ring buffer.
         elsewhere: Function that finds samples of threads that another collector has taken over.
         end_ns: Time from which on samples are left out.
     """
@@ -85,7 +85,7 @@ class BatchMaker:
         """Create a converter of ring records to sample batches.
 
         Args:
-            source_id: Identifier of its batches.
+            source_id: Identifier of the converter's batches.
             ours: Processes of the profiler, which are left out.
         """
         self._source_id = source_id
@@ -110,14 +110,14 @@ class BatchMaker:
         return self._batch(NO_SAMPLES, np.zeros(0, np.uint64), {}, np.zeros(0, np.int32))
 
     def batches(self, found: Scan) -> list[SampleBatch]:
-        """Return a batch of 64-bit code, and one of 32-bit code if there is any."""
+        """Return a batch of samples of 64-bit code, and one of 32-bit code if there is any."""
         return self.convert_scan(found, NO_SAMPLES, self._rings.words).running
 
     def convert_scan(self, found: Scan, switched: SampleRecords, words: U64) -> RingBatches:
-        """Convert a scan, with further samples of the same time from other rings.
+        """Convert the records of one reading of perf's rings, with further samples of the same time from other rings.
 
         Args:
-            found: The scan.
+            found: The records that were read.
             switched: Samples of threads that left their processors.
             words: Memory of the rings of `switched`.
         """
@@ -150,7 +150,7 @@ class BatchMaker:
         return RingBatches(found, split_by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
-        """Count samples without user registers, except for those of idle processors."""
+        """Count samples that have no user registers, except for those of idle processors."""
         kernel = among(pids, self._of_kernel(set(pids[pids > 0].tolist())))
         if kernel.any():
             self._diagnostics.count("sample of a kernel thread", int(np.count_nonzero(kernel)))
@@ -163,7 +163,7 @@ class BatchMaker:
         return pids & self._kernel
 
     def _place(self, *parts: SampleRecords) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
-        """Find the address space of each sample.
+        """Find the address space of each sample in the records that were read.
 
         Returns:
             All address spaces, and for each part a column of their identifiers; 0 for unknown processes.
@@ -189,7 +189,7 @@ class BatchMaker:
         return spaces, space
 
     def _kept(self, samples: SampleRecords, space: npt.NDArray[np.int32]) -> Mask:
-        """Return a mask of the samples to keep, and count those of unknown processes."""
+        """Return a mask of the samples to keep, and count samples of unknown processes."""
         unknown = (space == 0) & ~among(samples.pid, self._ours)
         if unknown.any():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
@@ -201,7 +201,7 @@ class BatchMaker:
         return kept
 
     def mask_wanted(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
-        """Return a mask of the threads that the user selected, each at a time."""
+        """Return a mask of the samples whose thread at that time was selected by the user."""
         if self._pattern is None:
             return np.ones(len(tid), np.bool_)
         threads = list(zip(tid.tolist(), self._tracked.lives.started(tid, time_ns).tolist(), strict=True))
@@ -227,8 +227,8 @@ class BatchMaker:
         return among(pid, self._tracked.histories)
 
     def mask_shown(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
-        """Return a mask of the threads that the user selected and that have names. They count as sampled from now
-        on.
+        """Return a mask of the samples whose thread was selected by the user and has a name. Such threads count as
+        sampled from now on.
         """
         named = [each for each in set(tid.tolist()) if each in self._tracked.names]
         found: Mask = self.mask_wanted(tid, time_ns) & among(tid, named)
@@ -241,7 +241,7 @@ class BatchMaker:
     def _batch(
         self, samples: SampleRecords, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]
     ) -> SampleBatch:
-        """Return all samples as one batch, with the registers of 64-bit code."""
+        """Return all samples of perf's rings as one batch, with the registers of 64-bit code."""
         kind = np.full(len(samples), SampleKind.STOPPED, np.uint8)
         started = self._tracked.lives.started(samples.tid, samples.time_ns)
         self._saw(samples.tid, started)

@@ -126,7 +126,7 @@ class PerfCollector:
             self._undo = undo.pop_all()
 
     def _open(self, pid: int, size: int, diagnostics: Diagnostics, undo: contextlib.ExitStack) -> None:
-        """Open the rings and the events; `undo` closes them."""
+        """Open the ring buffers and the perf events; `undo` closes them."""
         cpus = list_online_cpus()
         options, members = self._options, self.members
         scope = self._scope(pid, cpus[0])
@@ -152,7 +152,7 @@ class PerfCollector:
         return choose_scope(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> LostSamples:
-        """Return the sampling times whose records were lost.
+        """Return the sampling times whose perf records were lost.
 
         No other samples are missing if events are on processors and no collector stops threads.
         """
@@ -167,24 +167,24 @@ class PerfCollector:
         return count_missed_samples(self._silent, self._options.rate_hz, self._lost())
 
     def _endings(self) -> EndedThreadTimes | None:
-        """Return times of ended threads, or None if there are samples by stops."""
+        """Return the time of threads after their last records, or None if there are samples by stops."""
         return self._events.endings() if self.slots() == (0, 0) else None
 
     def _longest_wait_ns(self) -> int:
-        """Return the time before which no ring can be full."""
+        """Return the time before which no ring buffer can be full."""
         return self._events.longest_wait_ns()
 
     def _full(self) -> bool:
-        """Return True if a ring must be read earlier than its calculated time."""
+        """Return True if a ring buffer must be read earlier than its calculated time."""
         return False
 
     def _begin(self) -> None:
-        """Open events on all existing threads or processors."""
+        """Open perf events on all existing threads or processors."""
         self.members.track_processes(self._events.begin(self.members.selected_pids, self.members.children))
         self._accounts.start(self.members.tracked.roots)
 
     def _resume(self) -> None:
-        """Reopen the events after the first samples. They were paused while unwind tables were read."""
+        """Open the perf events again after the first samples. They were closed while unwind tables were read."""
         late = self._events.scan(FOREVER_NS)
         self._events.took(late, self.maker.lost)
         self.members.tracked.apply_records(late.others)
@@ -225,7 +225,7 @@ class PerfCollector:
         return round(1e9 * self._options.flush_s)
 
     def _patience_ns(self) -> int:
-        """Return the maximum time for which samples may wait for others."""
+        """Return the maximum time for which samples may wait in the rings for other samples."""
         patience_ns = self._longest_wait_ns()
         if self.members.tracked.young:
             patience_ns = min(patience_ns, self.young_wait_ns)
@@ -234,7 +234,7 @@ class PerfCollector:
         return patience_ns
 
     def _wait(self, due_ns: int) -> None:
-        """Wait until a time, or until something needs attention."""
+        """Wait until a time, the end of a process or a wakeup by a ring buffer."""
         handover = self.handover
         while not (self._stopping or self._full()):
             left = min(due_ns, handover.next_ns) - time.monotonic_ns()
@@ -253,8 +253,8 @@ class PerfCollector:
                 break
 
     def _until_watched(self, watch: Callable[[], int | None]) -> int | None:
-        """Call `watch` if it is due, and return the time until its next call in ns, or None if another collector takes
-        over.
+        """Call the `watch` function if it is due, and return the time until its next call in ns, or None if another
+        collector takes over.
         """
         now, notified = time.monotonic_ns(), self._waiter.notified
         if self._watch_times.is_due(now, notified):
@@ -278,8 +278,8 @@ class PerfCollector:
         yield from self._hand_out(until_ns)
 
     def take_samples(self, until_ns: int, switched: SampleRecords, words: U64) -> RingBatches:
-        """Return the samples up to a time, with further ones of that time in other rings. The caller must call
-        release_samples().
+        """Return the samples of perf's rings up to a time, with further samples of that time from other rings. The
+        caller must call release_samples().
         """
         self._hear_of_ends()
         self._events.change_rates()
@@ -289,7 +289,7 @@ class PerfCollector:
         return taken
 
     def release_samples(self, found: Scan) -> None:
-        """Release a scan's memory after all its batches were unwound, and look for new processes."""
+        """Release the ring memory of one reading after all its batches were unwound, and look for new processes."""
         members, untracked = self.members, self.maker.untracked
         members.note_scan(found)
         found.release_records()
@@ -301,12 +301,12 @@ class PerfCollector:
         members.tracked.forget_ended()
 
     def skip_trial(self) -> None:
-        """Treat the first samples like all others, instead of pausing the events after them."""
+        """Treat the first samples like all others, instead of closing the perf events after them."""
         self._trial = False
         self._events.settle_now(self.members.tracked.alive)
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
-        """Yield the contents of the rings up to a time, and release their room after they were unwound."""
+        """Yield the contents of perf's rings up to a time, and release their room after they were unwound."""
         last = until_ns == FOREVER_NS
         self._revive()
         found = self._events.scan(until_ns)
@@ -331,12 +331,14 @@ class PerfCollector:
             self.release_samples(found)
 
     def _read_accounts(self, until_ns: int, force: bool = False) -> None:
-        """Read the kernel's accounts if they are due, or if the window or the recording ends."""
+        """Read the kernel's processor times of the recording if they are due, or if the window or the recording
+        ends.
+        """
         force = force or until_ns == FOREVER_NS or self.handover.ends_window(until_ns)
         self._accounts.read_accounts(self.members.tracked.roots, force, self.slots())
 
     def _revive(self) -> None:
-        """Open events on processors that were offline or are new."""
+        """Open perf events on processors that were offline or are new."""
         for cpu, ns in self._revived().items():
             self._silent[cpu] = self._silent.get(cpu, 0) + ns
 
@@ -347,7 +349,7 @@ class PerfCollector:
         return found
 
     def account_batch(self, batch: SampleBatch) -> None:
-        """Account a batch of the recording's processes, also one of another collector."""
+        """Add a batch of the recording's processes to the accounted time; another collector may have made it."""
         self._accounts.count_batch(batch, self.members.tracked.root_of)
 
     def learn(self, feedback: Feedback) -> None:

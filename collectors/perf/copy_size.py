@@ -26,7 +26,7 @@ from pyprof.collectors.perf.ring import MIN_RING
 from pyprof.options import HOLD, CollectOptions
 
 BATCH = 2000
-"""Number of samples of one thread that make a batch."""
+"""Number of samples of one thread that make a batch in the ring buffer."""
 SLACK_S = 0.1
 TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
 
@@ -34,7 +34,7 @@ _MAX_RING = 16 << 20
 _MAX_RINGS = 32 << 20
 _MIN_BYTES = 2048
 _FAR = 4
-"""A word at this multiple of the longest copy, or farther, is in another stack."""
+"""A word at this multiple of the longest stack copy, or farther, is in another stack."""
 _SURE_AFTER = 256
 _LIKELY_AFTER, _LIKELY_ROOM = 8, 4
 
@@ -43,12 +43,12 @@ class StackSize:
     """The number of stack bytes that the kernel copies for each sample.
 
     Attributes:
-        bytes: The current size.
-        most: The limit.
+        bytes: The current size in bytes.
+        most: Maximum size in bytes.
     """
 
     def __init__(self, most: int, first: int) -> None:
-        """Start with the maximum size, for the first samples.
+        """Start with the maximum size of stack copies for the first samples.
 
         Args:
             most: The limit in bytes.
@@ -63,8 +63,8 @@ class StackSize:
         self._short = False
 
     def learn(self, feedback: Feedback) -> None:
-        """Learn the part of each stack that the walks of a batch read: up to `top`, or up to `missing` if a copy was
-        too short.
+        """Learn the part of each stack that the walks of a batch read: up to `top`, or up to `missing` if a stack copy
+        was too short.
         """
         base = feedback.batch.stack.base
         reach = np.maximum(feedback.top, feedback.missing)
@@ -80,24 +80,24 @@ class StackSize:
         self.bytes = max(self._first, self.wanted)
 
     def minimize_size(self) -> None:
-        """Make copies as small as possible, because samples will be taken often. Few samples are enough evidence from
-        now on.
+        """Make stack copies as small as possible, because samples will be taken often. Few samples are enough evidence
+        from now on.
         """
         self._sure_after = _LIKELY_AFTER
         self.bytes = self.wanted if self._seen >= self._sure_after else max(self._first, self.wanted)
 
     def forget(self) -> None:
-        """Forget what was learned, because other threads are sampled from now on."""
+        """Forget the learned size of stack copies, because other threads are sampled from now on."""
         self._seen = self._need = 0
         self._short = False
 
     @property
     def wanted(self) -> int:
-        """The size that the walks need, with some room."""
+        """The number of stack bytes that the walks need, with some room."""
         return min(max(_MIN_BYTES, (self._need + self._need // 2 + 1023) & ~1023), self.most)
 
     def choose_change(self) -> int:
-        """Return a new size, or 0 to keep the current one.
+        """Return a new size of stack copies, or 0 to keep the current one.
 
         The size grows at once, and shrinks when enough samples support that. Large copies, also those of other
         processes on the same processors, fill the rings of a busy machine before the profiler gets a processor.
@@ -117,7 +117,9 @@ class StackSize:
 
 
 def choose_ring_size(options: CollectOptions, cpus: int) -> int:
-    """Return the size of a ring that holds the samples of two batches, limited by the memory for all rings."""
+    """Return the size in bytes of a perf ring buffer that holds the samples of two batches, limited by the memory for
+    all rings.
+    """
     wanted = (min(options.rate_hz * HOLD * options.flush_s, BATCH) + 2 * SLACK_S * options.rate_hz) * (OVERHEAD + 8192)
     most = max(min(_MAX_RING, _MAX_RINGS // cpus), MIN_RING)
     size = 8 << 20
@@ -129,7 +131,7 @@ def choose_ring_size(options: CollectOptions, cpus: int) -> int:
 
 
 def mask_other_stacks(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
-    """Return a mask of samples whose walk needed a word so far from the copy that it is in another stack.
+    """Return a mask of samples whose walk needed a word so far from the stack copy that it is in another stack.
 
     Args:
         most: Maximum copy size in bytes.
@@ -140,7 +142,7 @@ def mask_other_stacks(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray
 
 
 def mask_beyond_copy(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
-    """Return a mask of samples whose walk needed a word that no copy of the kernel can contain.
+    """Return a mask of samples whose walk needed a word that no stack copy by the kernel can contain.
 
     Nearer words will be part of larger copies.
 
@@ -155,11 +157,13 @@ def mask_beyond_copy(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[
 _PAGE = mmap.PAGESIZE
 _MAX_READ_PAGES = 1 << 14
 _MIN_REREAD_NS = 10_000_000_000
-"""Minimum time between two forced page-ins of one page, because the machine may be short of memory."""
+"""Minimum time in nanoseconds between two forced page-ins of one page, because the machine may be short of memory."""
 
 
 class AbsentPages:
-    """A reader of pages at which the kernel's copies ended too early; `most` is the copy size in bytes."""
+    """A reader of pages at which the kernel's stack copies ended because the page was not in memory; `most` is the copy
+    size in bytes.
+    """
 
     def __init__(self, most: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._most = np.uint64(most)
@@ -167,8 +171,8 @@ class AbsentPages:
         self._read: dict[tuple[int, int], int] = {}
 
     def learn(self, feedback: Feedback) -> None:
-        """Read the pages between the end of each copy and the word that its walk needed, if the copy ended early at a
-        page boundary.
+        """Page in the pages between the end of each stack copy and the word that its walk needed, if the copy ended
+        early at a page boundary.
         """
         batch, missing = feedback.batch, feedback.missing
         base = batch.stack.base
@@ -178,7 +182,9 @@ class AbsentPages:
             self.read_pages(pid, first, last)
 
     def read_pages(self, pid: int, first: int, last: int) -> None:
-        """Read one byte of each page from `first` to `last`, except for pages that were read recently."""
+        """Page in the pages from `first` to `last` of a process by reading one byte of each, except for pages that were
+        read recently.
+        """
         if len(self._read) > _MAX_READ_PAGES:
             self._read.clear()
         read, now = procfs.make_memory_reader(pid), self._clock()

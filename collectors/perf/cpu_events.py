@@ -20,7 +20,7 @@ from pyprof.model.reasons import said
 _CHECK_INTERVAL_NS = 2_000_000_000
 
 Silent = dict[int, int]
-"""Processor -> maximum time in ns for which it had no counting event."""
+"""Processor -> maximum time in ns for which it had no counting perf event."""
 
 
 class ProcessorEvents:
@@ -40,7 +40,7 @@ class ProcessorEvents:
     def __init__(
         self, cpus: Iterable[int], open_on: Callable[[int], int], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Open the events. If open_on raises an error, none is left open."""
+        """Open a perf event on each processor. If open_on raises an error, none is left open."""
         self.fds: dict[int, int] = {}
         self._open_on = open_on
         self._clock = clock
@@ -63,7 +63,7 @@ class ProcessorEvents:
         return True
 
     def reopen_events(self, online: Callable[[], Iterable[int]]) -> Silent:
-        """Replace events that no longer count, and open events on new processors. This checks at most every two
+        """Replace perf events that no longer count, and open events on new processors. This checks at most every two
         seconds.
 
         Returns:
@@ -81,7 +81,7 @@ class ProcessorEvents:
         return found
 
     def _counts(self, cpu: int, now: int) -> bool:
-        """Return True if a processor's event has counted since the last check."""
+        """Return True if a processor's perf event has counted since the last check."""
         counted = counted_ns(self.fds[cpu]) if cpu in self.fds else 0
         if counted <= self._counted.get(cpu, 0):
             return False
@@ -104,9 +104,9 @@ class ProcessorEvents:
 
 
 def count_missed_samples(silent: Silent, rate_hz: float, others: LostSamples) -> LostSamples:
-    """Return the maximum number of sampling times without records, including offline processors.
+    """Return the maximum number of sampling times without perf records because processors were offline.
 
-    After that, others may be missing too.
+    If there are any, other samples may be missing too.
     """
     return LostSamples(others.times + sum(silent.values()) * rate_hz / 1e9, False)
 

@@ -14,13 +14,14 @@ from pyprof.collectors.perf.ring_reader import FOREVER_NS
 from pyprof.collectors.switch_events import MIN_ON_NS, Gap
 
 _FAST_HZ = 5000.0
-"""Rate of context switches above which a thread is recorded only for a part of the time."""
+"""Rate of context switches in Hz above which a thread is recorded only for a part of the time."""
 _MAX_TURNS = 9
 _FIRST_LOOK_S = 0.02
 
 
 class DutyCycle:
-    """Measured switch rates, and the threads whose events are off.
+    """Measured rates of context switches, and the threads whose perf events are off for a while because they switch too
+    often.
 
     If events are on the whole machine (`everything`), they are on or off for all threads.
 
@@ -47,18 +48,20 @@ class DutyCycle:
 
     @property
     def off(self) -> frozenset[int]:
-        """Threads whose events are off, in the form that EventSet.switch() expects."""
+        """Threads whose perf events are off, in the form that EventSet.switch() expects."""
         return frozenset({EVERY_THREAD}) if self._gap is not None else self.paused
 
     def take_gaps(self) -> list[Gap]:
-        """Return the time in which the machine's events were off, until now or until they were switched on again."""
+        """Return the spans in which the whole machine's perf events were off, until now or until they were switched on
+        again.
+        """
         gap = self._gap
         if gap is not None and gap[1] != FOREVER_NS:
             self._gap = None
         return [gap] if gap is not None else []
 
     def measure_rates(self, tids: I64) -> tuple[dict[int, int], float] | None:
-        """Count switches, and return the counts when the measurement is complete.
+        """Count context switches, and return the counts when the measurement is complete.
 
         Args:
             tids: Thread of each switch off a processor.
@@ -81,7 +84,7 @@ class DutyCycle:
         return leaves, passed_s
 
     def pause_threads(self, events: EventSet) -> None:
-        """Switch off the events of threads above the limit."""
+        """Switch off the perf events of threads that switch more often than the limit."""
         if self._everything:
             off_hz = sum(self.rates.values()) / self._processors
             if off_hz > _FAST_HZ:
@@ -102,7 +105,7 @@ class DutyCycle:
         self._turns = min(math.ceil(most_hz / _FAST_HZ), _MAX_TURNS + 1)
 
     def retire(self) -> None:
-        """Forget ended threads whose events were off. Only their number is reported."""
+        """Forget ended threads whose perf events were off. Only their number is reported."""
         self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
 
     def discard_rates(self) -> None:
@@ -110,7 +113,7 @@ class DutyCycle:
         self.rates, self.inherited = {}, False
 
     def resume_threads(self, events: EventSet | None) -> tuple[frozenset[int], int]:
-        """Switch the events of paused threads on again after enough batches.
+        """Switch the perf events of paused threads on again after enough batches.
 
         Returns:
             Threads whose events are on again, and from when on.

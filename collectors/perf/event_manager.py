@@ -32,7 +32,9 @@ _FIRST_BATCHES_S = 0.6
 _LEAST_FIRST = 8192
 _SOON_S = 0.25
 _LEAST_WAIT_S = 0.006
-"""More records than samples are made only as long as a quarter of a ring holds those of this time."""
+"""Minimum time in seconds that the records in a quarter of a ring must cover. More records than samples are made only
+as long as they do.
+"""
 
 
 class Ticks:
@@ -51,7 +53,7 @@ class Ticks:
     Attributes:
         used: Number of sample records that found room and that the stride lets pass. For events on processors it
             includes those of all processes, because the stride uses the same share of each.
-        ticking_ns: Time in which they were due.
+        ticking_ns: Time in which the sampling times were due.
     """
 
     def __init__(self, rate_hz: float, by_records: bool, stride: Stride) -> None:
@@ -62,10 +64,10 @@ class Ticks:
         self._lost, self._closed_ns = 0.0, 0
 
     def took(self, found: Scan, lost: float, events: EventSet | None) -> None:
-        """Count samples that were read, and lost ones.
+        """Count samples that were read from perf's rings, and lost ones.
 
         Args:
-            found: The scan.
+            found: The records that were read.
             lost: Total number of sampling times whose records found no room.
             events: The current events.
         """
@@ -79,7 +81,7 @@ class Ticks:
         self._lost = lost
 
     def close(self, events: EventSet) -> None:
-        """Close events that other ones replace, and keep the time that they counted."""
+        """Close perf events that are replaced by new ones, and keep the time that they counted."""
         if not self._by_records:
             self._closed_ns += events.counted_ns()
         events.close()
@@ -159,7 +161,7 @@ class EventManager:
         return self._events is not None
 
     def revive(self) -> Silent:
-        """Open events on processors that were offline or are new; events on threads need nothing.
+        """Open perf events on processors that were offline or are new; events on threads need nothing.
 
         Returns:
             Processors with a new event, and for how long each had none.
@@ -167,7 +169,7 @@ class EventManager:
         return self._events.revive() if self._events is not None else {}
 
     def change_rates(self) -> int:
-        """Change the rates of events from time to time, so that no program runs in step with them.
+        """Change the rates of perf events from time to time, so that no program runs in step with them.
 
         Returns:
             Time until the next call in nanoseconds.
@@ -184,7 +186,9 @@ class EventManager:
 
     @property
     def _has_random_rates(self) -> bool:
-        """True for events on processors. Inherited events on threads would keep the rate of their creation."""
+        """True if perf events get random rates, as those on processors do. Inherited events on threads would keep the
+        rate of their creation.
+        """
         return self.scope.processors and self.scope.samples
 
     def pause(self) -> None:
@@ -194,7 +198,7 @@ class EventManager:
             self._events = None
 
     def scan(self, until_ns: int) -> Scan:
-        """Return the records in the rings up to a time, with the samples to use."""
+        """Return the records in perf's rings up to a time, with the samples to use."""
         if self._has_random_rates:
             self._counter.count(self._counted)
         found = self._reader.scan_rings(until_ns)
@@ -206,10 +210,10 @@ class EventManager:
         return found
 
     def took(self, found: Scan, lost: int) -> None:
-        """Count records that were read, and lost ones.
+        """Count records that were read from perf's rings, and lost ones.
 
         Args:
-            found: The scan.
+            found: The records that were read.
             lost: Total number of records that found no room.
         """
         self.lost += (lost - self._lost_records) / self._thinning.factor
@@ -217,18 +221,20 @@ class EventManager:
         self.ticks.took(found, self.lost, self._events)
 
     def endings(self) -> EndedThreadTimes | None:
-        """Return times of ended threads, or None if time in the kernel counts or events are on processors."""
+        """Return the time of threads after their last records, or None if time in the kernel counts or events are on
+        processors.
+        """
         if self.scope.processors or not self.scope.event.user_only:
             return None
         return self._last_records.estimate_endings(round(self.lost * 1e9 / self._rate_hz))
 
     def unwound(self, found: Scan, alive: Iterable[int]) -> None:
-        """Close events of ended threads, and replace events that copy too little or too much.
+        """Close perf events of ended threads, and replace events that copy too little or too much of stacks.
 
-        The caller has unwound the scan.
+        The caller has unwound all samples of the last reading.
 
         Args:
-            found: The scan.
+            found: The records of the last reading.
             alive: Processes to sample.
         """
         if self._events is not None:
@@ -239,7 +245,7 @@ class EventManager:
             self._replace(size, alive)
 
     def multiply(self, alive: Iterable[int]) -> None:
-        """Make more records than samples, because much of the time of short threads is in no record.
+        """Make more perf records than samples, because much of the time of short threads is in no record.
 
         Only events on threads need that.
 
@@ -253,12 +259,12 @@ class EventManager:
         self._replace(self._size.bytes, alive)
 
     def settle(self) -> None:
-        """Reduce the copy size to what stacks need, after the first samples."""
+        """Reduce the size of stack copies to what stacks need, after the first samples."""
         self._size.choose_size()
         self._narrow()
 
     def settle_now(self, alive: Iterable[int]) -> None:
-        """Replace the events at once by those with the copy size for later samples."""
+        """Replace the perf events at once by events with the stack copy size for later samples."""
         self._size.choose_size()
         self._replace(self._size.bytes, alive)
 
@@ -266,11 +272,11 @@ class EventManager:
         self._size.learn(feedback)
 
     def forget(self) -> None:
-        """Forget the learned copy size, because other threads are sampled from now on."""
+        """Forget the learned size of stack copies, because other threads are sampled from now on."""
         self._size.forget()
 
     def longest_wait_ns(self) -> int:
-        """Return how long the rings may fill before they are read.
+        """Return how long perf's ring buffers may fill before they are read.
 
         Room for SLACK_S, or at least a quarter of the ring, must remain then: one processor samples only one thread at
         a time. If all processes of the machine are sampled and filtered, half of the ring must remain.
@@ -281,8 +287,8 @@ class EventManager:
         return round(max(fill / record, 1) * 1e9 / rate)
 
     def _narrow(self) -> bool:
-        """Move from processors to threads if samples of other processes fill the rings too fast. Return True if that
-        happened.
+        """Replace perf events on processors by events on threads if samples of other processes fill the rings too fast.
+        Return True if that happened.
         """
         soon = self.scope.samples and self._size.wanted * self._rate_hz * _SOON_S > self._ring_size / 2
         if not self.scope.filtered or not (soon or self._losses.has_too_many(self._lost_records)):

@@ -21,7 +21,7 @@ _FIRST_NS = 2_000_000_000
 
 
 class Losses:
-    """A check whether records are lost all the time, so that fewer of them must be made.
+    """A check whether perf records are lost all the time, so that fewer of them must be made.
 
     Losses in the first two seconds do not count: unwind tables are read then for the first time, and the rings wait.
     Events on threads would sample other moments of threads that run briefly and often, because they count separately at
@@ -34,10 +34,10 @@ class Losses:
         self._first = 0
 
     def has_too_many(self, lost: int) -> bool:
-        """Return True if too many records were lost.
+        """Return True if too many perf records were lost.
 
         Args:
-            lost: Total number of records that found no room.
+            lost: Total number of records that found no room in a ring.
         """
         if self._clock() < self._first_until_ns:
             self._first = lost
@@ -49,7 +49,7 @@ class Scope:
     """The scope of perf events: processors, or threads of the recording.
 
     Attributes:
-        event: The event.
+        event: The event that makes the samples.
         processors: True if it is on each processor.
         everything: True if all processes belong to the recording.
         on_threads: Event that can be used on threads instead.
@@ -63,12 +63,12 @@ class Scope:
     samples: bool = True
 
     def narrow_to_threads(self) -> Scope:
-        """Return the scope of events on threads, so that other processes do not fill the rings."""
+        """Return the scope of perf events on threads, so that other processes do not fill the rings."""
         return Scope(self.on_threads, False, False, samples=self.samples) if self.on_threads is not None else self
 
     @property
     def filtered(self) -> bool:
-        """True if the rings contain records that do not belong to the recording."""
+        """True if perf's rings contain records that do not belong to the recording."""
         return self.processors and not self.everything
 
     def attach_events(self, events: EventSet, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
@@ -85,7 +85,7 @@ class Scope:
 
 
 def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
-    """Return the best scope that the kernel permits.
+    """Return the best scope of perf events that the kernel permits: processors, or threads of the recording.
 
     Args:
         pid: A process of the recording.
@@ -110,7 +110,7 @@ def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) 
 
 
 def choose_record_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
-    """Return the best scope for records without samples.
+    """Return the best scope of perf events for records without samples.
 
     Events on processors are preferred. An event on a thread makes each of its switches longer, by a fifth of a round
     trip between two threads.

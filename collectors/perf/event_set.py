@@ -32,12 +32,12 @@ _FORK_SHOWS_S = 0.001
 EVERY_THREAD = -1
 
 Fork = tuple[int, int, int]
-"""(time, tid, tid of the parent)"""
+"""The start of a thread in perf's records: (time, tid, tid of the parent)."""
 
 
 @dataclass(slots=True, eq=False)
 class _Events:
-    """The events that were opened on one thread. Closing them also ends the inherited ones.
+    """The perf events that were opened on one thread. Closing them also ends the inherited ones.
 
     Attributes:
         fds: Descriptors by processor.
@@ -114,7 +114,7 @@ class EventSet:
         self._every.add(mine)
 
     def _open_on(self, cpu: int) -> int:
-        """Open an event on all threads of a processor and return its descriptor, negative if the processor is
+        """Open a perf event on all threads of a processor and return its descriptor, negative if the processor is
         offline.
         """
         owner = self.rings.ring_on(cpu)
@@ -130,7 +130,7 @@ class EventSet:
         return fd
 
     def revive(self) -> Silent:
-        """Open events on processors that were offline or are new, if the events are on the whole machine.
+        """Open perf events on processors that were offline or are new, if the events are on the whole machine.
 
         Returns:
             Processors with a new event, and for how long each had none.
@@ -144,7 +144,7 @@ class EventSet:
                 self._born(at, tid, parent)
 
     def update(self, others: Iterable[OtherRecord]) -> None:
-        """Process records of thread starts and ends, and close events that no living thread has any more.
+        """Process records of thread starts and ends, and close perf events that no living thread has any more.
 
         Args:
             others: All such records up to some time.
@@ -203,20 +203,22 @@ class EventSet:
         self.since_ns[tid] = time.monotonic_ns()
 
     def counted_ns(self) -> int:
-        """Return the total time for which these events have counted, including inherited and closed ones."""
+        """Return the total time in nanoseconds for which perf events of this set have counted, including inherited and
+        closed ones.
+        """
         return self._ended_ns + sum(counted_ns(fd) for events in self._every for fd in events.fds.values())
 
     def owns(self, tid: int) -> bool:
-        """Return True if events were opened on this thread, so that it did not inherit them."""
+        """Return True if perf events were opened on this thread, so that it did not inherit them."""
         return tid in self._own
 
     @property
     def inherited(self) -> bool:
-        """True if there are threads with inherited events."""
+        """True if there are threads with inherited perf events."""
         return len(self._of) > len(self._own)
 
     def change_rates(self, samples: Mapping[int, int]) -> None:
-        """Change the rates of events on processors that have kept theirs long enough.
+        """Change the rates of perf events on processors that have kept theirs long enough.
 
         Args:
             samples: Number of samples of each processor since the last call.
@@ -230,7 +232,7 @@ class EventSet:
                     fcntl.ioctl(fd, _PERIOD, period)
 
     def retune(self, periods: Periods) -> None:
-        """Set new periods of switch events, for threads that have their own events and for later ones."""
+        """Set new periods of context-switch events, for threads that have their own events and for later ones."""
         assert isinstance(self.event, SwitchEvent)
         before, self.event = self.event.periods, replace(self.event, periods=periods)
         for tid, events in self._own.items():
@@ -240,7 +242,7 @@ class EventSet:
                         fcntl.ioctl(fd, _PERIOD, struct.pack("=Q", period))
 
     def switch(self, tids: Iterable[int], on: bool) -> None:
-        """Switch events of threads on or off, including those that other threads inherited from them."""
+        """Switch perf events of threads on or off, including those that other threads inherited from them."""
         for events in [self._own[tid] for tid in tids if tid in self._own]:
             events.certain &= on  # starts of threads are not reported while events are off
             for fd in events.fds.values():
@@ -248,7 +250,7 @@ class EventSet:
                     fcntl.ioctl(fd, _ENABLE if on else _DISABLE, 0)
 
     def close(self) -> None:
-        """Close the events, which also ends the inherited ones."""
+        """Close the perf events of this set, which also ends the inherited ones."""
         for events in self._every:
             self._close(events)
         self._every.clear()

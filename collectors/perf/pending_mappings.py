@@ -10,10 +10,11 @@ from pyprof.records import dataclass, field
 
 Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None
-"""A new mapping, all mappings of a reading of /proc/PID/maps, or None for an exec."""
+"""Change of a process's mappings: a new mapping, all mappings of a reading of /proc/PID/maps, or None for an exec."""
 
 _MAX_CHANGES, _MAX_WORK = 1 << 16, 1 << 26
-"""Limits for applying new mappings one by one: their number, and the number of changes times that of existing mappings.
+"""Limits for applying new mappings of a process one by one: their number, and the number of changes times that of
+existing mappings.
 
 Beyond them, the process's maps are read afterwards instead.
 """
@@ -22,7 +23,7 @@ _MAX_SEEN = 4096
 
 @dataclass(eq=False)
 class PendingChanges:
-    """Changes in order of time; `skipped` is True if more new mappings came than are kept."""
+    """Changes of a process's mappings in order of time; `skipped` is True if more new mappings came than are kept."""
 
     skipped: bool = False
     _changes: list[tuple[int, int, Change]] = field(default_factory=list)
@@ -50,13 +51,14 @@ class PendingChanges:
 
 @dataclass(eq=False)
 class CodePlaces:
-    """Addresses at which each file's code was mapped, by inode."""
+    """Addresses at which each file's code was mapped in a process, by inode."""
 
     _seen: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
     _count: int = 0
 
     def add_mapping(self, mapping: Mapping, image: ProgramImage) -> None:
-        """Note a mapping. If two files were mapped at one address, mark the range of the image as contested.
+        """Note where a file's code was mapped. If two files were mapped at one address, mark the range of the image as
+        contested.
 
         Memory that is read now may be that of either file. A place is noted once, because a program may map a thousand
         files there.

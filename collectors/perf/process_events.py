@@ -21,17 +21,17 @@ from pyprof.collectors.perf.records import (
 from pyprof.collectors.perf.ring import Ring, Rings
 
 _MAX_RECORDS = 20_000
-"""Maximum number of records of one ring that one call reads."""
+"""Maximum number of records of one perf ring that one call reads."""
 _BODY = 1 << 13
 _GENERATIONS = 16
 _COMING_NS = 10_000_000_000
-"""Maximum time for which a record waits in the rings."""
+"""Maximum time in nanoseconds for which a record waits in perf's rings."""
 _WRITTEN_NS = 10_000_000
-"""Maximum delay between a record's time and its appearance in the ring."""
+"""Maximum delay in nanoseconds between a perf record's time and its appearance in the ring."""
 
 
 class ProcessEvents:
-    """A reader of the rings that reports processes with new code.
+    """A reader of perf's rings that reports processes with new code.
 
     Args:
         rings: The rings.
@@ -53,7 +53,7 @@ class ProcessEvents:
         self._coming: dict[int, int] = {}
 
     def take_reported_pids(self) -> set[int]:
-        """Return the pids that were reported since the last reading."""
+        """Return the pids of processes with new code that were reported since the last reading."""
         self._looked_ns = time.monotonic_ns()
         named_pids: set[int] = set()
         born: dict[int, int] = {}
@@ -62,8 +62,8 @@ class ProcessEvents:
         return self._ours(named_pids, born)
 
     def note_scan(self, found: Scan) -> set[int]:
-        """Return the pids that a scan reports, for a caller that has read all records up to a time and then releases
-        them.
+        """Return the pids of processes with new code in the records of one reading, for a caller that has read all
+        records up to a time and then releases them.
         """
         named_pids: set[int] = set()
         born: dict[int, int] = {}
@@ -90,11 +90,11 @@ class ProcessEvents:
         return ours
 
     def is_recorded(self, pid: int) -> bool:
-        """Return True if a process belongs to the recording, or will when its fork record is consumed."""
+        """Return True if a process belongs to the recording, or will belong to it when its fork record is consumed."""
         return pid in self._coming or self._sampled(pid)
 
     def _walk(self, ring: Ring, position: int, named_pids: set[int], born: dict[int, int]) -> int:
-        """Read new records of a ring and return the position after the last one."""
+        """Read new records of a perf ring and return the position after the last one."""
         head, words = ring.head, self._rings.words
         for _ in range(_MAX_RECORDS):
             if position >= head:

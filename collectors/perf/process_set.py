@@ -58,11 +58,11 @@ class ProcessSet:
         return {os.getpid(), *(self._selection.ours if self._selection else ())}
 
     def children(self) -> list[int]:
-        """Return the existing children of the selected processes, if children are followed."""
+        """Return the existing children of the selected processes; empty if children are not recorded."""
         return list(find_descendants(self.selected_pids)) if self._children else []
 
     def watch_rings(self, rings: Rings) -> None:
-        """Set the rings that contain the records of forks and execs."""
+        """Set the perf rings that contain the records of forks and execs."""
         children = self._children or self.everything
         self._news = ProcessEvents(rings, self._is_sampled, children, self.tracked.files.read_ahead)
 
@@ -91,7 +91,7 @@ class ProcessSet:
         """Add processes that match the selection now, until is_over() returns True.
 
         Args:
-            known: Processes that need not be checked again.
+            known: Pids of processes that need not be checked again.
             attach: Opens events on a process.
             diagnostics: Counts processes that may not be read.
 
@@ -114,11 +114,13 @@ class ProcessSet:
 
     @property
     def alive(self) -> list[int]:
-        """The processes that have not ended."""
+        """The recorded processes that have not ended."""
         return list(self.tracked.alive)
 
     def note_scan(self, found: Scan) -> None:
-        """Read forks, execs and mappings of a scan before its memory is released, if take_new_processes() is in use."""
+        """Read forks, execs and mappings from perf's records before their memory is released, if take_new_processes()
+        is in use.
+        """
         if self._news is not None and self._asked:
             self._fresh |= self._news.note_scan(found)
 

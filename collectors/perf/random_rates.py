@@ -15,16 +15,20 @@ from pyprof.collectors.perf.records import SAMPLE
 from pyprof.collectors.perf.ring import Ring, Rings
 
 LIFE_PERIODS = 16
-"""Periods of the wanted rate after which an event gets another rate."""
+"""Number of sampling periods after which a perf event gets another rate."""
 SPREAD = (0.5, 1.5)
-"""Rates are uniformly distributed between these multiples of the wanted rate. The periods that follow from them differ
-by more than the wanted period, so samples of a program with that period fall evenly on all of its phases."""
+"""Range of the random rates of perf events: they are uniformly distributed between these multiples of the wanted rate.
+The resulting periods differ by more than the wanted period, so samples of a program with that period fall evenly on all
+of its phases.
+"""
 _LOST_BY_CHANGE = 0.5
-"""Average number of samples that a change of the rate costs, because the kernel then begins a whole new period."""
+"""Average number of samples that a change of a perf event's rate costs, because the kernel then begins a whole new
+period.
+"""
 
 
 class RandomRates:
-    """The rates of the events of one set, by descriptor.
+    """The random rates of a set of perf events, by descriptor.
 
     Every second rate of an event mirrors the previous one, so that their average is soon the wanted rate: the number of
     samples measures the time that was spent.
@@ -39,7 +43,9 @@ class RandomRates:
         self._lives = self._lived_samples = 0
 
     def draw(self) -> float:
-        """Return a random rate in Hz. On average it makes up for the samples that changes of rates cost."""
+        """Return a random rate for a perf event in Hz. On average it makes up for the samples that changes of rates
+        cost.
+        """
         return self._corrected_hz() * self._uniform(*SPREAD)
 
     def _corrected_hz(self) -> float:
@@ -47,12 +53,12 @@ class RandomRates:
         return self._mean_hz * (1 + _LOST_BY_CHANGE / mean_samples)
 
     def begin(self, fd: int, rate_hz: float) -> None:
-        """Remember the rate with which an event was opened."""
+        """Remember the rate with which a perf event was opened."""
         self.forget(fd)
         self._hz[fd] = rate_hz
 
     def change(self, fd: int) -> float:
-        """Choose the next rate of an event and return it in Hz."""
+        """Choose the next rate of a perf event and return it in Hz."""
         corrected = self._corrected_hz()
         mirrored = sum(SPREAD) * corrected - self._hz[fd]
         if fd in self._fresh and SPREAD[0] * corrected <= mirrored <= SPREAD[1] * corrected:
@@ -65,7 +71,7 @@ class RandomRates:
         return self._hz[fd]
 
     def is_over(self, fd: int, samples: int) -> bool:
-        """Count samples that an event made, and return True if it is time for another rate.
+        """Count samples that a perf event made, and return True if it is time for another rate.
 
         The time that the samples stand for decides, not their number. The average of the rates is the wanted one only
         if high and low rates last equally long. Time in which the event did not count is left out.
@@ -87,14 +93,14 @@ class RandomRates:
 
 
 class SampleCounter:
-    """A counter of samples in the rings, which counts them long before they are consumed."""
+    """A counter of samples in perf's rings, which counts them long before they are consumed."""
 
     def __init__(self, rings: Rings) -> None:
         self._rings = rings
         self._positions: dict[int, int] = {}
 
     def count(self, into: Counter[int]) -> None:
-        """Add the number of samples of each processor since the last call."""
+        """Add the number of samples of each processor since the last call to a counter."""
         for cpu, ring in self._rings.rings.items():
             head = ring.head
             position = max(self._positions.get(cpu, 0), ring.tail)

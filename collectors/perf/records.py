@@ -28,19 +28,21 @@ I64 = npt.NDArray[np.int64]
 LOST, COMM, EXIT, THROTTLE, UNTHROTTLE, FORK, SAMPLE, MMAP2, LOST_SAMPLES = 2, 3, 4, 5, 6, 7, 9, 10, 13
 MISC_COMM_EXEC = 1 << 13
 _OF_PROCESSES = frozenset((COMM, EXIT, FORK, MMAP2))
-"""Records whose first word is the process, and for EXIT and FORK also its parent."""
+"""Types of perf records whose first word is the process, and for EXIT and FORK also its parent."""
 
 _KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
 TIME = 3
-"""Index of a sample's word that has its time."""
+"""Index of the 64-bit word of a perf sample record that contains its time."""
 TID = 2
-"""Index of a sample's word with the process in its low half and the thread in its high half."""
+"""Index of the 64-bit word of a perf sample record with the process in its low half and the thread in its high half."""
 _CPU, _ABI, _REGS = 4, 5, 6
 _CHAIN = 5
-"""Index of the word with the number of kernel frames. The frames and all other fields follow it."""
+"""Index of the 64-bit word of a perf sample record with the number of kernel frames. The frames and all other fields
+follow it.
+"""
 _MARKS = 2**64 - 4095
 OVERHEAD = 8 * (_REGS + len(HERE.words) + 2)
-"""Bytes of a sample's record without its stack."""
+"""Bytes of a perf sample record without its stack."""
 
 ABI_32, ABI_64 = 1, 2
 
@@ -51,7 +53,7 @@ class OtherRecord:
 
     Attributes:
         kind: Type of the record.
-        misc: Its flags.
+        misc: Flags of the record.
         time_ns: CLOCK_MONOTONIC.
         body: Its contents without the header and without the three words at the end.
     """
@@ -64,7 +66,7 @@ class OtherRecord:
 
 @dataclass(slots=True)
 class Scan:
-    """The records in all rings at some moment.
+    """The records in all perf rings at some moment.
 
     Attributes:
         samples: Indices of the samples' first words, one array for each run of equal records.
@@ -84,12 +86,12 @@ class Scan:
     strange: list[tuple[int, int, int]] = field(default_factory=list)
 
     def add_other(self, words: U64, header: int, time_ns: int, word: int, size: int) -> None:
-        """Add a record that is not a sample; its size is in words."""
+        """Add a perf record that is not a sample; its size is in words."""
         body = words[word + 1 : word + size - 3].tobytes()
         self.others.append(OtherRecord(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
 
     def add_descendants(self, words: U64) -> None:
-        """Add records of processes that known processes have forked. They may be in other rings than the fork."""
+        """Add perf records of processes that known processes have forked. They may be in other rings than the fork."""
         forks = [(record.time_ns, record.body[:4]) for record in self.others if record.kind == FORK]
         # the earliest fork counts
         births = {int.from_bytes(pid, "little"): at for at, pid in sorted(forks, reverse=True)}
@@ -108,7 +110,7 @@ class Scan:
 
 
 def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
-    """Add the records of a ring up to until_ns. The limit allows to sort records of several rings by time."""
+    """Add the records of a perf ring up to until_ns. The limit allows to sort records of several rings by time."""
     position, head, known, view = ring.tail, ring.head, into.recorded_pids, words.data
     if not 0 <= head - position <= ring.size:
         into.broken += 1
@@ -150,7 +152,7 @@ def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
 
 
 def _run(words: U64, word: int, size: int, most: int) -> int:
-    """Return the number of consecutive samples of the same size, including the one at `word`; at least 1."""
+    """Return the number of consecutive perf samples of the same size, including the one at `word`; at least 1."""
     if most < 2:
         return 1
     heads = words[word : word + most * (size // 8) : size // 8] & _KIND_AND_SIZE
@@ -160,13 +162,13 @@ def _run(words: U64, word: int, size: int, most: int) -> int:
 
 @dataclass(slots=True)
 class SampleRecords:
-    """Columns of n samples in order of time.
+    """Columns of n perf samples in order of time.
 
     Attributes:
         time_ns: CLOCK_MONOTONIC.
-        pid: Processes.
-        tid: Threads.
-        cpu: Processors.
+        pid: Process of each sample.
+        tid: Thread of each sample.
+        cpu: Processor of each sample.
         regs: Registers (n, k), in the columns of perf_arch.WIDE.
         base: Address of the stack copy in the target.
         offset: Offset of the copy in the array of words, in bytes.
@@ -195,7 +197,7 @@ class SampleRecords:
 def read_samples(
     words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None, machine: PerfArch = HERE
 ) -> tuple[SampleRecords, npt.NDArray[np.int32]]:
-    """Read the samples at the given words of a ring.
+    """Read the perf samples at the given words of the ring memory.
 
     Args:
         words: Memory of the rings.
@@ -254,7 +256,7 @@ def _chain_lengths(words: U64, first: I64) -> I64:
 
 
 def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
-    """Return the index of each sample's chain, and the chains without the kernel's context markers."""
+    """Return the index of each sample's kernel call chain, and the chains without the kernel's context markers."""
     known: dict[bytes, int] = {}
     kernel_stacks: dict[KernelStack, int] = {(): 0}
     kernel_stack = np.zeros(len(first), np.int32)
@@ -270,7 +272,7 @@ def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple
 
 
 _PLACE = struct.Struct("=QQQIIQQII")
-"""Fields of an MMAP2 record after pid and tid."""
+"""Format of the fields of a PERF_RECORD_MMAP2 after pid and tid."""
 _MAX_KEPT = 256
 _TASK = struct.Struct("=IIII")
 _TWO = struct.Struct("=II")
@@ -278,7 +280,7 @@ _LOST = struct.Struct("=QQ")
 
 
 def parse_mmap2(body: bytes) -> Mapping | None:
-    """Parse the record of a new executable mapping. Return None if it is too short."""
+    """Parse the perf record of a new executable mapping (MMAP2). Return None if it is too short."""
     place = body[_TWO.size :]
     if len(place) < _PLACE.size:
         return None
@@ -286,7 +288,7 @@ def parse_mmap2(body: bytes) -> Mapping | None:
 
 
 def _mapping(place: bytes) -> Mapping:
-    """Parse the part of an MMAP2 record after pid and tid."""
+    """Parse the part of a perf MMAP2 record after pid and tid to a mapping."""
     start, length, offset, major, minor, inode, _, prot, flags = _PLACE.unpack_from(place)
     path = os.fsdecode(place[_PLACE.size :].split(b"\0", 1)[0])
     if path == "//anon":
@@ -298,23 +300,25 @@ def _mapping(place: bytes) -> Mapping:
 
 
 _known_mapping = lru_cache(1 << 13)(_mapping)
-"""A cached _mapping(), because a program may map the same thing again thousands of times a second."""
+"""A cached _mapping() (the parser of MMAP2 records), because a program may map the same thing again thousands of times
+a second.
+"""
 
 
 def mapping_process(body: bytes) -> int | None:
-    """Return the pid of an MMAP2 record, or None if it has no file or is too short."""
+    """Return the pid of a perf MMAP2 record, or None if it has no file or is too short."""
     if len(body) < _TWO.size + _PLACE.size or not _PLACE.unpack_from(body, _TWO.size)[5]:
         return None
     return int.from_bytes(body[:4], "little")
 
 
 def parse_task(body: bytes) -> tuple[int, int, int, int] | None:
-    """Return (pid, parent's pid, tid, parent's tid) of a FORK or EXIT record."""
+    """Return (pid, parent's pid, tid, parent's tid) of a perf FORK or EXIT record."""
     return _TASK.unpack_from(body) if len(body) >= _TASK.size else None
 
 
 def parse_comm(body: bytes) -> tuple[int, int, str] | None:
-    """Return (pid, tid, name) of a COMM record."""
+    """Return (pid, tid, name) of a perf COMM record."""
     if len(body) < _TWO.size:
         return None
     pid, tid = _TWO.unpack_from(body)
@@ -322,7 +326,7 @@ def parse_comm(body: bytes) -> tuple[int, int, str] | None:
 
 
 def parse_lost(kind: int, body: bytes) -> int:
-    """Return the number of lost records that a LOST or LOST_SAMPLES record reports."""
+    """Return the number of lost records that a perf LOST or LOST_SAMPLES record reports."""
     if kind == LOST and len(body) >= _LOST.size:
         return int(_LOST.unpack_from(body)[1])
     return int.from_bytes(body[:8], "little") if kind == LOST_SAMPLES else 0

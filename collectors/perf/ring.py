@@ -26,14 +26,14 @@ _HEAD, _TAIL = 1024 // 8, 1032 // 8
 _SPILL = (1 << 16) + _PAGE
 MIN_RING = 64 << 10
 _MUCH = 4
-"""A ring should be read when more than one part in this many is used."""
+"""A perf ring should be read when more than 1/_MUCH of it is used."""
 
 
 class Ring:
     """The perf ring buffer of one processor.
 
     Attributes:
-        first: Index of its first data word in Rings.words.
+        first: Index of the ring's first data word in Rings.words.
         size: Bytes of data, a power of two.
     """
 
@@ -45,7 +45,9 @@ class Ring:
 
     @property
     def head(self) -> int:
-        """Number of bytes that the kernel has written since the beginning. They may be read after this call."""
+        """Number of bytes that the kernel has written to the perf ring since the beginning. They may be read after this
+        call.
+        """
         head = int(self._words[self._control + _HEAD])
         order_reads()
         return head
@@ -56,12 +58,12 @@ class Ring:
         return int(self._words[self._control + _TAIL])
 
     def release_records(self, tail: int) -> None:
-        """Release everything before `tail`, so that the kernel may overwrite it."""
+        """Release all data of a perf ring before `tail`, so that the kernel may overwrite it."""
         order_reads()
         self._words[self._control + _TAIL] = tail
 
     def make_contiguous(self, at: int, size: int) -> None:
-        """Make a record contiguous that wraps around the ring's end.
+        """Make a perf record contiguous that wraps around the ring's end.
 
         Args:
             at: Offset of the record in the data.
@@ -114,8 +116,8 @@ class Rings:
             raise
 
     def _map(self, cpu: int) -> None:
-        """Map a processor's ring. Its owner is an event that counts nothing, so that the ring outlives the events that
-        fill it.
+        """Map a processor's perf ring. Its owner is an event that counts nothing, so that the ring outlives the events
+        that fill it.
         """
         fd = libc.perf_event_open(self._owner, 0, cpu)
         if -fd == errno.ENODEV:  # the processor went offline
@@ -130,8 +132,8 @@ class Rings:
         self.rings[cpu] = Ring(self.words, place // 8, self.size)
 
     def ring_on(self, cpu: int) -> int:
-        """Return the owner of a processor's ring, and map the ring if it does not exist yet. The result is negative if
-        it cannot.
+        """Return the descriptor of the event that owns a processor's perf ring, and map the ring if it does not exist
+        yet. The result is negative if that fails.
 
         Raises:
             PerfNotAllowed: The kernel permits no ring.
@@ -146,11 +148,11 @@ class Rings:
 
     @property
     def much_used(self) -> bool:
-        """True if the rings should be read now."""
+        """True if perf's rings should be read now."""
         return any(ring.head - ring.tail > self.size // _MUCH for ring in self.rings.values())
 
     def close(self) -> None:
-        """Return the rings to the kernel. Arrays that still refer to them then contain zeros."""
+        """Unmap the perf rings. Arrays that still refer to them then contain zeros."""
         for cpu in self.rings:
             libc.map_over(self._address + self._places[cpu], _PAGE + self.size, -1)
         for fd in self.owners.values():
@@ -160,7 +162,7 @@ class Rings:
 
 
 class RingTooLarge(PerfNotAllowed):
-    """The kernel refuses a ring of this size; a smaller one may be permitted."""
+    """The kernel refuses a perf ring of this size; a smaller one may be permitted."""
 
 
 def _refused(error: int, size: int) -> PerfNotAllowed:
@@ -173,7 +175,7 @@ def _refused(error: int, size: int) -> PerfNotAllowed:
 
 
 def list_online_cpus() -> list[int]:
-    """Return the processors on which a thread may run.
+    """Return the numbers of the processors on which a thread may run.
 
     Raises:
         OSError: The kernel does not list them.
@@ -183,7 +185,7 @@ def list_online_cpus() -> list[int]:
 
 
 def list_present_cpus() -> list[int]:
-    """Return the processors of the machine, including offline ones."""
+    """Return the numbers of the processors of the machine, including offline ones."""
     with open("/sys/devices/system/cpu/present", encoding="ascii") as file:
         return _listed(file.read())
 
@@ -197,7 +199,7 @@ def _listed(text: str) -> list[int]:
 
 
 def open_rings(cpus: list[int], size: int, exactly: bool, wakes: bool) -> Rings:
-    """Open the largest rings up to `size` that the kernel permits. See Rings for `wakes`."""
+    """Open the largest perf rings up to `size` bytes that the kernel permits. See Rings for `wakes`."""
     while True:
         try:
             return Rings(cpus, size, wakes, list_present_cpus())

@@ -15,7 +15,7 @@ FOREVER_NS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class RingReader:
-    """A reader of all rings. A ring's room is free only when the Scan releases it.
+    """A reader of all perf rings. A ring's room is free only when the Scan releases it.
 
     Attributes:
         rings: The rings.
@@ -42,5 +42,5 @@ class RingReader:
         return found
 
     def read_forks(self) -> list[Fork]:
-        """Return all forks in the rings, including those of other processes. Nothing is consumed."""
+        """Return all forks in perf's rings, including those of other processes. Nothing is consumed."""
         return forks_of(self._scan(Scan(), FOREVER_NS).others)

@@ -22,14 +22,18 @@ from pyprof.records import replace
 from pyprof.window_flush_protocol import Stride
 
 _RATE_HZ = 8000
-"""Maximum number of records per second of a thread's time."""
+"""Maximum number of perf records per second of a thread's time."""
 _RECORDS = (2.6165, 2.6195)
-"""Records of a sample. The number is drawn for each recording, so that no program is in step with the records.
+"""Range of the number of perf records per sample. The number is drawn for each recording, so that no program is in step
+with the records.
 
 The square of the golden ratio is 2.618: multiples of its inverse fall most evenly on the phases of a program. At 2.6
-there would be 13 phases, of which a half of the program has 6 or 7."""
+there would be 13 phases, of which a half of the program has 6 or 7.
+"""
 _JUDGED_NS, _MUCH = 50_000_000, 0.15
-"""Time that must be due for a decision, and the share of it without samples above which more records are made."""
+"""Time in ns that must be due for a decision, and the share of it without samples above which more perf records are
+made.
+"""
 _MIN_CHECK_INTERVAL_NS, _MAX_CHECK_INTERVAL_NS = 100_000_000, 1 << 62
 
 
@@ -44,14 +48,14 @@ class RandomSelection:
         self.start_groups(1)
 
     def start_groups(self, mean: float) -> None:
-        """Start groups of a new mean size. The choice in the current group is already made."""
+        """Start groups of a new mean size for the random choice. The choice in the current group is already made."""
         self._least, self._rest = int(mean), mean % 1
         self._start = 0
         """Position at which the next group begins, counted from the next item."""
         self._chosen = np.zeros(0, np.int64)
 
     def choose_items(self, n: int) -> I64:
-        """Return the indices of the chosen ones of the next n items."""
+        """Return the indices of the next n items that are chosen at random."""
         count = max(-(-(n - self._start) // self._least), 0)
         sizes = self._least + (_uniform(count) < self._rest)
         ends = self._start + np.cumsum(sizes)
@@ -70,7 +74,9 @@ def _uniform(count: int) -> npt.NDArray[np.float64]:
 
 
 class Thinning:
-    """A filter that keeps one of `factor` records, of those that were made after the first start_thinning()."""
+    """A filter of perf records that keeps one of `factor` records, of those that were made after the first
+    start_thinning().
+    """
 
     def __init__(self) -> None:
         self.factor = 1.0
@@ -79,11 +85,11 @@ class Thinning:
         self._draw = RandomSelection()
 
     def start_thinning(self, rate_hz: float, now_ns: int) -> None:
-        """Thin the records from now on, so that no program is in step with the samples."""
+        """Keep only a random part of the perf records from now on, so that no program is in step with the samples."""
         self._change(self._usual(rate_hz), now_ns)
 
     def multiply(self, rate_hz: float, most_hz: float, now_ns: int) -> None:
-        """Choose a larger factor for records from now on, because threads are short.
+        """Choose a larger number of perf records per sample from now on, because threads are short.
 
         Args:
             rate_hz: Rate of samples.
@@ -105,7 +111,7 @@ class Thinning:
         self._draw.start_groups(factor)
 
     def thin_records(self, words: U64, pieces: list[I64]) -> list[I64]:
-        """Return the samples to keep: all older ones, and one in `factor` of the others.
+        """Return the samples to keep: all older ones, and one in `factor` of the perf records made since.
 
         Args:
             words: Memory of the rings.
@@ -121,7 +127,7 @@ class Thinning:
 
 
 class Starvation:
-    """A check whether much of the time has no samples because threads are short.
+    """A check whether much of the processor time has no samples because threads are short.
 
     Attributes:
         check_interval_ns: Maximum time until the next call of is_starved(). It is short before the first decision.
@@ -133,7 +139,7 @@ class Starvation:
         self._due = self._seen = self._births = 0
 
     def is_starved(self, births: int, due_ns: int, seen_ns: int) -> bool:
-        """Return True if too much time since the last decision has no samples.
+        """Return True if too much processor time since the last decision has no samples.
 
         Args:
             births: Number of threads and processes that started since the last call. Each can miss one period at most.
@@ -150,7 +156,8 @@ class Starvation:
 
 
 class Decimation:
-    """A filter that keeps one of n samples, as a Stride demands, and gives it the weight of all n.
+    """A filter that keeps one of n samples, as a Stride demands, and gives the sample that it keeps the weight of all
+    n.
 
     It is for samples that the kernel takes anyway. Samples that it drops are counted and not unwound.
     """
@@ -169,7 +176,7 @@ class Decimation:
         return replace(part, weight=part.weight * every)
 
     def choose(self, n: int) -> tuple[I64, int]:
-        """Choose among the next n samples, before anything is done for them.
+        """Choose which of the next n samples to keep, before anything is done for them.
 
         Returns:
             The indices of the samples to keep, and the factor of their weight.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from pyprof.records import dataclass, field
 
 PERIODS = (1, 3, 7, 17, 41, 101, 251, 631, 1583, 3967, 9973)
-"""Possible periods. They are odd and mostly prime, so that a thread that waits in two places in turn is sampled in
-both.
+"""Possible periods of context-switch events. They are odd and mostly prime, so that a thread that waits in two places
+in turn is sampled in both.
 """
 
 _TOO_MANY, _TOO_FEW = 1.5, 6
@@ -34,7 +34,7 @@ class Periods:
         return self.own.get(tid, self.default)
 
     def is_suitable(self, rates: Mapping[int, float], better: Periods, budget_hz: float) -> bool:
-        """Return True if a change to better periods is not worthwhile.
+        """Return True if a change to better periods of context-switch events is not worthwhile.
 
         Args:
             rates: Switches off a processor per second, by tid.
@@ -47,7 +47,7 @@ class Periods:
 
 
 class Tuning:
-    """The current periods, and the decision when to change them.
+    """The current periods of context-switch events, and the decision when to change them.
 
     They change at once after the first measurement. Later they change only after a second of measurement, or if there
     are far too many samples.
@@ -67,7 +67,7 @@ class Tuning:
         self._since_s += seconds
 
     def choose_periods(self, own: Callable[[int], bool], budget_hz: float) -> Periods | None:
-        """Return new periods, or None to keep the current ones.
+        """Return new periods of context-switch events, or None to keep the current ones.
 
         Args:
             own: Returns True if a thread can have its own period.
@@ -89,7 +89,7 @@ class Tuning:
 
 
 def choose_thread_periods(rates: Mapping[int, float], own: Collection[int], budget_hz: float) -> Periods:
-    """Return periods that keep all threads within the budget.
+    """Return periods of context-switch events that keep all threads within the budget.
 
     Args:
         rates: Switches off a processor per second, by tid.

@@ -20,13 +20,13 @@ _TID, _TIME = -3, -2
 _KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
 _FIRST_LOOK = 16
 _FULL = 1 << 16
-"""Maximum size of a record in bytes."""
+"""Maximum size of a perf record in bytes."""
 _FOREVER_NS = 2**62
 
 
 @dataclass(slots=True)
 class SwitchScan:
-    """The records in all rings at some moment; see perf.records.Scan.
+    """The records of context switches in all perf rings at some moment; see perf.records.Scan.
 
     Attributes:
         ends: For each run of switches: the index of the word after each record, and the record size in words.
@@ -47,7 +47,7 @@ class SwitchScan:
             ring.release_records(tail)
 
     def read_switches(self, words: U64) -> tuple[I64, I64, I64, I64]:
-        """Return columns (pid, tid, time_ns, kind) of all switches."""
+        """Return columns (pid, tid, time_ns, kind) of all context switches."""
         if not self.ends:
             none = np.zeros(0, np.int64)
             return none, none, none, none
@@ -61,7 +61,7 @@ class SwitchScan:
 
 
 def scan_ring(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int) -> int:
-    """Add the records of a ring up to until_ns.
+    """Add the context-switch records of a perf ring up to until_ns.
 
     Args:
         heard_ns: Time of the last earlier record.
@@ -116,7 +116,9 @@ def scan_ring(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns:
 
 
 def _run(words: U64, word: int, step: int, most: int) -> int:
-    """Return the number of consecutive records of the same kind and size, including the one at `word`; at least 1."""
+    """Return the number of consecutive context-switch records of the same kind and size, including the one at `word`;
+    at least 1.
+    """
     look, run = _FIRST_LOOK, 1
     first = words[word] & _KIND_AND_SIZE
     while run < most:

@@ -56,7 +56,7 @@ class SwitchReading:
     Attributes:
         samples: Samples of threads that left their processor.
         switches: Switches, and ends of threads.
-        pid: Process of each switch.
+        pid: Process of each context switch.
         gaps: Times without records.
         paused: Threads without records.
         scan: The scan, which releases the memory.
@@ -77,7 +77,7 @@ class Switches:
     Attributes:
         source_id: Identifier of batches of its samples.
         stacks: True if samples of switches are permitted.
-        cycle: Threads whose events are off.
+        cycle: Duty cycle, with the threads whose events are off.
         lost_ns: Time of which records were lost.
     """
 
@@ -114,7 +114,7 @@ class Switches:
         return False
 
     def attach_events(self, pids: Iterable[int]) -> None:
-        """Open events on processes, in addition to those that already have some.
+        """Open context-switch events on processes, in addition to those that already have some.
 
         Raises:
             PerfNotAllowed: The kernel permits no event.
@@ -140,7 +140,7 @@ class Switches:
 
     @property
     def since_ns(self) -> dict[int, int]:
-        """Maps a tid to the time from which its switches are known, for threads that already existed."""
+        """Maps a tid to the time from which its context switches are known, for threads that already existed."""
         return self._events.since_ns if self._events is not None else {}
 
     @property
@@ -165,7 +165,9 @@ class Switches:
         return found
 
     def take_switches(self, until_ns: int) -> SwitchReading:
-        """Return everything that happened until a time. Its memory belongs to the rings until release_switches()."""
+        """Return all context switches until a time, with their samples. Their memory belongs to the rings until
+        release_switches().
+        """
         found = self._scan(until_ns)
         self._heard_ns |= found.heard_ns
         samples, _ = read_samples(self.rings.words, found.samples, self.stacks)
@@ -194,7 +196,7 @@ class Switches:
         self._size.learn(feedback)
 
     def _count(self, tids: I64) -> None:
-        """Measure the switch rate of each thread. Threads above the limit are sampled by duty cycle."""
+        """Measure the rate of context switches of each thread. Threads above the limit are sampled by duty cycle."""
         measured = self.cycle.measure_rates(tids)
         if measured is not None:
             self._tuning.count_switches(*measured)
@@ -202,7 +204,7 @@ class Switches:
                 self.cycle.pause_threads(self._events)
 
     def release_switches(self, found: SwitchReading, pids: Iterable[int]) -> tuple[frozenset[int], int]:
-        """Release the memory after the samples were unwound.
+        """Release the ring memory after the samples at context switches were unwound.
 
         Args:
             found: The result of take_switches().
@@ -220,7 +222,9 @@ class Switches:
         return self.cycle.resume_threads(self._events)
 
     def _tune(self, pids: Iterable[int]) -> None:
-        """Change periods and copy sizes if necessary, and open separate events for threads that inherited theirs."""
+        """Change the periods and copy sizes of context-switch events if necessary, and open separate events for threads
+        that inherited theirs.
+        """
         events = self._events
         if events is None:
             return
@@ -243,7 +247,7 @@ class Switches:
             events.retune(better)
 
     def _renew(self, size: int, pids: Iterable[int]) -> bool:
-        """Replace the events, and return True if the kernel permits that."""
+        """Replace the context-switch events, and return True if the kernel permits that."""
         old, before = self._events, self._size.bytes
         self._size.set_size(size)
         try:

@@ -45,7 +45,7 @@ class CompiledFiles:
             self._files[pid, started] = file
 
     def find(self, pid: int, started: int) -> str:
-        """Return the file of a process, or "" if it runs no compiler."""
+        """Return the source file that a process compiles, or "" if it runs no compiler."""
         return self._files.get((pid, started), "")
 
     def forget(self, pid: int, started: int) -> None:
@@ -56,7 +56,7 @@ _FOREVER_NS = 2**62
 
 
 class ThreadNames:
-    """Names of threads; `lives` has their start times, `files` the files of compilers."""
+    """Names of threads; `lives` has the threads' start times, `files` the source files of compilers."""
 
     def __init__(self, lives: ThreadLives, files: CompiledFiles) -> None:
         self._lives = lives
@@ -88,7 +88,7 @@ class ThreadNames:
         return np.array([(self.find_name(tid, at) or (tid, ""))[0] for tid, at in columns], np.int32)
 
     def retire(self, sampled: set[tuple[int, int]]) -> None:
-        """Forget threads that had ended when the previous window was closed, here and in `sampled`."""
+        """Forget the names of threads that had ended when the previous window was closed, here and in `sampled`."""
         known = sampled | {(tid, started) for tid, names in self._names.items() for started in names}
         there = {tid: self._lives.find_start(tid, _FOREVER_NS) for tid in {tid for tid, _ in known} if _exists(tid)}
         gone = {(tid, started) for tid, started in known if there.get(tid) != started}

@@ -21,7 +21,7 @@ from pyprof.records import dataclass
 
 @dataclass(slots=True)
 class _Life:
-    """Records of a thread; `born_ns` is 0 if the thread existed before the recording."""
+    """The first and last perf records of a thread; `born_ns` is 0 if the thread existed before the recording."""
 
     born_ns: int = 0
     last_ns: int = 0
@@ -29,7 +29,7 @@ class _Life:
 
 
 class LastRecords:
-    """Records of living threads, and sums over ended ones."""
+    """The last perf records of living threads, and sums over ended threads."""
 
     def __init__(self) -> None:
         self._lives: dict[int, _Life] = {}
@@ -39,10 +39,10 @@ class LastRecords:
         self._unseen_ns = self._seen_ns = self._user_ns = 0
 
     def add_records(self, found: Scan, words: U64, period_ns: int) -> None:
-        """Note the last record of each thread in a scan of the rings.
+        """Note the last record of each thread in one reading of perf's rings.
 
         Args:
-            found: The scan.
+            found: The records that were read.
             words: Memory of the rings.
             period_ns: Processor time between two records.
         """
@@ -97,7 +97,7 @@ class LastRecords:
         """Return the estimated user time after the last records of ended threads.
 
         Args:
-            lost_ns: Time of records that found no room.
+            lost_ns: Time of records that found no room in a ring.
         """
         unseen_ns = self._unseen_ns
         if self._seen_ns > 0:

@@ -103,7 +103,7 @@ class TrackedProcesses:
         return history.parent if history is not None else 0
 
     def track_process(self, pid: int) -> None:
-        """Add a process, or check a known one after some time without records.
+        """Add a process to the recording, or check a known one after some time without records.
 
         Raises:
             ProcessLookupError: The process has ended.
@@ -176,7 +176,9 @@ class TrackedProcesses:
             self._watch(pid)
 
     def _belongs(self, pid: int, parent: int) -> bool:
-        """Return True if a new process or thread belongs to the recording. Others may reuse an earlier pid."""
+        """Return True if a new process or thread belongs to the recording. Others may reuse the pid of an earlier
+        one.
+        """
         if pid == parent or (self._follows and parent in self.histories):
             return parent in self.histories
         if pid in self.histories and pid not in self.alive:
@@ -197,7 +199,7 @@ class TrackedProcesses:
                 self.histories[pid].note_end()
 
     def forget_ended(self) -> None:
-        """Drop processes that had already ended at the last call. Late samples of them have arrived by now."""
+        """Drop recorded processes that had already ended at the last call. Late samples of them have arrived by now."""
         for pid in self._ended:
             history = self.histories.get(pid)
             if history is not None and not history.image.alive:

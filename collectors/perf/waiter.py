@@ -13,12 +13,12 @@ from pyprof.options import HOLD, CollectOptions
 FIRST_FLUSH_NS = 20_000_000
 
 _WATCH_NS, _WATCHES = 10_000_000, 50
-"""Minimum time between two checks for new processes, and their maximum number while samples may wait.
+"""Minimum time in ns between two checks for new processes, and their maximum number while samples may wait.
 
 Programs that start all the time would otherwise wake the collector each time.
 """
 _CALM_NS = 2_000_000_000
-"""Maximum time between repeated checks after something new was found.
+"""Maximum time in nanoseconds between repeated checks for new processes after one was found.
 
 A starting program maps its files one after the other, so the checks follow at growing distances.
 """
@@ -27,11 +27,11 @@ _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
 _FEW = 400
 """Number of samples of a processor above which a larger batch does not make a sample cheaper."""
 _HAND_OUT_NS = 200_000_000
-"""Approximate processor time that a batch may take. The end of a recording waits for the last batch."""
+"""Approximate processor time in ns that a batch may take. The end of a recording waits for the last batch."""
 
 
 class Waiter:
-    """A wait of one thread on pidfds, rings and wakeups.
+    """A wait of one thread for the end of processes (pidfds), records in rings, and wakeups.
 
     wake() may be called from a signal handler and from other threads.
 
@@ -51,7 +51,7 @@ class Waiter:
         self._lock = threading.RLock()  # a signal handler may interrupt the owner of the lock
 
     def for_rings(self, ring: int, others: Iterable[int]) -> None:
-        """Register the rings whose records wake this waiter.
+        """Register the perf rings whose records wake this waiter.
 
         Args:
             ring: Descriptor of the ring that reports new processes, and wakes when it is full.
@@ -73,7 +73,7 @@ class Waiter:
 
         Args:
             ns: Maximum duration.
-            pidfds: Processes.
+            pidfds: Descriptors of the processes.
         """
         for fd in pidfds:
             if fd not in self._watched:
@@ -108,7 +108,9 @@ class WatchTimes:
     """The times of checks for new processes: soon after a wakeup if the kernel sends some, else periodically."""
 
     def __init__(self, options: CollectOptions, wakes: bool) -> None:
-        """Start with an immediate check; `wakes` is True if the kernel reports new processes by wakeups."""
+        """Start with an immediate check for new processes; `wakes` is True if the kernel reports new processes by
+        wakeups.
+        """
         self._wakes = wakes
         self._each_ns = max(_WATCH_NS, round(1e9 * options.flush_s / _WATCHES))
         self._soonest_ns = self._due_ns = 0
@@ -118,7 +120,7 @@ class WatchTimes:
         return self.left_ns(now_ns, notified) == 0
 
     def note_watch(self, now_ns: int, again_ns: int, found: bool) -> None:
-        """Note that the processes were checked.
+        """Note that a check for new processes was made.
 
         Args:
             now_ns: Time of the check.
@@ -135,13 +137,13 @@ class WatchTimes:
             self._due_ns = now_ns + again_ns
 
     def left_ns(self, now_ns: int, notified: bool) -> int:
-        """Return the time until the next check; `notified` is True after a wakeup."""
+        """Return the time until the next check for new processes; `notified` is True after a wakeup."""
         return max((self._soonest_ns if notified else self._due_ns) - now_ns, 0)
 
 
 class Cadence:
-    """The time for which samples may wait for others in the rings (`wait_ns`). It starts short, so that learning
-    begins.
+    """The time for which samples may wait for other samples in perf's rings (`wait_ns`). It starts short, so that
+    learning begins.
     """
 
     def __init__(self, options: CollectOptions, trial: bool, hold_s: float = 0.0) -> None:
@@ -161,10 +163,12 @@ class Cadence:
         self.wait_ns = _TRIAL_NS if trial else FIRST_FLUSH_NS
 
     def note_trial(self, again: bool) -> None:
-        """Note the end of a trial; `again` is True if it had no samples."""
+        """Note the end of the trial with the first samples; `again` is True if it had no samples."""
         self.wait_ns = min(2 * self.wait_ns, _LONG_TRIAL_NS) if again else FIRST_FLUSH_NS
 
     def note_flush(self, took_ns: int) -> None:
-        """Note that everything was yielded, and the processor time for that. On a slow machine batches are shorter."""
+        """Note that all samples were yielded, and the processor time for that. On a slow machine batches are
+        shorter.
+        """
         most_ns = min(self._full_batch_ns, self.wait_ns * _HAND_OUT_NS // max(took_ns, 1))
         self.wait_ns = max(min(2 * self.wait_ns, most_ns), min(self.flush_ns, 2 * self.wait_ns))

@@ -39,7 +39,7 @@ class CoreFileCollector(SavedCollector):
 
     Raises:
         FormatError: The file is not a valid core.
-        UnsupportedArchitecture: Its architecture is not supported.
+        UnsupportedArchitecture: The core's architecture is not supported.
         PyprofError: There is no such file.
         UsageError: exe cannot be the program.
     """
@@ -121,7 +121,7 @@ class CoreFileCollector(SavedCollector):
 
     @property
     def crashed(self) -> tuple[int, int, int | None] | None:
-        """(signal, its si_code or 0, the address in question) that killed the process.
+        """The signal that killed the core file's process: (signal, its si_code or 0, the address in question).
 
         It is None if no signal did: a debugger wrote the core of a living process.
         """
@@ -135,23 +135,25 @@ class CoreFileCollector(SavedCollector):
 
     @property
     def order(self) -> list[int]:
-        """Tids in the core's order: the thread that received the signal is the first."""
+        """Tids in the order of the core file: the thread that received the signal is the first."""
         return [thread.tid for thread in self._threads]
 
     def threads(self) -> list[ThreadInfo]:
-        """Return the threads. A core names its process (NT_PRPSINFO), but not its threads."""
+        """Return the threads of a core file. It names its process (NT_PRPSINFO), but not its threads."""
         name = self._notes.process.name if self._notes.process else ""
         return [ThreadInfo(self.pid, t.tid, name if t.tid == self.pid else "", name) for t in self._threads]
 
 
 def _with_pac_mask(arch: Arch, notes: CoreNotes) -> Arch:
-    """Return the architecture with the mask that the kernel stated for the process."""
+    """Return the architecture with the pointer-authentication mask that the core file states for the process."""
     mask = next((thread.pac_mask for thread in notes.threads if thread.pac_mask), None)
     return arch if mask is None or not arch.pac_mask else replace(arch, pac_mask=mask)
 
 
 def _fp_registers(arch: Arch, core: ElfFile, thread: CoreThread, row: RegisterRow) -> set[int]:
-    """Set the columns that are in NT_FPREGSET, and return those that the core does not contain."""
+    """Set the register columns that are in the core's NT_FPREGSET note, and return those that the core does not
+    contain.
+    """
     if not arch.kernel.fpregset:
         return set()
     words = np.frombuffer(thread.fp_registers[: len(thread.fp_registers) & -8], np.dtype(f"{core.order}u8"))

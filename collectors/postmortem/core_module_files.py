@@ -31,12 +31,12 @@ class CoreFiles:
 
     Attributes:
         core: The core file.
-        notes: Its notes.
-        memory: Its memory.
+        notes: The core's notes.
+        memory: Memory of the process in the core.
         exe: The user's file of the program, or "".
         sysroot: The user's sysroot, or "".
-        space: Its address space once the mappings are known. Its read function reads only the core's memory, so that a
-            file is never compared with itself.
+        space: The process's address space once the mappings are known. Its read function reads only the core's memory,
+            so that a file is never compared with itself.
     """
 
     core: ElfFile
@@ -51,7 +51,7 @@ class CoreFiles:
     _opened: dict[tuple[int, int, int, int], ElfFile] = field(default_factory=dict)
 
     def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """Yield candidates for the file of a module, as (path, trusted). See model.modules.FindFiles."""
+        """Yield candidates for the file of a module of a core file, as (path, trusted). See model.modules.FindFiles."""
         if self.exe and self.is_program(module):
             yield self.exe, True
         name = module.path
@@ -72,7 +72,9 @@ class CoreFiles:
 
     @property
     def program_path(self) -> str:
-        """Path of the program if no note names its file: as executed if that is absolute, else the user's file."""
+        """Path of a core file's program if no note names its file: as executed if that is absolute, else the user's
+        file.
+        """
         executed = read_string(self.memory.read, self.notes.auxv.get(AT_EXECFN, 0))
         if executed.startswith("/"):
             return executed
@@ -81,7 +83,7 @@ class CoreFiles:
         return "/" + os.path.basename(executed) if executed else "/[program]"
 
     def program(self) -> tuple[ElfFile, bool] | None:
-        """Return (file, whether the user named it) of the program if nothing in the core identifies it."""
+        """Return (file, whether the user named it) of a core file's program if nothing in the core identifies it."""
         if self.exe:
             found = self._read(self.exe, partial(open_regular, self.exe))
             return None if found is None else (found, True)
@@ -108,13 +110,13 @@ class CoreFiles:
         return self._by_path[path]
 
     def add_fallback_file(self, elf: ElfFile, bias: int) -> None:
-        """Use a file in read() for addresses that the core lacks."""
+        """Use a file in read() for addresses that the core file lacks."""
         self._believed.append((elf, bias))
 
     def read(self, avma: int, size: int) -> bytes:
         """Read the memory of a core file's process, from the core or else from its files.
 
-        What it lacks of read-only mappings comes from files that are proved to be the mapped ones.
+        Parts of read-only mappings that the core lacks come from files that are proved to be the mapped ones.
         """
         data = self.memory.read(avma, size)
         while len(data) < size:

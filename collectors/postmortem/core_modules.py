@@ -20,10 +20,12 @@ from pyprof.objfile.elf.memory_image import find_bias_by_headers, read_headers
 
 DEVICE = "core"
 UNKNOWN_PERMS = "r-xp"
-"""Permissions of a file's mapping without a PT_LOAD. Debuggers leave out what the file has, above all code."""
+"""Permissions of a file's mapping for which a core file has no PT_LOAD. Debuggers leave out what the file has, above
+all code.
+"""
 
 MAX_PARTS = 16
-"""Maximum number of regions of one library without a file."""
+"""Maximum number of memory regions of one library without a file in a core file."""
 
 NO_PROGRAM = "core without NT_FILE, and its program was not found: modules not known"
 OTHER_PROGRAM = "program file differs from the one that the core is of"
@@ -41,7 +43,9 @@ class CoreModules:
         self.oddities: list[str] = []
 
     def read_mappings(self) -> tuple[Mapping, ...]:
-        """Return the mappings, ascending and without overlaps: those of files, and other regions without a path."""
+        """Return the mappings of a core file's process, ascending and without overlaps: those of files, and other
+        regions without a path.
+        """
         files = self._by_notes() if self._notes.files is not None else self._by_link_map()
         kept: list[Mapping] = []
         for mapping in sorted(files, key=lambda m: (m.start, -m.end)):
@@ -59,7 +63,7 @@ class CoreModules:
             yield self._mapping(file.start, file.end, region.perms if region else UNKNOWN_PERMS, file.offset, file.path)
 
     def _by_link_map(self) -> Iterable[Mapping]:
-        """Yield the mappings of a core without NT_FILE."""
+        """Yield the mappings of a core file without NT_FILE, by the dynamic loader's list."""
         headers, bias = self._program()
         if headers is None:
             self.oddities.append(NO_PROGRAM)
@@ -75,7 +79,7 @@ class CoreModules:
                 yield from self._of_object(linked)
 
     def _program(self) -> tuple[ElfFile | None, int]:
-        """Return (headers, bias) of the program, from memory or else from its file."""
+        """Return (headers, load bias) of the core file's program, from memory or else from its file."""
         at = self._notes.auxv.get(AT_PHDR, 0)
         page = at & -PAGE
         first = read_headers(self._memory.read(page, PAGE))
@@ -117,7 +121,9 @@ class CoreModules:
         return ""
 
     def _of_object(self, linked: LinkedObject) -> Iterable[Mapping]:
-        """Yield mappings by the file's segments, or without a file by the core's regions around its dynamic table."""
+        """Yield the mappings of a loaded object by its file's segments, or without a file by the core's regions around
+        its dynamic table.
+        """
         elf = read_headers(self._memory.read(linked.bias, PAGE))
         for candidate in () if elf is not None else self._files.open_path(linked.name):
             dynamic = next((s.vaddr for s in candidate.segments if s.type == PT_DYNAMIC), None)
@@ -135,14 +141,14 @@ class CoreModules:
             yield self._mapping(part.start, part.end, part.perms, part.start - linked.bias, linked.name)
 
     def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterable[Mapping]:
-        """Yield what the loader maps of a file; elf must have its headers."""
+        """Yield the mappings that a loader makes of an ELF file; `elf` must have the file's headers."""
         for load in elf.loads:
             start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE
             if 0 <= start < end <= 1 << self._core.elf_class:
                 yield self._mapping(start, end, format_perms(load.flags), load.offset & -PAGE, path)
 
     def _rest(self, files: Sequence[Mapping]) -> Iterable[Mapping]:
-        """Yield the parts of the core's regions outside the files' mappings."""
+        """Yield the parts of the core file's memory regions outside the mappings of files."""
         vdso = self._notes.auxv.get(AT_SYSINFO_EHDR, 0)
         system_call = self._notes.auxv.get(AT_SYSINFO, 0)
         at = 0

@@ -18,16 +18,16 @@ from pyprof.objfile.minidump.file import is_minidump, read_minidump
 from pyprof.objfile.minidump.microdump import MAX_SIZE, is_microdump, read_microdump
 
 REQUESTED = 0xFFFFFFFF
-"""Exception code of a dump that was requested without a crash."""
+"""Exception code in a minidump that was requested without a crash."""
 MAX_TID = 1 << 31
-"""Upper bound of thread and process ids."""
+"""Upper bound of thread and process ids (PID_MAX_LIMIT of the kernel)."""
 
 
 class MinidumpCollector(SavedCollector):
     """A collector of one sample of each thread in a crash dump.
 
     Args:
-        path: The dump.
+        path: The minidump or microdump.
         exe: The user's file of the program, or "".
         sysroot: The user's sysroot, or "".
         copy: Size of the first copy of each stack in bytes.
@@ -65,18 +65,20 @@ class MinidumpCollector(SavedCollector):
 
     @property
     def order(self) -> list[int]:
-        """Tids: the thread that crashed or requested the dump first, then as in the dump."""
+        """Tids of a crash dump: the thread that crashed or requested the dump first, then as in the dump."""
         return list(self._infos)
 
     @property
     def crashed(self) -> DumpException | None:
-        """The exception, or None if the dump was requested without a crash."""
+        """The exception of a crash dump, or None if the dump was requested without a crash."""
         exception = self.dump.exception
         return exception if exception is not None and exception.code not in (0, REQUESTED) else None
 
     @property
     def states(self) -> dict[int, str]:
-        """Maps a tid to "crashed", "asked for the dump", "wrote the dump" or "stopped"."""
+        """State of each thread of a crash dump by its tid: "crashed", "asked for the dump", "wrote the dump" or
+        "stopped".
+        """
         states = dict.fromkeys(self._infos, "stopped")
         special = {self.dump.dumped_by: "wrote the dump", self.dump.requested_by: "asked for the dump"}
         if self.dump.exception:
@@ -101,7 +103,7 @@ def read_dump(source: ByteSource) -> CrashDump:
     """Read a minidump, or the first microdump in a log.
 
     Raises:
-        FormatError: It is neither.
+        FormatError: The file is neither.
     """
     if is_minidump(bytes(source.read(0, 4))):
         return read_minidump(source)
@@ -111,7 +113,9 @@ def read_dump(source: ByteSource) -> CrashDump:
 
 
 def _with_ids_of_their_own(threads: list[DumpThread], dump: CrashDump) -> dict[int, DumpThread]:
-    """Return the threads by tid, in their order. An invalid or repeated tid is replaced by the lowest free one."""
+    """Return the threads of a dump by tid, in their order. An invalid or repeated tid is replaced by the lowest free
+    one.
+    """
     found: dict[int, DumpThread] = {}
     lowest = 1
     for thread in threads:

@@ -10,14 +10,14 @@ from pyprof.objfile.minidump.crash_dump import CrashDump, DumpModule, DumpRegion
 
 DEVICE = "dump"
 UNKNOWN_PERMS = "r-xp"
-"""Permissions of a module of which the dump states no mappings."""
+"""Permissions of a module of which a crash dump states no mappings."""
 
 AT_SYSINFO_EHDR = 33
 
 
 def read_mappings(dump: CrashDump) -> tuple[Mapping, ...]:
-    """Return the mappings, ascending and without overlaps. The file offset of a module's mapping is its distance from
-    the base.
+    """Return the mappings of a crash dump's process, ascending and without overlaps. The file offset of a module's
+    mapping is its distance from the base.
     """
     regions = _ascending(dump.regions)
     starts = [region.start for region in regions]
@@ -40,7 +40,7 @@ def read_mappings(dump: CrashDump) -> tuple[Mapping, ...]:
 
 
 def _ascending(regions: Iterable[DumpRegion]) -> list[DumpRegion]:
-    """Return the regions without those that overlap an earlier one."""
+    """Return the memory regions of a crash dump in ascending order, without those that overlap an earlier one."""
     kept: list[DumpRegion] = []
     for region in sorted(regions, key=lambda region: (region.start, -region.end)):
         if region.end <= 1 << 64 and (not kept or region.start >= kept[-1].end):
@@ -66,7 +66,7 @@ def _of_module(
 
 
 def _between(regions: Sequence[DumpRegion], taken: Sequence[Mapping], dump: CrashDump) -> Iterator[Mapping]:
-    """Yield the parts of regions that are still free."""
+    """Yield the parts of a crash dump's regions that no other mapping covers."""
     vdso = dump.auxv.get(AT_SYSINFO_EHDR, 0)
     at = 0
     for region in regions:

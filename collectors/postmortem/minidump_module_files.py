@@ -22,7 +22,7 @@ AT_PHDR, AT_ENTRY = 3, 9
 
 
 class DumpFiles:
-    """The files of a dump's modules; `exe` and `sysroot` are the user's, or ""."""
+    """The files of the modules in a crash dump; `exe` and `sysroot` are the user's, or ""."""
 
     def __init__(self, dump: CrashDump, exe: str, sysroot: str) -> None:
         self._processor = dump.processor
@@ -34,11 +34,13 @@ class DumpFiles:
 
     @property
     def program(self) -> str:
-        """Path of the program as the dump states it."""
+        """Path of the program as the crash dump states it."""
         return self._program.path if self._program else ""
 
     def find_stated(self, module: Module) -> StatedId | None:
-        """Return the stated id of a module, or None if it is in no list of modules. See AddressSpace.stated."""
+        """Return the build id that a crash dump states for a module, or None if the module is in no list of modules.
+        See AddressSpace.stated.
+        """
         known = self._modules.get(module.start)
         if known is None:
             return None
@@ -46,7 +48,7 @@ class DumpFiles:
         return StatedId(known.debug_id, known.build_id, known.debug_name, *ELF_MACHINES[self._processor], entry)
 
     def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """Yield candidates for the file of a module, as (path, trusted). See model.modules.FindFiles."""
+        """Yield candidates for the file of a crash dump's module, as (path, trusted). See model.modules.FindFiles."""
         known = self._modules.get(module.start)
         if known is None:
             return
@@ -67,7 +69,7 @@ class DumpFiles:
 
 
 def _program(dump: CrashDump) -> DumpModule | None:
-    """Return the module that auxv refers to, else the first one: writers begin with the program."""
+    """Return the module that is the program of a crash dump: the one that auxv refers to, else the first one."""
     for kind in (AT_PHDR, AT_ENTRY):
         avma = dump.auxv.get(kind, 0)
         for module in dump.modules:

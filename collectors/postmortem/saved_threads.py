@@ -22,8 +22,8 @@ from pyprof.objfile.core.memory import SavedMemory
 from pyprof.records import dataclass, field
 
 RED_ZONE = 512
-"""Number of bytes below sp that are copied too, because leaf functions of some ABIs save registers there (ppc64le:
-288).
+"""Number of bytes below sp that stack copies include too, because leaf functions of some ABIs save registers there
+(ppc64le: 288).
 """
 
 MAX_BATCH = 64 << 20
@@ -31,11 +31,11 @@ MAX_ROUNDS = 16
 GROWTH = 4
 FIRST_PIECE = 1 << 14
 BELOW = 1 << 20
-"""Number of bytes to copy below the first missing word of another stack, where its frame saved its registers."""
+"""Number of bytes of another stack to copy below the first missing word, because its frame saved registers there."""
 
 MAX_COPY = 256 << 20
 MAX_TOTAL = 1 << 30
-"""Maximum number of stack bytes that are read of one file, for all threads."""
+"""Maximum number of stack bytes that are read of one core file or crash dump, for all threads."""
 
 MIN_COPY = 1 << 14
 
@@ -45,13 +45,15 @@ RegisterRow = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
 def choose_first_copy(wanted: int, threads: int) -> int:
-    """Return the number of stack bytes that each thread gets at first."""
+    """Return the number of stack bytes that are copied at first of each thread of a core file or crash dump."""
     return min(wanted, max(MAX_TOTAL // 2 // max(threads, 1), MIN_COPY))
 
 
 @dataclass(slots=True)
 class SavedThread:
-    """A thread, its registers by the architecture's columns (`row`), and the amount of its memory to copy."""
+    """A thread of a core file or crash dump, its registers by the architecture's columns (`row`), and the amount of its
+    memory to copy.
+    """
 
     tid: int
     row: RegisterRow
@@ -60,7 +62,7 @@ class SavedThread:
 
 
 class SavedCollector:
-    """The common part of collectors of a file, whatever its format; `saved` has the threads."""
+    """The common part of collectors for core files and crash dumps; `saved` has their threads."""
 
     saved: SavedThreads
 
@@ -69,7 +71,7 @@ class SavedCollector:
         self._tolerated: Counter[str] = Counter()
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Yield all threads, then repeat those whose walk needed more memory."""
+        """Yield samples of all threads of the file, then repeat threads whose walk needed more memory."""
         for oddity, times in self._tolerated.items():
             self._diagnostics.count(oddity, times)
         yield from self.saved.batches()
@@ -91,14 +93,14 @@ class SavedCollector:
 
 
 class SavedThreads:
-    """The threads of one file with unique tids: their batches, and what their walks need.
+    """The threads of a core file or crash dump with unique tids: their batches of samples, and what their walks need.
 
     Args:
         threads: The threads.
-        arch: Their architecture.
-        pid: Their process.
+        arch: The architecture of the threads.
+        pid: The process of the threads.
         memory: Memory from which stacks are copied.
-        space: Address space; its read function also reads files.
+        space: Address space of the process; its read function also reads files.
         unknown: See SampleBatch.
     """
 
@@ -122,7 +124,7 @@ class SavedThreads:
         self._stopped = False
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Yield all threads, then repeat those whose walk needed more memory."""
+        """Yield samples of all threads of the file, then repeat threads whose walk needed more memory."""
         wanted = self.threads
         for _ in range(MAX_ROUNDS):
             self._wanted = []
@@ -132,11 +134,11 @@ class SavedThreads:
                 return
 
     def sample_again(self) -> Iterator[SampleBatch]:
-        """Yield all threads once more, with their latest amount of memory."""
+        """Yield samples of all saved threads once more, with their latest amount of memory."""
         yield from self._all(self.threads)
 
     def stop(self) -> None:
-        """Stop repeating threads. Those that were not yielded yet still are."""
+        """Stop repeating saved threads with more memory. Threads that were not yielded yet are still yielded once."""
         self._stopped = True
 
     def _all(self, threads: Sequence[SavedThread]) -> Iterator[SampleBatch]:
@@ -146,7 +148,7 @@ class SavedThreads:
             yield batch
 
     def _batch(self, threads: Sequence[SavedThread], at: int) -> tuple[SampleBatch, int]:
-        """Return a batch of the threads from `at` on, and the index of the next one."""
+        """Return a batch of the saved threads from index `at` on, and the index of the next one."""
         builder, first, extra = self._builder, at, 0
         while at < len(threads) and not builder.full and (at == first or builder.memory.used + extra < MAX_BATCH):
             thread = threads[at]
@@ -165,7 +167,7 @@ class SavedThreads:
         return batch, at
 
     def _stack(self, thread: SavedThread) -> tuple[int, bytes]:
-        """Return (avma, bytes) of the thread's stack, including the red zone if it is readable.
+        """Return (avma, bytes) of a saved thread's stack, including the red zone if it is readable.
 
         A dump's stack may begin anywhere between the red zone and sp.
         """
@@ -179,7 +181,7 @@ class SavedThreads:
         return sp, b""
 
     def learn(self, feedback: Feedback) -> None:
-        """Repeat threads whose walk needed a word that the file has."""
+        """Schedule saved threads for another sample if their walk needed a word that the file has."""
         by_tid = {thread.tid: thread for thread in self.threads}
         for tid, missing in zip(feedback.batch.tid.tolist(), feedback.missing.tolist(), strict=True):
             thread = by_tid[tid]

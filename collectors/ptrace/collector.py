@@ -126,7 +126,7 @@ class PtraceCollector:
         return self._sampler.refused
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Yield batches; the first one after the first sampling time, so that learning begins.
+        """Yield batches of samples; the first one after the first sampling time, so that learning begins.
 
         Samples wait for others for HOLD times flush_s. They wait only for flush_s if a process, a module or a thread is
         new to the worker, or if a walk has found that more must be copied.
@@ -174,18 +174,18 @@ class PtraceCollector:
             self._sampler.turns.close()
 
     def _find(self) -> None:
-        """Add processes that match the selection and are new."""
+        """Add processes that match the selection and are not sampled yet."""
         if self._selection is not None:
             self._targets.add_processes(self._selection.find_new(self._targets.by_pid.keys() | self._targets.refused))
 
     def _round(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
-        """Make one round of samples, or the rest of one."""
+        """Sample all processes at one sampling time, or continue such a round."""
         yield from self._tick(rest)
         self._scheduler.count_rounds()
         self._targets.count_rounds()
 
     def _passed(self) -> None:
-        """Update accounts after some rounds, or after a wait without a round."""
+        """Update accounts of processor time after some rounds of samples, or after a wait without a round."""
         self._account()
         if self._targets.fresh:
             self._targets.fresh = False
@@ -200,7 +200,9 @@ class PtraceCollector:
             self._targets.settle_young(self._accounts.spent_ns)
 
     def _look_after(self, most_ns: int) -> bool:
-        """Read and release threads that stop late, for a limited time. Return False if there are none."""
+        """Read and release threads that stop later than expected, for a limited time. Return False if there are
+        none.
+        """
         if not self._stopper.stopped_threads:
             return False
         try:
@@ -212,7 +214,7 @@ class PtraceCollector:
         return True
 
     def _tick(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
-        """Sample all threads of one round, or of the rest of one."""
+        """Sample all threads that are due at one sampling time, or the rest of them."""
         stopped_before = self._stopper.stopped_ns
         try:
             self._guard.enter()
@@ -245,13 +247,13 @@ class PtraceCollector:
         self._scheduler.clock.note_pause(self._stopper.stopped_ns - stopped_before)
 
     def _visit(self) -> None:
-        """Switch to visiting the processors one after the other if that gives better samples."""
+        """Sample from each processor in turn from now on if that gives better samples."""
         if self._sampler.turns.start_visit(self._targets.by_pid, self._targets.brief):
             self._scheduler.set_visits(len(self._sampler.turns.visited))
 
     def _sample_displaced(self) -> Thread | None:
-        """Sample the thread that the sampler displaced from its processor, before it moves. Return None if it is not a
-        target's.
+        """Sample the thread that the sampler displaced from its processor, before it moves. Return None if it belongs
+        to no target.
         """
         if self._builder.full:
             return None
@@ -276,7 +278,9 @@ class PtraceCollector:
         return thread
 
     def _to_look_at(self) -> list[TracedProcess]:
-        """Return all processes, or none if this visit samples only one thread and that was already looked for."""
+        """Return the processes to sample at this visit: all, or none if this visit samples only one thread and that was
+        already looked for.
+        """
         targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
         done = turns.must_search and not turns.is_for_steady and all(target.is_searched for target in targets)
         return [] if done else targets
@@ -296,7 +300,7 @@ class PtraceCollector:
         return False
 
     def _flush(self) -> list[SampleBatch]:
-        """Return the batches collected so far, at least one."""
+        """Return the batches of samples collected so far, at least one."""
         self._rounds.decode_samples()
         self._rest()
         self._targets.complete_batch(self._builder)
@@ -311,7 +315,7 @@ class PtraceCollector:
         return batches
 
     def _rest(self) -> None:
-        """Release all stopped threads before other components work, because late stops are not handled meanwhile."""
+        """Release all stopped threads before other components work, because nothing handles late stops meanwhile."""
         deadline = time.monotonic_ns() + _FREE_NS
         while time.monotonic_ns() < deadline and self._look_after(_PENDING_SLEEP_NS):
             pass
@@ -331,12 +335,12 @@ class PtraceCollector:
 
     @property
     def alive(self) -> list[int]:
-        """The processes that have not ended."""
+        """The recorded processes that have not ended."""
         return list(self._targets.by_pid)
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The processes that have not ended and do not descend from another one."""
+        """The recorded processes that have not ended and do not descend from another recorded one."""
         roots = self._targets.roots
         return tuple(pid for pid, root in roots.items() if pid == root or root not in roots)
 

@@ -13,10 +13,10 @@ from pyprof.collectors.targets.maps_text import StackMapping
 from pyprof.records import dataclass
 
 RED_ZONE = 128
-"""Number of bytes below sp that a leaf function may use (System V ABI, x86-64)."""
+"""Number of bytes below sp that a leaf function may use without moving sp (System V ABI, x86-64)."""
 
 RegionAt = Callable[[int], StackMapping | None]
-"""address -> the writable mapping around it, or None if it is unknown"""
+"""Function that maps an address to the writable mapping around it, or to None if that is unknown."""
 
 MIN_SPAN_BYTES = 4096
 SLACK = 256
@@ -30,9 +30,9 @@ class StackShape:
 
     Attributes:
         most: Maximum copy in bytes (--stack-size).
-        home: The home stack, or None if it is not known yet.
+        home: The home stack, on which the thread usually runs, or None if it is not known yet.
         top: Highest address in it that a walk needed; 0 if not known yet.
-        away: Number of bytes to copy of another stack.
+        away: Number of bytes to copy if the thread is on another stack.
     """
 
     most: int
@@ -63,7 +63,7 @@ class StackShape:
         return StackMapping(home.start, self.top or home.end) if home is not None else None
 
     def span(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
-        """Return (avma, size) of the copy for a thread with this sp."""
+        """Return (avma, size) of the stack copy for a thread with this sp."""
         base, length = self.length(sp, region_at)
         return base, min(length, self.most)
 
@@ -103,7 +103,7 @@ class StackShape:
             region: Mapping around `missing`.
 
         Returns:
-            True if the next copy will differ.
+            True if the next copy of the thread's stack will differ.
         """
         home = self.home
         before = home, self.top, self.away

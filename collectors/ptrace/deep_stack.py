@@ -22,19 +22,21 @@ from pyprof.records import dataclass, field
 
 _MIN_LENGTH = 64 << 10
 _OVERLAP = 16 << 10
-"""Number of bytes of the copy that must lie in what was read before."""
+"""Number of bytes by which a copy of a deep stack must overlap what was read before."""
 _END = 32 << 10
-"""Number of the stack's outermost bytes that each stop reads, because a recursion was usually called from there."""
+"""Number of the outermost bytes of a deep stack that each stop reads, because a recursion was usually called from
+there.
+"""
 _PLACE = 2048
-"""Number of bytes before a word that a walk missed which later stops read."""
+"""Number of bytes before a word that a walk missed which later stops read too."""
 _MAX_PLACES = 32
-"""Maximum number of missed words around which each stop reads."""
+"""Maximum number of missed words of a deep stack around which each stop reads."""
 _SPOTS = 32
 _SPOT = 4096
 _MAX_OUTER = 256 << 20
-"""Maximum number of bytes that are kept of one stack."""
+"""Maximum number of bytes that are kept of one deep stack."""
 _MAX_ALL = 512 << 20
-"""Maximum number of bytes that are kept of all stacks."""
+"""Maximum number of bytes that are kept of all deep stacks."""
 _SLICE = 1 << 20
 _MAX_REST = 256
 _SURE_AFTER = 64
@@ -45,10 +47,10 @@ _kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 
 @dataclass(slots=True, eq=False)
 class DeepStack:
-    """The state of one thread whose stack is longer than one copy.
+    """The state of one thread whose stack is longer than one stop copies.
 
     Attributes:
-        outer: The part that was read while the thread ran.
+        outer: The part of the stack that was read while the thread ran.
         reach: Number of bytes that a stop copies.
         due: True if the rest must be read again.
         rest: Number of times that reading is skipped, because it was not useful before.
@@ -70,7 +72,7 @@ class DeepStack:
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
     def choose_copy(self, base: int, most: int) -> int:
-        """Return the number of bytes to copy of a stack from `base` on; `most` if the rest must be read again."""
+        """Return the number of bytes to copy of a deep stack from `base` on; `most` if the rest must be read again."""
         outer = self.outer
         if self.bridged:
             return min(most, max(2 * self.bridged, _MIN_LENGTH))
@@ -79,7 +81,7 @@ class DeepStack:
         return min(most, max(self.reach, outer.avma + _OVERLAP - base))
 
     def choose_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts (avma, size) to read beyond a copy.
+        """Return the parts (avma, size) of a deep stack to read beyond its copy.
 
         They are equally distant places, which differ at each stop, the places that walks missed, the part after the
         copy, and the outermost part.
@@ -93,20 +95,20 @@ class DeepStack:
         return [(low, high - low) for low, high in ahead if low < high]
 
     def is_joined(self, base: int, size: int) -> bool:
-        """Return True if a copy overlaps what was read before, or if that is not needed."""
+        """Return True if a copy of a deep stack overlaps what was read before, or if that is not needed."""
         if self.bridged:
             return True
         return self.outer is not None and not self.due and base + size >= self.outer.avma + _OVERLAP
 
     def can_read_rest(self, length: int) -> bool:
-        """Return True if the rest should be read now, given the length of the whole stack."""
+        """Return True if the rest of a deep stack should be read now, given the length of the whole stack."""
         if self.rest > 0:
             self.rest -= 1
             return False
         return length <= _MAX_OUTER and sum(outer.words.nbytes for outer in _kept) + length <= _MAX_ALL
 
     def read_beyond(self, ptrace: PtraceCalls, pid: int, base: int, copy: memoryview, length: int, word: int) -> None:
-        """Read the whole stack from `base` on; `copy` is its first part, as it was at the stop."""
+        """Read a whole deep stack from `base` on; `copy` is its first part, as it was at the stop."""
         words = np.empty(length // word, f"u{word}")
         data = words.view(np.uint8)
         data[: len(copy)] = copy
@@ -161,7 +163,7 @@ class DeepStack:
 
 
 def pieces(spans: list[tuple[int, int]], data: memoryview) -> tuple[Piece, ...]:
-    """Split data that was read for consecutive spans, as far as it goes."""
+    """Split data that was read for consecutive spans of memory into pieces, as far as it goes."""
     found, at = [], 0
     for avma, size in spans:
         if at + size > len(data):

@@ -18,12 +18,12 @@ RESTARTED = "system call of the target restarted"
 INTERRUPTED = "system call of the target may have failed with EINTR"
 
 _MEMORY = 32 << 10
-"""Size of the buffer in bytes: two arrays of the maximum number of struct iovec."""
+"""Size in bytes of the buffer for a system call's arguments: two arrays of the maximum number of struct iovec."""
 _INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8
 
 
 class InterruptedCalls:
-    """The check of one stopped thread at a time."""
+    """The check of the system call that a stop has interrupted, for one stopped thread at a time."""
 
     def __init__(self, ptrace: libc.PtraceCalls, diagnostics: Diagnostics) -> None:
         self._ptrace = ptrace
@@ -32,15 +32,15 @@ class InterruptedCalls:
         self._tid = 0
 
     def prepare_release(self, tid: int, status: int, regset: Regset) -> ShortCall | None:
-        """Undo an interrupted call if possible, before the thread is released.
+        """Undo the interruption of a system call if possible, before the stopped thread is released.
 
         Args:
             tid: The thread.
             status: Wait status of the stop.
-            regset: Its registers.
+            regset: The thread's registers.
 
         Returns:
-            A call that the stop may have cut short, for check_release().
+            A system call that the stop may have cut short, for check_release().
         """
         self._tid = tid
         if regset.interrupted:
@@ -58,7 +58,7 @@ class InterruptedCalls:
         return found
 
     def _mark(self, regset: Regset) -> None:
-        """Clear the call's number in the kernel, so that the next stop does not find the same call again.
+        """Clear the system call's number in the kernel, so that the next stop does not find the same call again.
 
         A thread that had no processor since the last stop is still at the same place. Only a restart needs the number,
         and this call already has a result. Nothing else depends on it, so the profiler may be killed before or after.
@@ -68,14 +68,14 @@ class InterruptedCalls:
         regset.put_call(number)
 
     def check_release(self, tid: int, found: ShortCall | None) -> bool:
-        """Return True if the stop has cut a call short, and count it."""
+        """Return True if the stop has cut the thread's system call short, and count it."""
         if found is None or can_end_by_itself(found, tid):
             return False
         self._diagnostics.count(f"system call of the target cut short by a stop: {found.name}")
         return True
 
     def _restart(self, status: int, regset: Regset) -> None:
-        """Undo the EINTR of a call in which the thread fell asleep between the check and the interrupt.
+        """Undo the EINTR of a system call in which the thread fell asleep between the check and the interrupt.
 
         This is done only if the effect is as if there had been no stop. The call must return EINTR before it has any
         effect. No signal may be about to be handled, else the EINTR is the signal's. The bytes before pc must be the
@@ -98,7 +98,7 @@ class InterruptedCalls:
         self._diagnostics.count(RESTARTED if done else INTERRUPTED)
 
     def read(self, avma: int, size: int) -> bytes:
-        """Read memory of the thread. Return b"" if it is not readable."""
+        """Read memory of the stopped thread. Return b"" if it is not readable."""
         if not 0 < size <= self._memory.size or not 0 <= avma < 1 << 64:
             return b""
         got = self._ptrace.read_memory(self._tid, avma, size, self._memory.address)

@@ -38,14 +38,14 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True, slots=True)
 class FramesRead:
-    """The plan of what to read, and a function that returns what was read."""
+    """The plan of which interpreter data to read in a stop, and a function that returns what was read."""
 
     plan: FramesAhead
     gather: Gather
 
 
 class StopReads:
-    """A model.interpreter_state.Gather that returns what was read in a stop.
+    """A model.interpreter_state.Gather that returns interpreter data that was read in a stop.
 
     The first call returns everything that the plan reads at once. Later calls return what the chain of frames led to.
     What was not read is missing.
@@ -55,7 +55,7 @@ class StopReads:
         """Parse what the machine code has read in a stop.
 
         Args:
-            memory: Its buffer.
+            memory: The buffer of the machine code.
             begin: Start of the results.
             size: Number of bytes that the plan reads at once.
         """
@@ -85,34 +85,34 @@ class StopReads:
 MAX_SAMPLES = 256
 _FRAMES = 4 << 20
 _FURTHER = 32 << 10
-"""Number of bytes for frames that are read one by one."""
+"""Number of bytes for interpreter frames that are read one by one."""
 WORD = 8
 """Size of a register in bytes."""
 _LINKS = 2
 """Number of hard links of a directory without subdirectories."""
 
 Check = tuple[Thread, int]
-"""A thread to check, and the number of rounds that the check stands for."""
+"""A thread to check for a sample, and the number of rounds that the check stands for."""
 Due = tuple[int, int]
-"""(sampling time, time after which it is too late), in monotonic ns."""
+"""Pair of a sampling time and the time after which it is too late, in monotonic ns."""
 NOW: Due = (0, 0)
 Plan = tuple[FramesAhead, int]
-"""The plan for reading a thread's frames, and the number of bytes that are read at once."""
+"""The plan for reading a thread's interpreter frames, and the number of bytes that are read at once."""
 
 
 class Round(NamedTuple):
-    """A round of samples: all checks at one time, in their order."""
+    """A round of samples: all checks of threads at one sampling time, in their order."""
 
     due: Due
     checks: Sequence[Check]
 
 
 class NativeRows:
-    """The structures that machine code reads and fills.
+    """The structures that the machine code for sampling reads and fills.
 
     Attributes:
         rounds: The structure that machine code gets.
-        samples: Its results.
+        samples: Samples that the machine code has taken.
         checks: Checks of all rounds, one after the other.
         threads: Threads of the checks, each once, in the order of their rows.
         behind: For each round the index after its last check.
@@ -152,7 +152,7 @@ class NativeRows:
         )
 
     def fill_rows(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
-        """Set the structures for rounds of a process."""
+        """Set the structures for the machine code's rounds of samples of a process."""
         rounds, spaces, process = self.rounds, target.spaces, self._process
         self._kept, self.plans, self._target = [], {}, target
         self._fill_machine(spaces.image.arch)
@@ -175,7 +175,7 @@ class NativeRows:
         machine.call_code, machine.call_size = int.from_bytes(code, "little"), len(code)
 
     def _fill_checks(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
-        """Set the checks of all rounds. Rounds with equal checks share them."""
+        """Set the checks of threads for all rounds of samples. Rounds with equal checks share them."""
         self.checks, self.behind = [], []
         dues: list[int] = []
         before: Sequence[Check] | None = None
@@ -203,7 +203,7 @@ class NativeRows:
         return self._rows[self._numbers[thread]]
 
     def refill_row(self, target: TracedProcess, thread: Thread) -> None:
-        """Set the row of a thread from its current state."""
+        """Set the machine code's row of a thread from the thread's current state."""
         row, image = self.find_row(thread), target.spaces.image
         row.still = row.asked = row.waiting = row.shared = row.slept_size = 0
         row.tid, row.schedstat, row.syscall = thread.tid, thread.schedstat_fd, -1
@@ -219,7 +219,7 @@ class NativeRows:
             self._fill_runner(row, thread, plan)
 
     def _fill_runner(self, row: ThreadRow, thread: Thread, plan: FramesAhead | None) -> None:
-        """Set the row of a thread that machine code samples if it runs."""
+        """Set the row of a thread that the machine code samples if the thread runs."""
         shape, share, home = thread.shape, thread.share, thread.shape.home
         assert home is not None
         row.syscall, row.sched, row.process = thread.syscall_fd, thread.sched_fd, address_of(self._process)
@@ -234,7 +234,9 @@ class NativeRows:
             self.plans[thread] = plan, size
 
     def _fill_frames(self, plan: FramesAhead) -> tuple[int, int]:
-        """Convert a plan for machine code, and return (address, number of bytes that are read at once)."""
+        """Convert a plan for reading interpreter frames for the machine code, and return (address, number of bytes that
+        are read at once).
+        """
         spans = array("Q", chain.from_iterable(plan.spans))
         chunks = array("Q", chain.from_iterable(plan.chunks))
         loose = array("Q", chain.from_iterable(plan.loose))
@@ -250,12 +252,14 @@ class NativeRows:
         return address_of(row), size
 
     def make_frames_read(self, came: SampleRow, planned: Plan) -> FramesRead:
-        """Return what was read of the interpreter's frames for a sample."""
+        """Return the interpreter frames that the machine code has read for a sample."""
         plan, size = planned
         return FramesRead(plan, StopReads(self._memory, came.frames - self._arena.address, size))
 
     def make_stopped_thread(self, check: int, weight: int) -> StoppedThread:
-        """Return the stopped thread of a check; `weight` is that of a check that stands for one round."""
+        """Return the stopped thread of a check by the machine code; `weight` is that of a check that stands for one
+        round.
+        """
         assert self._target is not None
         thread, rounds = self.checks[check]
         return StoppedThread(thread, self._target.spaces, rounds * weight)
@@ -277,4 +281,4 @@ _SAME = (
     *("root_cframe", "cframe_size", "cframe_current", "cframe_previous", "previous", "code", "code_mask"),
     *("frame_size", "most", "room"),
 )
-"""Fields that FramesAhead and FramesRow share."""
+"""Names of the fields that FramesAhead and FramesRow share."""

@@ -28,7 +28,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.options import CollectOptions
 
 _DECODING_NS = 200_000
-"""Approximate maximum time to decode the frames of a sample."""
+"""Approximate maximum time in nanoseconds to decode the interpreter frames of a sample."""
 
 
 class PythonCheck(NamedTuple):
@@ -36,7 +36,7 @@ class PythonCheck(NamedTuple):
 
     Attributes:
         check: Checks a thread, with the number of rounds that the check stands for.
-        concluded: Handles the outcome of a stop.
+        concluded: Function that handles the outcome of a stop.
     """
 
     check: Callable[[Thread, int], None]
@@ -44,7 +44,7 @@ class PythonCheck(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The slots of a SamplingClock; shift_ns is how far they have moved since the first one."""
+    """The slots of a SamplingClock; shift_ns is how far the slots have moved since the first one."""
 
     period_ns: int
     shift_ns: int
@@ -54,7 +54,7 @@ class RoundsResult(NamedTuple):
     """The result of rounds of samples by machine code.
 
     Attributes:
-        done: Number of rounds that are over.
+        done: Number of rounds that have ended.
         passed: Number of requested rounds that are over or were too late.
         shift_ns: Shift of the grid.
         left: Remaining checks of the current round, or None if there is no current round.
@@ -73,7 +73,7 @@ class _Undecoded(NamedTuple):
 
     Attributes:
         lane: Number of the sample in the batch.
-        thread: Its thread.
+        thread: The sample's thread.
         came: Result of machine code.
         offset: Offset of the stack copy in the builder's memory.
         plan: Plan by which the frames were read.
@@ -90,7 +90,7 @@ class NativeRounds:
     """The rounds of samples that machine code makes for one collector.
 
     Attributes:
-        taken: Threads that got samples, until the reader of this set clears it.
+        taken: Threads that got samples. The reader of this set clears it.
     """
 
     def __init__(
@@ -136,11 +136,11 @@ class NativeRounds:
     def run_round(
         self, target: TracedProcess, checks: Sequence[Check], weight: int, python: PythonCheck
     ) -> Sequence[Check]:
-        """Make the checks of one round. is_usable() must be True.
+        """Check and sample the threads of one round by machine code. is_usable() must be True.
 
         Args:
             target: The process.
-            checks: The checks.
+            checks: The threads to check.
             weight: Weight of a check that stands for one round.
             python: Handles unusual threads.
 
@@ -192,7 +192,7 @@ class NativeRounds:
         rounds.policy = ptrace.policy if turns.own < 0 and ptrace.raises_priority else -1
 
     def _run(self, target: TracedProcess, ahead: Sequence[Round], python: PythonCheck) -> None:
-        """Call machine code until all rounds are done, or until only Python can continue."""
+        """Call the machine code until all rounds of samples are done, or until only Python can continue."""
         rounds, rows = self._rounds, self._rows
         while True:
             self._call()
@@ -220,7 +220,9 @@ class NativeRounds:
         self._learn_our_turn()
 
     def _say_our_turn(self) -> None:
-        """Pass on what Python knows about the start of the sampler's turn in this round."""
+        """Tell the machine code what Python knows about the start of the sampler's turn on its processor in this
+        round.
+        """
         began, rounds = self._turns.turn_start_ns, self._rounds
         rounds.own_is_read, rounds.own_began_ns = began is not None, max(began or 0, 0)
         rounds.own_is_wanted = self._turns.is_wanted
@@ -230,7 +232,7 @@ class NativeRounds:
         self._turns.set_turn(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
 
     def _goes_on(self, target: TracedProcess) -> bool:
-        """Return True if machine code may continue after Python has checked a thread."""
+        """Return True if the machine code may continue after Python has checked a thread."""
         spaces, stopper, turns = target.spaces, self._stopper, self._turns
         is_same = spaces.current is self._space and spaces.settled
         return is_same and not (stopper.stopped_threads or turns.visited or self._builder.full)
@@ -249,7 +251,9 @@ class NativeRounds:
         call(address_of(rounds))
 
     def _unclaimed(self) -> StoppedThread | None:
-        """Return a thread that was left stopped when an exception arrived before Stopper.held had it."""
+        """Return a thread that the machine code left stopped when an exception arrived before Stopper.stopped_threads
+        had it.
+        """
         rounds = self._rounds
         if self._is_handed_over or rounds.why != ReturnReason.STOPPED or not rounds.samples_count:
             return None
@@ -261,7 +265,7 @@ class NativeRounds:
         )
 
     def _place(self, target: TracedProcess) -> Outcome | None:
-        """Finish a thread that was left stopped, and add the new samples to the batch."""
+        """Finish a thread that the machine code left stopped, and add the new samples to the batch."""
         rounds, rows, builder, stopper = self._rounds, self._rows, self._builder, self._stopper
         outcome: Outcome | None = None
         held: StoppedThread | None = None
@@ -287,7 +291,9 @@ class NativeRounds:
         return outcome
 
     def _fill(self, target: TracedProcess, first: int, count: int, lane: int, offset: int) -> None:
-        """Set the batch's rows of samples, with the registers and the address space at their time."""
+        """Set the batch's rows of samples that the machine code has taken, with the registers and the address space at
+        their time.
+        """
         assert self._space is not None
         assert self._arch is not None
         for number in range(first, first + count):
@@ -301,7 +307,7 @@ class NativeRounds:
             lane, offset = lane + 1, offset + (came.size + 7 & ~7)
 
     def _decode_until(self, ahead: Sequence[Round]) -> bool:
-        """Decode frames until the next sampling time.
+        """Decode interpreter frames until the next sampling time.
 
         Returns:
             True if machine code has a round to make now. False if all frames are decoded or sampling stops. Machine
@@ -317,8 +323,8 @@ class NativeRounds:
         return False
 
     def decode_samples(self) -> None:
-        """Decode all remaining frames, while signals are blocked. Threads that have not stopped yet are polled in
-        between.
+        """Decode all remaining interpreter frames, while signals are blocked. Threads that have not stopped yet are
+        polled in between.
         """
         waiting, self._undecoded = self._undecoded, []
         for each in waiting:
@@ -331,12 +337,12 @@ class NativeRounds:
         self._stopper.copy.take_frames(each.thread, each.lane, each.came, each.offset, read)
 
     def _left(self) -> Sequence[Check] | None:
-        """Return the remaining checks of the current round."""
+        """Return the remaining checks of threads of the current round."""
         rounds, rows = self._rounds, self._rows
         return rows.checks[rounds.check : rows.behind[rounds.due]] if rounds.under_way else None
 
     def _learn(self, thread: Thread, row: ThreadRow) -> None:
-        """Update a thread with what machine code saw of it, whether or not it was sampled."""
+        """Update a thread with what the machine code saw of it, whether or not it was sampled."""
         thread.asleep_checks += row.still
         if row.asked:
             thread.note_wakeup()

@@ -32,16 +32,16 @@ from pyprof.collectors.linux.libc import PtraceCalls, sched_setattr
 from pyprof.collectors.ptrace.threads import Thread
 
 MAX_VISITED = 8
-"""Maximum number of processors to visit. Each one is visited at the sampling rate."""
+"""Maximum number of processors that are visited in turn. Each one is visited at the sampling rate."""
 _STAY = 4
-"""Number of visits to one processor before the next. After a move the sampler waits for a processor and may be late."""
+"""Number of consecutive visits to one processor. After a move the sampler waits for a processor and may be late."""
 _MIN_ASKED, _UNSURE = 50, 0.1
 _TRIES = 3
 _BRIEF, _LISTED = 20, 4
 
 
 class Turn(IntEnum):
-    """The state of a thread's turn on a processor."""
+    """The state of a thread's turn on a processor, such as running or displaced by the sampler."""
 
     UNKNOWN = 0  # the kernel does not report it (CONFIG_SCHED_DEBUG before Linux 6.15)
     RUNNING = 1  # on another processor than the sampler
@@ -51,17 +51,18 @@ class Turn(IntEnum):
 
 
 def read_turn_ns(sched: bytes) -> int:
-    """Return when the turn of a thread began or ended, in ns of its processor's clock.
+    """Return when a thread's last turn on a processor began or ended, by its sched file, in ns of the processor's
+    clock.
 
     Raises:
-        ValueError: The file has no such line.
+        ValueError: The sched file has no such line.
     """
     begin = sched.index(b":", sched.index(b"\nse.exec_start")) + 1
     return int(sched[begin : sched.index(b"\n", begin)].replace(b".", b""))
 
 
 def read_turn_counts(sched: bytes) -> tuple[int, int]:
-    """Return (number of turns of a thread that have ended, number of those that ended by a wait).
+    """Return (number of a thread's turns on a processor that have ended, number of those that ended by a wait).
 
     Raises:
         ValueError: The file has no such lines.
@@ -72,7 +73,7 @@ def read_turn_counts(sched: bytes) -> tuple[int, int]:
 
 
 def _shorten_slice() -> None:
-    """Request turns of 0.1 ms, the minimum of the kernel.
+    """Request scheduler time slices of 0.1 ms, the minimum of the kernel, for the sampler.
 
     From Linux 6.12 on, a waking thread may then displace a running one without any privilege. Earlier kernels ignore
     it.
@@ -83,7 +84,7 @@ def _shorten_slice() -> None:
 
 
 class OnCpuTurns:
-    """The state of turns for the sampler's thread.
+    """A tracker of which threads have a processor and which one the sampler has displaced.
 
     Attributes:
         visited: Processors that are visited in turn; empty while all threads are sampled from any processor.
@@ -109,7 +110,9 @@ class OnCpuTurns:
         self._asked = self._unsure = self._visits = 0
 
     def start_turns(self) -> None:
-        """Start to use turns, in the thread that samples. Nothing happens if that is not the process's main thread."""
+        """Start to use the kernel's counts of turns, in the thread that samples. Nothing happens if that is not the
+        process's main thread.
+        """
         if not self._alone or threading.get_native_id() != os.getpid():
             return
         _shorten_slice()
@@ -118,14 +121,14 @@ class OnCpuTurns:
             self._allowed = os.sched_getaffinity(0)
 
     def make_ready(self) -> None:
-        """Move to the next processor and raise the priority, before the sleep until a sampling time."""
+        """Move the sampler to the next processor and raise its priority, before the sleep until a sampling time."""
         if self.visited:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, (self.visited[self._visits // _STAY % len(self.visited)],))
         self.raise_priority()
 
     def raise_priority(self) -> None:
-        """Raise the priority before a sleep that may end at a sampling time.
+        """Raise the sampler's priority before a sleep that may end at a sampling time.
 
         A sampler that is late or displaced during its round sees less of the threads on its processor than of others.
         """
@@ -150,7 +153,7 @@ class OnCpuTurns:
             self._began_ns = read_turn_ns(os.pread(self.own, 4096, 0))
 
     def _has_displaced(self, at_ns: int) -> bool:
-        """Return True if a turn that ended at a time ended because the sampler's turn began."""
+        """Return True if a thread's turn on the processor ended at this time because the sampler's turn began."""
         self._is_wanted = True
         if not self._is_read:
             self._read_own()
@@ -158,16 +161,18 @@ class OnCpuTurns:
 
     @property
     def turn_start_ns(self) -> int | None:
-        """Start of the sampler's turn; -1 if the kernel does not report it, None if it was not read in this round."""
+        """Time at which the sampler got its processor; -1 if the kernel does not report it, None if it was not read in
+        this round.
+        """
         return self._began_ns if self._is_read else None
 
     @property
     def is_wanted(self) -> bool:
-        """True if the last round needed the start of the sampler's turn."""
+        """True if the last round needed the time at which the sampler got its processor."""
         return self._is_wanted
 
     def set_turn(self, is_read: bool, began_ns: int, is_wanted: bool) -> None:
-        """Set the state of the sampler's turn after a round by machine code."""
+        """Set the start of the sampler's turn on its processor after a round by machine code."""
         self._is_wanted = is_wanted
         self._is_read, self._began_ns = is_read, began_ns or -1
 
@@ -184,15 +189,15 @@ class OnCpuTurns:
                 os.sched_setaffinity(0, self._allowed)
 
     def find_turn(self, thread: Thread, schedstat: bytes, asleep: bool = False) -> Turn:
-        """Return whether a thread has a processor, from the kernel's counts of turns.
+        """Find out whether a thread has a processor, and return that as a Turn, from the kernel's counts of turns.
 
-        If a thread has got a processor once more than it had left one a moment later, it runs, and nothing else must be
-        read. That is the usual case.
+        In the usual case the thread has got a processor once more often than it has left one, so it runs. Then nothing
+        else is read.
 
         Args:
-            thread: The thread.
-            schedstat: Its schedstat, which was just read.
-            asleep: True if it sleeps.
+            thread: The thread to check.
+            schedstat: The thread's schedstat, which was just read.
+            asleep: True if the thread sleeps.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -238,7 +243,7 @@ class OnCpuTurns:
 
     @property
     def must_search(self) -> bool:
-        """True if the displaced thread must be looked for before all others.
+        """True if the thread that the sampler displaced must be looked for before all others.
 
         An idle processor takes such a thread, mostly before all threads are checked. A sampler with priority displaces
         enough threads without this.
@@ -246,7 +251,7 @@ class OnCpuTurns:
         return bool(self.visited) and not self._ptrace.raises_priority and self._began_ns >= 0
 
     def is_displaced(self, sched: bytes) -> bool:
-        """Return True if a thread's sched file shows that the sampler displaced it."""
+        """Return True if a thread lost its processor to the sampler, according to its /proc/TID/sched file."""
         try:
             return read_turn_ns(sched) == self._began_ns
         except ValueError:
@@ -268,17 +273,19 @@ class OnCpuTurns:
         )
 
     def count_asleep(self) -> None:
-        """Count a running thread that was asleep before it stopped."""
+        """Count a thread that seemed to run but was asleep before it stopped."""
         self._unsure += 1
 
     @property
     def is_for_steady(self) -> bool:
-        """True if threads that rarely leave their processor are sampled at this visit."""
+        """True if this visit to a processor samples threads that rarely leave their processor."""
         return not self.visited or self._visits % len(self.visited) == 0
 
     @property
     def must_list(self) -> bool:
-        """True if all children are listed at this visit, although the displaced one is looked for first."""
+        """True if all child processes are listed at this visit to a processor, although the displaced thread is looked
+        for first.
+        """
         return not self.must_search or self._visits % _LISTED == 0
 
     def start_visit(self, pids: Iterable[int], brief: int) -> bool:

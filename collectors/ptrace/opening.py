@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """Return None, or an error if stops cannot show what is wanted or the process may not be traced."""
+    """Return an error if stops cannot show what the options request or if the process may not be traced, else None."""
     if options.kernel:
         return CollectorRefused("a stop does not show the kernel's frames", "-k --collector perf")
     if options.wakers:
@@ -60,7 +60,7 @@ def _check(pids: tuple[int, ...]) -> None:
 
 
 def by_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceCollector:
-    """Open a collector for some processes of a recording."""
+    """Open the collector that samples by short stops for some processes of a recording."""
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
     return PtraceCollector(

@@ -30,7 +30,7 @@ _LATEST_LIST_NS = 1_000_000_000
 _LIST_BUDGET = 100  # after a listing that used t of processor time there is none for 100 t
 _NAMES_NS = 1_000_000_000
 _FEW = 16
-"""Maximum number of threads for which the displaced one is looked for first. Each check costs 0.02 ms."""
+"""Maximum number of threads of a process for which the displaced one is looked for first. Each check costs 0.02 ms."""
 
 
 class TracedProcess:
@@ -41,7 +41,7 @@ class TracedProcess:
 
     Attributes:
         started: Start of its first thread; see ThreadKey.
-        bridged: See DeepStack; of the last of its threads with a long stack.
+        bridged: See DeepStack; value of the process's last thread with a long stack.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class TracedProcess:
         wanted: Wants | None = None,
         kin: YoungThreads | None = None,
     ) -> None:
-        """Open the /proc files of a process.
+        """Open the /proc files of a process that is sampled by stops.
 
         Args:
-            pid: The process.
+            pid: Pid of the process.
             options: Options of the recording.
             ids: Identifiers shared by all collectors of the recording.
             diagnostics: Counts problems.
@@ -98,7 +98,7 @@ class TracedProcess:
         self._turn: list[tuple[Thread, int]] = []
 
     def update(self, builder: BatchBuilder[ArenaMemory]) -> None:
-        """Update modules and threads before a round of samples."""
+        """Update the modules and threads of the process before a round of samples."""
         self.look_at_modules(builder)
         if self.spaces.exec_count != self._execs:
             self._execs = self.spaces.exec_count
@@ -126,7 +126,8 @@ class TracedProcess:
             return True
 
     def look_at_modules(self, builder: BatchBuilder[ArenaMemory], force: bool = False, last: bool = False) -> None:
-        """Read the modules if the budget allows, and assign samples since the last reading to their address space.
+        """Read the mappings of the process if the budget allows, and assign samples since the last reading to their
+        address space.
 
         Args:
             builder: The batch with the samples.
@@ -154,16 +155,16 @@ class TracedProcess:
 
     @property
     def is_many(self) -> bool:
-        """True if there are so many threads that not every round checks all."""
+        """True if the process has so many threads that not every round checks all."""
         return len(self.threads) >= MIN_SUBSAMPLED_THREADS
 
     @property
     def thread_count(self) -> int:
-        """Number of threads at the last listing."""
+        """Number of threads of the process at the last listing."""
         return self._count
 
     def _meet(self, tid: int) -> Thread:
-        """Add an unknown thread.
+        """Add a thread of the process that was not known yet.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -207,7 +208,7 @@ class TracedProcess:
         return None
 
     def _newcomer(self, tid: int) -> Thread:
-        """Add an unknown thread that is sampled before the next update().
+        """Add a thread that was not known yet and that is sampled before the next update().
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -218,17 +219,21 @@ class TracedProcess:
         return thread
 
     def choose_threads(self) -> list[tuple[Thread, int]]:
-        """Return the threads to check now, each with the number of rounds that its check stands for."""
+        """Return the threads of the process to check now, each with the number of rounds that its check stands for."""
         wanted = self._choice.select_threads(self.threads, self.describe_thread)
         self._turn = [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose_threads(wanted)
         return self._turn
 
     def _has_lost_one(self) -> bool:
-        """Return True if a thread that was checked in this round has ended. Only the check shows that."""
+        """Return True if a thread of the process that was checked in this round has ended. Only the check shows
+        that.
+        """
         return any(thread.ended for thread, _ in self._turn)
 
     def find_late_threads(self) -> list[tuple[Thread, int]]:
-        """Return threads that replaced ended ones since update(). The number of threads alone did not show that."""
+        """Return threads of the process that replaced ended ones since update(). The number of threads alone did not
+        show that.
+        """
         if not self._has_lost_one():
             return []
         known = set(self.threads)
@@ -240,13 +245,13 @@ class TracedProcess:
         return self._turn
 
     def assign_spaces(self, builder: BatchBuilder[ArenaMemory]) -> None:
-        """Assign all samples to address spaces before the batch is yielded."""
+        """Assign all samples of the process to address spaces before the batch is yielded."""
         with contextlib.suppress(OSError):
             self.look_at_modules(builder, force=self.spaces.stale, last=True)
         self.spaces.forget_unsettled()
 
     def read_names(self, now_ns: int, force: bool = False) -> Iterator[ThreadInfo]:
-        """Yield the names of sampled threads, at most once a second."""
+        """Yield the names of the process's sampled threads, at most once a second."""
         if now_ns < self._names_at and not force:
             return
         self._names_at = now_ns + _NAMES_NS
@@ -286,12 +291,14 @@ class TracedProcess:
             self._departed.append(ThreadInfo(self.pid, thread.tid, name, self.name, thread.started, self.started))
 
     def take_ended_threads(self) -> list[ThreadInfo]:
-        """Return threads that ended since the last call, with the names that an interpreter gave them."""
+        """Return threads of the process that ended since the last call, with the names that an interpreter gave
+        them.
+        """
         departed, self._departed = self._departed, []
         return departed
 
     def close_ended(self) -> None:
-        """Close the process after it has ended."""
+        """Release the process after it has ended, and all of its threads."""
         for thread in self.threads.values():
             self._left(thread)
         self.threads.clear()

@@ -13,9 +13,9 @@ _SLEEP_NS = 20_000_000
 _PENDING_SLEEP_NS = 300_000  # another thread of the profiler may have received the SIGCHLD that reports it
 _FIRST_FLUSH_NS = 20_000_000
 _WALK_NS = 100_000_000
-"""Approximate maximum time for the walk of a batch. The end of a recording waits for the last walk."""
+"""Approximate maximum time in ns for the walk of a batch. The end of a recording waits for the last walk."""
 REST_NS = 50_000
-"""Minimum sleep before a sampling time, so that other threads run on the sampler's processor.
+"""Minimum sleep in ns before a sampling time, so that other threads run on the sampler's processor.
 
 If the sampler worked until a sampling time, no other thread would run there. Sampling times while the sampler waits for
 a processor are missed, so the remaining ones would mostly be of that kind.
@@ -28,7 +28,7 @@ class Scheduler:
     Attributes:
         stopping: True if sampling has ended.
         ticks: Number of sampling times that were kept.
-        ticking_ns: Time in which they were due.
+        ticking_ns: Time in which the sampling times were due.
         visits: Number of processors that are visited one after the other at each sampling time; 1 if all threads are
             sampled from one.
     """
@@ -60,7 +60,7 @@ class Scheduler:
         self._due_ns: int | None = None
 
     def set_visits(self, processors: int) -> None:
-        """Visit a number of processors from now on."""
+        """Sample from this number of processors in turn from now on."""
         self._missed += self.clock.skipped / self.visits
         self.visits = processors
         self._start_clock()
@@ -87,7 +87,7 @@ class Scheduler:
         """Count sampling times of take_future_times() that are over.
 
         Args:
-            slots: Their number.
+            slots: Number of sampling times that are over.
             used: Number of them that were used.
             shift_ns: The grid's shift after them (SamplingClock.shift_ns).
         """
@@ -96,7 +96,7 @@ class Scheduler:
             self._due_ns = None
 
     def _due(self, now: int) -> int:
-        """Return the next sampling time."""
+        """Return the next sampling time in monotonic nanoseconds."""
         if self._due_ns is None:
             self._due_ns = self.clock.next_due(now + REST_NS)
         return self._due_ns
@@ -144,7 +144,9 @@ class Scheduler:
 
     @property
     def is_flush_due(self) -> bool:
-        """True if a batch is due. The first one is due after the first sampling time, so that learning begins."""
+        """True if a batch of samples is due. The first one is due after the first sampling time, so that learning
+        begins.
+        """
         now = time.monotonic_ns()
         return now - self._flushed_ns >= self._flush_every_ns or now >= self.handover.next_ns
 
@@ -167,11 +169,13 @@ class Scheduler:
         self._alive_ns = time.monotonic_ns()
 
     def note_walk(self, sampled_ns: int, took_ns: int) -> None:
-        """Learn how long the walk took of samples from some time."""
+        """Learn how long the walk of a batch took whose samples were taken at some time."""
         if sampled_ns > 0 and took_ns > 0:
             self._walkable_ns = min(max(sampled_ns * _WALK_NS // took_ns, self._soon_ns), self._most_ns)
             self._flush_every_ns = min(self._flush_every_ns, self._walkable_ns)
 
     def limit_wait(self) -> None:
-        """Limit the wait of samples to flush_s, because there is something to learn."""
+        """Limit the time for which samples wait for their batch to flush_s, because there is something to learn from
+        them.
+        """
         self._flush_every_ns = min(self._flush_every_ns, self._soon_ns)

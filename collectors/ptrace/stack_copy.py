@@ -23,12 +23,12 @@ from pyprof.model.sample import Beyond, Piece, SampleKind
 
 _SCAN = 64 << 10
 _FRAMES = 1 << 20
-"""Bytes of memory for the interpreter's frames."""
+"""Number of bytes of memory for the interpreter frames of a sample."""
 _SPOT_BYTES = 256 << 10
 
 
 class StackCopy:
-    """The latest copy of a stack, in the unused part of the builder's memory.
+    """The latest copy of a thread's stack, in the unused part of the builder's memory.
 
     If a thread is on another stack than its home stack, there is a second part of the home stack.
     """
@@ -36,7 +36,7 @@ class StackCopy:
     def __init__(
         self, ptrace: libc.PtraceCalls, builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics, stack_size: int
     ) -> None:
-        """Allocate the memory; `stack_size` is that of CollectOptions."""
+        """Allocate the memory for stack copies; `stack_size` is that of CollectOptions."""
         self._ptrace = ptrace
         self._builder = builder
         self._diagnostics = diagnostics
@@ -55,7 +55,7 @@ class StackCopy:
         self._size = self._piece_size = self._length = 0
 
     def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """Copy the thread's stack, and the memory with its interpreter's frames."""
+        """Copy a stopped thread's stack, and the memory with its interpreter frames."""
         self._copy(thread, spaces, sp)
         if thread.reader is not None:
             self._copy_frames(thread)
@@ -71,7 +71,7 @@ class StackCopy:
             self._reader_failed(thread)
 
     def take_frames(self, thread: Thread, lane: int, came: SampleRow, offset: int, read: FramesRead) -> None:
-        """Decode the interpreter's frames of a sample that machine code has copied.
+        """Decode the interpreter frames of a sample that machine code has copied.
 
         Args:
             thread: The thread.
@@ -94,7 +94,9 @@ class StackCopy:
                 self._builder.set_chain(lane, chain)
 
     def warm_up(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """Make a copy for its effects on caches, and on what the reader of the interpreter requests at once."""
+        """Make a trial copy of a thread's stack, so that caches and the plan for interpreter data are ready for the
+        real one.
+        """
         self.copy_stack(thread, spaces, sp)
         if thread.reader is not None:
             try:
@@ -103,12 +105,16 @@ class StackCopy:
                 self._reader_failed(thread)
 
     def _reader_failed(self, thread: Thread) -> None:
-        """Give up the reader of the interpreter's frames. Sampling continues, because the native stack is valid."""
+        """Read no more interpreter frames of a thread after an error. Sampling continues, because the native stack is
+        valid.
+        """
         self._diagnostics.count("reader of an interpreter's frames failed, its frames are left out")
         thread.reader = None
 
     def _copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """Copy the thread's stack into the builder's memory, and set _base and _size; for a second part _piece_*."""
+        """Copy a stopped thread's stack into the builder's memory, and set _base and _size; for a second part
+        _piece_*.
+        """
         memory, ptrace, shape = self._memory, self._ptrace, thread.shape
         into = memory.address + memory.used
         self._length = 0
@@ -138,7 +144,7 @@ class StackCopy:
             self._piece_size = max(got, 0)
 
     def _begin_deep(self, thread: Thread, length: int) -> int:
-        """Return the number of bytes to copy of a stack that exceeds the limit."""
+        """Return the number of bytes to copy of a stack that exceeds the limit for copies."""
         self._length = length
         most = thread.shape.most
         return most if thread.reader is not None else thread.deep.choose_copy(self._base, most)
@@ -151,7 +157,7 @@ class StackCopy:
             self._spotted = self._spots(self._spans)
 
     def _beyond(self, thread: Thread) -> Beyond:
-        """Return what is known of the rest of the stack that was just copied. The thread runs again."""
+        """Return what is known of the rest of the deep stack that was just copied. The thread runs again."""
         deep, word = thread.deep, thread.arch.word
         deep.longest = max(deep.longest, self._length)
         spots = pieces(self._spans, self._spotted)
@@ -168,7 +174,7 @@ class StackCopy:
     def add_lane(
         self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, evidence: MapsEvidence
     ) -> int:
-        """Add a sample with the latest copy, in the address space that the evidence indicates, and return its
+        """Add a sample with the latest stack copy, in the address space that the evidence indicates, and return its
         number.
         """
         if evidence.text or evidence.changed:
@@ -196,14 +202,14 @@ class StackCopy:
         return lane
 
     def add_empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
-        """Add a sample that repeats the thread's last one, and return its number."""
+        """Add a sample that repeats a thread's last sample, and return its number."""
         made = Lane(
             thread.arch, SampleKind.UNCHANGED, at_ns, thread.pid, thread.tid, spaces.current, weight, thread.started
         )
         return self._builder.add_sample(made, 0, 0)
 
     def is_same_copy(self, earlier: bytes) -> bool:
-        """Return True if the current copy, which is in no sample yet, equals an earlier one with the same base.
+        """Return True if the current stack copy, which is in no sample yet, equals an earlier one with the same base.
 
         The kernel stores a thread's processor above its frames. That may differ although the thread did not run.
         """
@@ -215,9 +221,9 @@ class StackCopy:
 
 
 def _is_rseq(differ: list[int], now: int, before: int) -> bool:
-    """Return True if only those words of struct rseq (linux/rseq.h) differ that name the processor.
+    """Return True if two stack copies differ only in those words of struct rseq (linux/rseq.h) that name the processor.
 
-    The first has cpu_id_start and cpu_id, the fourth has node_id and mm_cid.
+    The first of these words has cpu_id_start and cpu_id, the fourth has node_id and mm_cid.
 
     Args:
         differ: Indices of the differing words.

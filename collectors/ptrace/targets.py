@@ -29,7 +29,7 @@ from pyprof.records import replace
 CUT_COUNTER = "stack longer than --stack-size, cut there"
 
 _FEW = 16
-"""Maximum number of processes whose children are read at each visit."""
+"""Maximum number of sampled processes whose children are read at each visit."""
 
 Readers = Callable[[int], StackReader]
 
@@ -41,7 +41,7 @@ class Targets:
         by_pid: Processes that are sampled now.
         refused: Pids that may not be read.
         birth_count: Number of threads that were found, and of processes that ended before they could be read.
-        brief: Number of the latter.
+        brief: Number of processes that ended before they could be read.
         fresh: True if there is a process, a module or a sampled thread that no batch had before. The reader clears it.
     """
 
@@ -53,7 +53,7 @@ class Targets:
         readers: Readers | None,
         wanted: Callable[[int, int], bool] | None,
     ) -> None:
-        """Create the set without processes. See PtraceCollector for the arguments."""
+        """Create an empty set of processes that are sampled by stops. See PtraceCollector for the arguments."""
         self.by_pid: dict[int, TracedProcess] = {}
         self.refused: set[int] = set()
         self.brief = 0
@@ -73,7 +73,7 @@ class Targets:
         self._unseen: DelayedRemoval[int] = DelayedRemoval()
 
     def _of_fresh(self, next_id: Callable[[], int]) -> int:
-        """Return the number of a new address space."""
+        """Return the identifier of a new address space, and note that it is new to the worker."""
         self.fresh = True
         return next_id()
 
@@ -101,7 +101,7 @@ class Targets:
             directory.close()
 
     def add_processes(self, pids: Iterable[int], what: str = "process") -> None:
-        """Add processes that are not sampled yet; `what` names them in diagnostics."""
+        """Add processes that are not sampled yet; `what` names the processes in diagnostics."""
         for pid in pids:
             if self._is_sampled(pid) or pid == os.getpid():
                 continue
@@ -128,7 +128,7 @@ class Targets:
         return 0
 
     def open_child(self, pid: int, builder: BatchBuilder[ArenaMemory]) -> tuple[Thread, SpaceTracker] | None:
-        """Add a child and return its first thread, or None if it has ended or may not be read."""
+        """Add a child process and return its first thread, or None if the process has ended or may not be read."""
         self.add_processes([pid], "child")
         target = self.by_pid.get(pid)
         if target is None:
@@ -160,12 +160,14 @@ class Targets:
         return self._root_of.get(pid, pid)
 
     def count_rounds(self, rounds: int = 1) -> None:
-        """Count rounds, each of which visits all threads of a process for one sampling time."""
+        """Count rounds of samples, each of which visits all threads of a process for one sampling time."""
         for young in self._young.values():
             young.rounds += rounds
 
     def settle_young(self, spent_ns: Callable[[int], int]) -> None:
-        """Update the shares of short-lived threads; `spent_ns` returns the processor time of a process tree."""
+        """Update the processor shares of short-lived threads; `spent_ns` returns the processor time of a process
+        tree.
+        """
         now = time.monotonic_ns()
         for root, young in self._young.items():
             young.update_share(now, spent_ns(root))
@@ -175,7 +177,7 @@ class Targets:
         return self._past_births + sum(young.born for young in self._young.values())
 
     def describe_thread(self, target: TracedProcess, thread: Thread) -> None:
-        """Store the names of a thread at its first sample."""
+        """Store the names of a thread when it is sampled for the first time."""
         thread.has_name = self.fresh = True
         self._seen.add(target.pid)
         info = target.describe_thread(thread.tid) or target.describe_known(thread.tid, "?")
@@ -196,7 +198,7 @@ class Targets:
                 self._infos[key] = ThreadInfo(*key[:2], name, name, key.started, began)
 
     def complete_batch(self, builder: BatchBuilder[ArenaMemory]) -> None:
-        """Complete the samples before the batch is yielded."""
+        """Complete the samples of all processes before their batch is yielded."""
         for target in self.by_pid.values():
             target.assign_spaces(builder)
             self._name(target.take_ended_threads())
@@ -214,13 +216,13 @@ class Targets:
         self._name(target.take_ended_threads())
 
     def note_denied(self, target: TracedProcess) -> None:
-        """Note that a process may no longer be read."""
+        """Note that a process may no longer be read, and stop sampling it."""
         if not target.denied:
             target.denied = True
             self._diagnostics.count("process may not be looked at any more")
 
     def learn(self, feedback: Feedback) -> None:
-        """Learn what the walks of a batch needed, for the next copies of the same threads."""
+        """Learn how much stack the walks of a batch needed, for the next copies of the same threads."""
         batch = feedback.batch
         columns = (batch.kind, batch.pid, batch.tid, feedback.top, feedback.missing, feedback.stop)
         for lane, (kind, pid, tid, top, missing, stop) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
@@ -240,7 +242,9 @@ class Targets:
     def _is_beyond(
         self, target: TracedProcess, thread: Thread, batch: SampleBatch, lane: int, top: int, missing: int
     ) -> bool:
-        """Return True if the walk needed a part of the stack that no copy includes, whatever its size."""
+        """Learn from a walk that missed a word of a stack, and return True if no copy can include that word, whatever
+        its size.
+        """
         beyond = batch.stack.beyond.get(lane)
         if beyond is None:
             return False
@@ -266,7 +270,7 @@ class Targets:
         return [self._infos[key] for key in sorted(self._infos)]
 
     def retire(self) -> None:
-        """Forget threads and processes that had ended when the previous window was closed."""
+        """Forget sampled threads and processes that had ended when the previous window was closed."""
         there = {(t.pid, thread.tid, thread.started) for t in self.by_pid.values() for thread in t.threads.values()}
         for key in self._leaving.take_gone({key for key in self._infos if key not in there}):
             del self._infos[key]

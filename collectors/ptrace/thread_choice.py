@@ -20,7 +20,7 @@ QUIET_INTERVAL = 8
 MAX_QUIET_CHECKS = 256
 """Approximate number of sleeping threads that one round checks."""
 MIN_SUBSAMPLED_THREADS = 64
-"""Number of threads below which each round checks all."""
+"""Number of threads of a process below which each round checks all of them."""
 QUIET_AFTER_CHECKS = 16
 """Number of consecutive checks that find a thread asleep before it is checked less often.
 
@@ -33,7 +33,7 @@ _MIN_INTERVAL = 2
 
 
 class IdleSubsampling:
-    """Subsampling for one process; `random` returns a number uniform in [0, 1)."""
+    """Subsampling of the idle threads of one process; `random` returns a number uniform in [0, 1)."""
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
@@ -45,7 +45,7 @@ class IdleSubsampling:
         self._every = QUIET_INTERVAL
 
     def choose_threads(self, threads: list[Thread]) -> list[tuple[Thread, int]]:
-        """Return the threads to check, each with the number of rounds that its check stands for."""
+        """Return the threads to check in this round, each with the number of rounds that its check stands for."""
         if len(threads) < MIN_SUBSAMPLED_THREADS:
             return [(thread, 1) for thread in threads]
         woken = [thread for thread in self._asked if not thread.asleep_checks]
@@ -69,17 +69,17 @@ class IdleSubsampling:
 _NAMES_NS = 1_000_000_000
 
 Wants = Callable[[int, int], bool]
-"""(pid, tid) -> True if the thread should be sampled"""
+"""Function (pid, tid) that returns True if the thread should be sampled."""
 Describe = Callable[[int], ThreadInfo | None]
-"""tid -> its description, or None if it has ended"""
+"""Function that returns the description of a thread by its tid, or None if the thread has ended."""
 
 
 class ThreadChoice:
     """The choice of a process's threads that are recorded, and of those that one round of samples checks.
 
     Args:
-        pattern: Pattern to find in names of threads. They are read once a second, because most threads get their name
-            after their start.
+        pattern: Pattern to find in names of threads. The names are read once a second, because most threads get their
+            name after their start.
         wants: See Wants; None for all threads.
     """
 
@@ -90,11 +90,11 @@ class ThreadChoice:
         self._read_at = 0
 
     def forget_choices(self) -> None:
-        """Forget the selection, because threads have started or ended."""
+        """Forget which threads were selected, because threads have started or ended."""
         self._named = None
 
     def select_threads(self, threads: Mapping[int, Thread], describe: Describe) -> list[Thread]:
-        """Return the selected ones of all threads of the process."""
+        """Return those of a process's threads that the user has selected."""
         found = self._by_name(threads, describe)
         wants = self._wants
         return found if wants is None else [each for each in found if wants(each.pid, each.tid)]

@@ -14,17 +14,17 @@ from pyprof.records import dataclass, field
 
 _MIN_NS = 80_000_000
 _KEPT = 0.7
-"""Weight of a window's numbers in the next window."""
+"""Weight of a window's counts of runnable threads in the next window."""
 _MAX_PAID = 0.5
-"""Maximum share of a window's samples that is left out because there were too many before."""
+"""Maximum share of a window's samples of young threads that is left out because there were too many before."""
 _MAX_BEHIND = 4
-"""Maximum number of missing samples that are made up for; more were never possible."""
+"""Maximum number of missing samples of young threads that are made up for; more were never possible."""
 
 
 class YoungThreads:
     """The short-lived threads of one process tree, which are sampled as one.
 
-    Samples that were taken too often, while the share was not known, are compensated later.
+    Samples that were taken too often, while the threads' share of a processor was not known, are compensated later.
 
     Attributes:
         share: Probability with which a young thread that is found runnable should be sampled.
@@ -40,17 +40,19 @@ class YoungThreads:
         self._since_ns = self._spent_ns = -1
 
     def count_runnable(self, young: bool, taken: bool) -> None:
-        """Count a runnable thread, and whether it is sampled."""
+        """Count a young runnable thread, and whether it is sampled."""
         self._runnable += young
         self._taken += taken and young
         self._others += taken and not young
 
     def count_older(self, taken: int) -> None:
-        """Count how often an older runnable thread was sampled."""
+        """Count whether an older runnable thread was sampled."""
         self._others += taken
 
     def update_share(self, now_ns: int, spent_ns: int) -> None:
-        """Update the share; `spent_ns` is the tree's processor time since the recording began."""
+        """Update the share in which young runnable threads are sampled; `spent_ns` is the tree's processor time since
+        the recording began.
+        """
         elapsed = now_ns - self._since_ns
         if self._since_ns < 0:
             self._since_ns, self._spent_ns, self.rounds = now_ns, spent_ns, 0
@@ -68,11 +70,13 @@ class YoungThreads:
 
 
 WINDOW_NS = 100_000_000
-"""Time that a thread must run and wait before its share is known. The kernel updates both times at ticks and
-switches.
+"""Time in ns that a thread must run and wait before its share of a processor is known. The kernel updates both times at
+ticks and switches.
 """
 MIN_WHOLE_SHARE = 0.9
-"""Share above which a thread counts as always running. The rest is caused by the profiler or by a few switches."""
+"""Share of a processor above which a thread counts as always running. The rest is caused by the profiler or by a few
+switches.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -84,7 +88,7 @@ class ProcessorShare:
         ran: Running time in ns when the share was last computed; -1 before.
         waited: Waiting time in ns at that moment.
         share: The share, or -1 if it is not known yet.
-        credit: A sample is due when it reaches 1.
+        credit: Sum of shares; a sample is due when it reaches 1.
     """
 
     young: YoungThreads = field(default_factory=YoungThreads)

@@ -20,16 +20,16 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch
 
 _RUN_NS = 100_000_000
-"""Maximum time for which machine code samples by itself."""
+"""Maximum time in ns for which machine code samples threads without a return to Python."""
 
 _FEW = 8
-"""Number of rounds in the first call, and after a call that did not finish its rounds."""
+"""Number of rounds in the first call of the machine code, and after a call that did not finish its rounds."""
 
 Flush = Callable[[], Iterable[SampleBatch]]
 
 
 class RestOfRound(NamedTuple):
-    """The rest of a round that machine code began.
+    """The rest of a round of samples that machine code began.
 
     Attributes:
         target: The process.
@@ -108,7 +108,7 @@ class ThreadRounds:
         return RestOfRound(target, came.left, came.changed)
 
     def decode_samples(self) -> None:
-        """Add what machine code has read to the batch, before it is yielded."""
+        """Add the samples that machine code has read to the batch, before the batch is yielded."""
         try:
             self._guard.enter()
             self._quick.decode_samples()
@@ -118,7 +118,7 @@ class ThreadRounds:
     def run_checks(
         self, target: TracedProcess, checks: Sequence[Check], first: Thread | None, flush: Flush
     ) -> Iterator[SampleBatch]:
-        """Check now which threads of a process are to be sampled, and sample them.
+        """Check now which of a process's threads are due for a sample, and sample them.
 
         Args:
             target: The process.
@@ -164,7 +164,7 @@ class ThreadRounds:
                 self._targets.describe_thread(target, thread)
 
     def _conclude(self, target: TracedProcess, thread: Thread, outcome: Outcome) -> None:
-        """Handle the outcome for a thread that machine code had left stopped."""
+        """Handle the outcome of a sample for a thread that machine code had left stopped."""
         if self._sampler.handle_outcome(thread, outcome):
             self._quick.taken.add(thread)
         if target.spaces.stale:
@@ -180,6 +180,6 @@ class ThreadRounds:
 
 
 def _rounds(target: TracedProcess, dues: Sequence[Due]) -> list[Round]:
-    """Return rounds that check all threads each time, or some of them if there are many."""
+    """Return rounds of samples that check all threads of a process each time, or some of them if there are many."""
     checks = target.choose_threads()
     return [Round(due, target.choose_threads() if n and target.is_many else checks) for n, due in enumerate(dues)]

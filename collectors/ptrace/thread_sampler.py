@@ -21,7 +21,8 @@ from pyprof.options import CollectOptions
 _TRIES = 3
 
 TRANSFERRING = 64
-"""Number of rounds of which one random one stops a thread whose system call a stop has cut short before.
+"""Number of rounds for each stop of a thread whose system call a stop has cut short before. The round is chosen at
+random.
 
 The sample then counts for all of these rounds. Nothing shows whether a running thread is in such a call
 (docs/sampling.md).
@@ -63,15 +64,15 @@ class ThreadSampler:
 
     @property
     def full(self) -> bool:
-        """True if there is no room for another sample."""
+        """True if the batch has no room for another sample."""
         return self._builder.full
 
     def restore_priority(self) -> None:
-        """Return to normal priority, because no thread must be stopped now."""
+        """Return the sampler to normal priority, because no thread must be stopped now."""
         self._stopper.restore_priority()
 
     def look_at_modules(self, target: TracedProcess) -> None:
-        """Read the modules of a process, because the last sample needs an unknown one.
+        """Read the mappings of a process, because the last sample needs an unknown one.
 
         Raises:
             ProcessLookupError: The process has ended.
@@ -81,7 +82,7 @@ class ThreadSampler:
 
     def is_still_asleep(self, thread: Thread) -> bool:
         """Return True if a thread has slept since its last sample and sleeping threads are not sampled. Most threads
-        are such.
+        are in this state.
         """
         try:
             if self._idle or thread.slept is None or thread.read_schedstat() != thread.slept:
@@ -160,7 +161,8 @@ class ThreadSampler:
         at_ns: int,
         evidence: MapsEvidence,
     ) -> int:
-        """Add the first sample of a sleep, or the first one after a stop in it, from the copy that was just made.
+        """Add the first sample of a thread's sleep, or the first one after a stop in it, from the stack copy that was
+        just made.
 
         Returns:
             Number of the sample in the batch.

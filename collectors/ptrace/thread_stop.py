@@ -42,7 +42,7 @@ from pyprof.options import CollectOptions
 
 
 class StopGuard:
-    """A guard from enter() to leave(), for the thread that is the tracer."""
+    """A guard that blocks signals and the garbage collector while the tracer thread stops other threads."""
 
     def __init__(self, ptrace: PtraceCalls) -> None:
         self._ptrace = ptrace
@@ -57,8 +57,8 @@ class StopGuard:
             self._old_sigchld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def enter(self) -> None:
-        """Block signals and the garbage collector. The caller calls it inside the try block whose finally calls
-        leave().
+        """Block signals and the garbage collector while threads are stopped. The caller calls it inside the try block
+        whose finally calls leave().
         """
         self._gc = gc.isenabled()
         self._entered = True
@@ -78,7 +78,7 @@ class StopGuard:
             self._entered = False
 
     def close(self) -> None:
-        """Restore the signals, in the thread that called enter()."""
+        """Restore the signals that were blocked while threads were stopped, in the thread that called enter()."""
         self.leave()
         if self._old_sigchld is not None:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -86,7 +86,7 @@ class StopGuard:
 
 
 _COLD_NS = 3_000_000
-"""Time since the last stop after which a stop is rehearsed first.
+"""Time in ns since the last stop of a thread after which the next stop is rehearsed first.
 
 The rehearsal brings code and page tables back into the caches while the target still runs.
 """
@@ -102,7 +102,7 @@ class Stopper:
         stopped_threads: Threads that are seized now, by tid.
         copy: Copy of the stack of the thread that was stopped last.
         pauses: Duration of each stop in ns, from the last moment at which the thread surely ran.
-        stopped_ns: Their sum.
+        stopped_ns: Sum of the stops' durations.
         transferring: Number of threads of which a stop has cut a system call short.
         ended_counts: Maps a pid to the number of sampling times at which one of its threads ran but ended before it
             stopped. The reader clears it.
@@ -136,7 +136,7 @@ class Stopper:
     def stop_thread(
         self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None
     ) -> Outcome:
-        """Stop and sample a thread. If the outcome is TAKEN, the batch has its sample. See StoppedThread for
+        """Stop and sample a thread. If the outcome is TAKEN, the batch has a sample of it. See StoppedThread for
         `asleep`.
         """
         self.ptrace.raise_priority()
@@ -191,7 +191,9 @@ class Stopper:
             self.ptrace.wait_sigchld(_SLICE_NS)
 
     def restore_priority(self) -> None:
-        """Return to normal priority, unless a thread has not stopped yet. It would have to wait for the sampler."""
+        """Return the sampler to normal priority, unless a thread has not stopped yet. It would have to wait for the
+        sampler.
+        """
         if not self.stopped_threads:
             self.ptrace.restore_priority()
 
@@ -254,13 +256,13 @@ class Stopper:
         return self._regsets[image.arch.name].arch
 
     def _passed(self, held: StoppedThread, now_ns: int) -> None:
-        """Note the end of a pause."""
+        """Note that a stopped thread runs again, and the length of its pause."""
         self.last_stop_ns = max(self.last_stop_ns, now_ns)
         self.stopped_ns += now_ns - held.since_ns
         self.pauses.add(now_ns - held.since_ns)
 
     def _await(self, held: StoppedThread) -> Outcome:
-        """Wait until a thread stops, or until it counts as pending."""
+        """Wait until a thread stops, or until the wait takes so long that it counts as pending."""
         tid = held.thread.tid
         deadline = time.monotonic_ns() + MAX_STOP_WAIT_NS
         while True:
@@ -279,7 +281,8 @@ class Stopper:
                 return self._lost(tid) if read_stop_state(tid) in ENDED_STATES else Outcome.PENDING
 
     def _rehearse(self, thread: Thread, spaces: SpaceTracker) -> None:
-        """Rehearse a stop with a thread that is not traced: the kernel answers each call with ESRCH and does nothing.
+        """Rehearse a stop with a thread that is not traced: the kernel answers each ptrace call with ESRCH and does
+        nothing.
 
         No wait for a stop is made: for a child of the profiler it would collect its status.
         """
@@ -293,7 +296,7 @@ class Stopper:
         libc.detach(tid)
 
     def wait_pending(self, wait_ns: int) -> None:
-        """Sleep until one of the pending threads has stopped, then read and release it."""
+        """Sleep until one of the threads that stop late has stopped, then read and release it."""
         self.ptrace.raise_priority()
         try:
             if self.ptrace.wait_sigchld(wait_ns):
@@ -304,7 +307,7 @@ class Stopper:
             self.restore_priority()
 
     def _finish_others(self, wanted: StoppedThread | None, woken_ns: int) -> None:
-        """Finish all other threads that have stopped.
+        """Read and release all other threads that have stopped meanwhile.
 
         Args:
             wanted: Thread to leave out.
@@ -325,7 +328,7 @@ class Stopper:
                 held.since_ns = now
 
     def poll_pending(self) -> None:
-        """Read and release the threads that have stopped meanwhile."""
+        """Read and release the threads that stop late and have stopped meanwhile."""
         for tid, held in list(self.stopped_threads.items()):
             status = self._status_of(tid)
             if status > 0 and self._builder.full:
@@ -338,8 +341,8 @@ class Stopper:
                 self._ask_again(held)
 
     def _ask_again(self, held: StoppedThread) -> None:
-        """Repeat the interrupt, because an exec drops it although it keeps the tracer. A sleeping thread may still stop
-        by itself.
+        """Repeat PTRACE_INTERRUPT for a thread, because an exec drops it although it keeps the tracer. A sleeping
+        thread may still stop by itself.
         """
         held.since_ns = time.monotonic_ns()
         late = held.since_ns - held.asked_ns > _STOP_TIMEOUT_NS
@@ -350,7 +353,9 @@ class Stopper:
             libc.interrupt(held.thread.tid)
 
     def release_all(self, timeout_ns: int = 1_000_000_000) -> None:
-        """Detach from all threads. The kernel detaches a thread that does not stop in time when the profiler ends."""
+        """Detach from all traced threads. The kernel detaches a thread that does not stop in time when the profiler
+        ends.
+        """
         deadline = time.monotonic_ns() + timeout_ns
         left = self.find_unclaimed()
         if left is not None:
@@ -385,7 +390,7 @@ class Stopper:
         return 0
 
     def _finish(self, held: StoppedThread, status: int) -> Outcome:
-        """Copy what the sample needs, release the thread, and only then add the sample."""
+        """Copy what the sample needs of a stopped thread, release the thread, and only then add the sample."""
         thread, tid = held.thread, held.thread.tid
         regset: Regset | None = None
         call: ShortCall | None = None
@@ -422,10 +427,11 @@ class Stopper:
         return Outcome.TAKEN
 
     def _regset(self, image: TargetImage, size: int) -> Regset | None:
-        """Return the register set that was just read, or None if no architecture has one of this size.
+        """Return the registers of a stopped thread, which were just read, or None if no architecture has a register set
+        of this size.
 
-        It is that of the program's architecture, or of another one that the kernel supports: a 64-bit program may run
-        32-bit code, and vice versa.
+        The architecture is that of the program's architecture, or of another one that the kernel supports: a 64-bit
+        program may run 32-bit code, and vice versa.
         """
         own = self._regsets.get(image.arch.name)
         if own is not None and own.arch.kernel.regset_size == size:
@@ -442,7 +448,7 @@ class Stopper:
         held.spaces.note_sample(lane, regset.arch.code_address(regset.pc), regset.sp, evidence)
 
     def _let_go(self, held: StoppedThread, status: int) -> None:
-        """Release a thread without a sample."""
+        """Release a stopped thread without a sample."""
         tid = held.thread.tid
         call: ShortCall | None = None
         try:
@@ -459,7 +465,7 @@ class Stopper:
             self.transferring += 1
 
     def _release(self, tid: int, status: int) -> None:
-        """Detach a thread; a signal that it was about to receive is delivered.
+        """Detach from a thread; a signal that the thread was about to receive is delivered.
 
         A thread that was killed meanwhile stays in `stopped_threads`, because its status must still be collected.
         """

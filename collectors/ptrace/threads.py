@@ -27,7 +27,7 @@ _WINDOW_TIMES = _WINDOW_NS // MIN_STEADY_NS
 
 @dataclass(eq=False, slots=True)
 class ProcessorUse:
-    """A thread's behaviour in the last 0.05 s of its running time.
+    """The way in which a thread used processors in the last 0.05 s of its running time.
 
     Before it has run that long, all of its running time counts. `steady` is False while nothing is known.
     """
@@ -38,7 +38,7 @@ class ProcessorUse:
     _waits: int = 0
 
     def learn(self, ran_ns: int, waits: int) -> None:
-        """Update the state from the thread's total running time and its number of voluntary switches."""
+        """Update a thread's processor use from its total running time and its number of voluntary switches."""
         ran, times = ran_ns - self._ran_ns, waits - self._waits
         whole = ran >= _WINDOW_NS or times > _WINDOW_TIMES
         if whole or self._young:
@@ -56,15 +56,15 @@ class Thread:
     """The state of a thread between two samples.
 
     Attributes:
-        pid: Its process.
-        tid: Its tid.
+        pid: Pid of its process.
+        tid: The thread's id.
         directory: The process's directory in /proc.
         shape: Amount of its stack to copy.
         arch: Architecture of the code in which it was last seen.
         reader: Reader of the process's interpreter, or None if its frames are not wanted.
         started: See ThreadKey.
         share: Its share of a processor.
-        steadiness: Whether it keeps its processor.
+        steadiness: Whether the thread keeps its processor.
         first_slot: True until its first sampling time.
         slept: schedstat of the sleep in which it was last seen, or None if it has run since.
         stop_wanted: True if the stack of its last sample needs a register.
@@ -106,7 +106,7 @@ class Thread:
     sched_fd: int = field(default=-1)
 
     def open_files(self) -> None:
-        """Open the files. If there are no free descriptors, each read opens its file again.
+        """Open the thread's /proc files. If there are no free descriptors, each read opens its file again.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -120,7 +120,7 @@ class Thread:
             pass
 
     def read_schedstat(self) -> bytes:
-        """Return the line with the time run, the time waited and the number of time slices.
+        """Return the thread's schedstat: a line with the time run, the time waited and the number of time slices.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -130,7 +130,8 @@ class Thread:
         return self.directory.read(f"task/{self.tid}/schedstat")
 
     def read_syscall(self) -> bytes:
-        """Return b"running", or the line with the system call in which the thread is blocked.
+        """Return the thread's /proc syscall file: b"running", or a line with the system call in which the thread is
+        blocked.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -141,7 +142,7 @@ class Thread:
         return self.directory.read(f"task/{self.tid}/syscall")
 
     def read_sched(self) -> bytes:
-        """Return the scheduler's statistics, or b"" if there are no free descriptors.
+        """Return the scheduler's statistics of the thread, or b"" if there are no free descriptors.
 
         Raises:
             ProcessLookupError: The thread has ended, or the kernel has no such file.
@@ -157,7 +158,7 @@ class Thread:
 
     @property
     def reads(self) -> bool:
-        """True if stops should copy frames of an interpreter."""
+        """True if stops of the thread should copy interpreter frames."""
         return self.reader is not None and self.reader.reads
 
     def note_wakeup(self) -> None:
@@ -174,7 +175,7 @@ class Thread:
 
 
 MAX_STOP_WAIT_NS = 200_000
-"""Maximum wait for one thread to stop. After that it is checked between the other samples.
+"""Maximum time in ns to wait for one thread to stop. After that it is checked between the other samples.
 
 A running thread stops in some 10 us. A thread that waits for a processor stops when it gets one.
 """
@@ -186,7 +187,7 @@ class StoppedThread:
 
     Attributes:
         thread: The thread.
-        spaces: Its address space.
+        spaces: Address spaces of its process.
         weight: Weight of its sample.
         since_ns: Monotonic time at which it was last known to run.
         asked_ns: Monotonic time at which it was interrupted.
@@ -202,7 +203,7 @@ class StoppedThread:
 
 
 def find_no_thread() -> None:
-    """Return None: no thread is held outside Stopper.held."""
+    """Return None: no thread is stopped outside Stopper.stopped_threads."""
     return None
 
 

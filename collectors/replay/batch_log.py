@@ -33,14 +33,16 @@ from pyprof.records import replace
 VERSION = 1
 PAGE = 4096
 MAX_PAGES = 1 << 14
-"""Maximum number of pages that are saved of one address space. Reads of further pages are not in the log."""
+"""Maximum number of memory pages of one address space that a batch log contains. Reads of further pages are not in the
+log.
+"""
 
 COLUMNS = ("kind", "time_ns", "tid", "pid", "space", "cpu", "weight", "regs", "kernel_stack", "length_ns", "started")
 SLAB = ("data", "base", "offset", "size")
 
 
 class LoggedCollector:
-    """A collector that saves what another one yields to a zip file, which is complete after finish().
+    """A collector that saves the batches that another one yields to a zip file, which is complete after finish().
 
     The log is for tests and for work on later stages: it contains stacks and memory of the target.
     """
@@ -55,11 +57,11 @@ class LoggedCollector:
         self._arch = ""
         self._closed = False
         self.extra: dict[str, Any] = {}
-        """Further JSON values for log.json."""
+        """Further JSON values for log.json in a batch log."""
 
     @property
     def spaces(self) -> Mapping[int, AddressSpace]:
-        """Every address space of a batch, by identifier."""
+        """Every address space of a batch in the log, by identifier."""
         return self._spaces
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -70,7 +72,7 @@ class LoggedCollector:
             yield batch
 
     def _logged(self, space: AddressSpace) -> AddressSpace:
-        """Return the same address space with a read function that saves pages."""
+        """Return the same address space with a read function that saves memory pages to the log."""
         if space.id not in self._spaces:
             pages = self._pages.setdefault(space.id, {})
             self._spaces[space.id] = replace(space, read=_noting(space.read, pages))
@@ -114,11 +116,13 @@ class LoggedCollector:
         self._inner.stop()
 
     def close(self) -> None:
-        """Close the collector. The log accepts memory reads until finish()."""
+        """Close the collector whose batches are saved. The log accepts memory reads until finish()."""
         self._inner.close()
 
     def finish(self) -> zipfile.ZipFile:
-        """Write the remaining parts and return the zip file. The caller may add to it, and must close it."""
+        """Write the remaining parts of the batch log and return the zip file. The caller may add to it, and must close
+        it.
+        """
         log = {
             "version": VERSION,
             "arch": self._arch,
@@ -137,7 +141,7 @@ class LoggedCollector:
 
 
 def _noting(read: ReadMemory, pages: dict[int, bytes]) -> ReadMemory:
-    """Return a read function that also saves each page as it was at its first read."""
+    """Return a memory read function that also saves each page as it was at its first read."""
 
     def noted(avma: int, size: int) -> bytes:
         for page in range(avma // PAGE, (avma + max(size, 1) - 1) // PAGE + 1):
@@ -159,7 +163,7 @@ def _space(space: AddressSpace) -> dict[str, Any]:
 
 
 def _stats(stats: CollectorStats) -> dict[str, Any]:
-    """Return the statistics for JSON, with the pauses as {bucket: count} and their sum."""
+    """Return collector statistics for JSON, with the pauses as {bucket: count} and their sum."""
     pauses = stats.pauses
     buckets = np.flatnonzero(pauses.counts).tolist()
     return asdict(replace(stats, pauses=type(pauses)())) | {

@@ -30,7 +30,7 @@ from pyprof.records import field_names, replace
 
 
 class ReplayCollector:
-    """A collector that yields the batches of a log again.
+    """A collector that yields the batches of a saved log again.
 
     Args:
         path: The log.
@@ -57,7 +57,7 @@ class ReplayCollector:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """JSON values that the writer of the log added."""
+        """JSON values that the writer of the batch log added."""
         extra: dict[str, Any] = self._log["extra"]
         return extra
 
@@ -124,13 +124,13 @@ class ReplayCollector:
         return _reader(lambda page: self._zip.read(names[page]) if page in names else b"")
 
     def learn(self, feedback: Feedback) -> None:
-        """Ignore feedback: the contents of the next batches are fixed."""
+        """Ignore feedback, because the contents of the next batches are fixed by the log."""
 
     def threads(self) -> list[ThreadInfo]:
         return [ThreadInfo(**thread) for thread in self._log["threads"]]
 
     def retire(self) -> None:
-        """Ignore the call: threads of a log do not end."""
+        """Ignore the call: the threads of a batch log do not end."""
 
     def stats(self) -> CollectorStats:
         return _stats(self._log["last" if self._at == self._log["batches"] else "first"])
@@ -170,7 +170,7 @@ def _chain(stored: dict[str, Any]) -> Chain:
 
 
 def _stats(stored: dict[str, Any]) -> CollectorStats:
-    """Convert saved statistics. Unknown fields are dropped, and missing ones have their defaults."""
+    """Convert saved collector statistics. Unknown fields are dropped, and missing ones have their defaults."""
     counts = np.zeros(BUCKETS, np.int64)
     for bucket, count in stored["pauses"]["counts"].items():
         counts[int(bucket)] = count

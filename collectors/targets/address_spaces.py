@@ -47,7 +47,7 @@ class TargetImage(ProgramImage):
     """The program that a process runs from one exec to the next.
 
     Attributes:
-        arch: Architecture of its program file.
+        arch: Architecture of the program file.
         pac_known: True after set_pac_mask() was called.
     """
 
@@ -55,7 +55,7 @@ class TargetImage(ProgramImage):
     pac_known: bool = False
 
     def set_pac_mask(self, mask: int) -> None:
-        """Set the bits of code addresses that the kernel reports as signatures; 0 if there are none."""
+        """Set the bits of code addresses that the kernel reports as pointer signatures; 0 if there are none."""
         self.pac_known = True
         if mask:
             self.arch = replace(self.arch, pac_mask=mask)
@@ -63,7 +63,7 @@ class TargetImage(ProgramImage):
 
 @dataclass(frozen=True, slots=True)
 class MapsEvidence:
-    """Information about the mappings at the moment of a sample.
+    """Information about a process's mappings at the moment of a sample.
 
     Attributes:
         text: All mappings, b"" if they were not read.
@@ -86,7 +86,7 @@ class SpaceTracker:
     Attributes:
         directory: The process's directory in /proc.
         current: The latest address space.
-        image: Its program image.
+        image: The process's current program image.
         exec_count: Number of images that were replaced.
         stale: True if an unknown pc or stack was seen.
         restless: True if modules have changed lately and reading them is cheap: they are read right before and after
@@ -130,9 +130,10 @@ class SpaceTracker:
         return AddressSpace(self._next_id(), pid, generation, mappings, read, f"/proc/{pid}/root", image=self.image)
 
     def note_sample(self, lane: int, pc: int, sp: int, evidence: MapsEvidence = _NOBODY_LOOKED) -> None:
-        """Note a sample of the current address space.
+        """Note a sample that was taken in the current address space.
 
-        It is certain if the evidence has a text, with which the caller has refreshed. Otherwise later readings decide.
+        The assignment is certain if the evidence has a text, with which the caller has refreshed the space. Otherwise
+        later readings decide.
         """
         if evidence.text:
             return
@@ -142,7 +143,7 @@ class SpaceTracker:
             self.stale = True
 
     def collect_evidence(self, pc: int) -> MapsEvidence:
-        """Return information about the mappings while a thread is stopped. This never raises.
+        """Return information about the process's mappings while a thread is stopped. This never raises.
 
         It is part of the pause. So the text is read only if that is fast, and only after a change, or while modules
         change and there is no cheaper check. For a new image it is read unless that is slow. Nothing known of the old
@@ -166,18 +167,20 @@ class SpaceTracker:
 
     @property
     def build_query(self) -> tuple[int, int, int]:
-        """See MapChanges.build_query(). It is for an address space that is not restless."""
+        """The query about mappings that machine code makes in stops; see MapChanges.build_query(). It is for an address
+        space that is not restless.
+        """
         return self._changes.build_query(self._maps)
 
     @property
     def mapped_size(self) -> tuple[int, int]:
-        """(descriptor of statm or -1, number of pages without data when all mappings were those of the current address
-        space).
+        """Pair (descriptor of statm or -1, number of pages without data when all mappings were those of the current
+        address space).
         """
         return self._changes.mapped_size
 
     def accept_answer(self) -> MapsEvidence:
-        """Return the evidence of a query by machine code in a stop: the mapping is that of the current address
+        """Return the evidence from a query by machine code in a stop: the mapping is that of the current address
         space.
         """
         if self.build_query[0] < 0:
@@ -186,7 +189,7 @@ class SpaceTracker:
         return _PROVED
 
     def warm_up(self) -> None:
-        """Make the calls of collect_evidence() and ignore the result."""
+        """Make the calls of collect_evidence() and ignore the result, so that they are fast in a stop."""
         self._changes.warm_up(self._maps)
 
     def refresh_space(
@@ -236,7 +239,7 @@ class SpaceTracker:
         return moves
 
     def force_read(self) -> None:
-        """Read the text at the next check, because data may have been mapped."""
+        """Read the text of the mappings at the next check, because data may have been mapped."""
         self._text_until_ns = 0
 
     def _compare(self, text: bytes, size: int = -1) -> Moves:
@@ -256,7 +259,7 @@ class SpaceTracker:
 
     @property
     def settled(self) -> bool:
-        """True if modules have not changed lately and everything in the last samples is known."""
+        """True if the process's modules have not changed lately and everything in the last samples is known."""
         return self._restless_reads == 0 and not self.stale
 
     @property
@@ -279,7 +282,7 @@ class SpaceTracker:
         return self._unsettled.decide_moves(old, self.current, joined)
 
     def find_region(self, avma: int) -> StackMapping | None:
-        """Return the writable memory around an address, as of the last reading."""
+        """Return the writable memory of the process around an address, as of the last reading of its mappings."""
         return self._maps.find_region(avma)
 
 
@@ -296,7 +299,7 @@ def _mapped_size(directory: ProcDir) -> MappedSize | None:
 
 
 def _is_new_image(old: Iterable[Mapping], new: Iterable[Mapping]) -> bool:
-    """Return True after an exec: the vDSO has a new address, and no old code remains."""
+    """Return True if the mappings show an exec: the vDSO has a new address, and no old code remains."""
     vdso_old, vdso_new = ({m.start for m in maps if m.path == "[vdso]"} for maps in (old, new))
     if vdso_old and vdso_new:
         return vdso_old != vdso_new

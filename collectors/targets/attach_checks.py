@@ -51,8 +51,8 @@ def check_target(pid: int) -> None:
     Raises:
         NoSuchProcess: There is no such process.
         NotTraceable: The process cannot be traced.
-        UnsupportedArchitecture: Its architecture is not supported.
-        AccessDenied: The kernel does not permit it.
+        UnsupportedArchitecture: The process's architecture is not supported.
+        AccessDenied: The kernel does not permit stops.
     """
     for finding in _target_findings(pid):
         if isinstance(finding, _Refusal):
@@ -72,7 +72,7 @@ def target_findings(pid: int) -> list[Finding]:
 
 
 def machine_findings() -> list[Finding]:
-    """Return what the kernel and the profiler's rights permit, for any process."""
+    """Return what the kernel and the profiler's rights permit for any process, as findings."""
     return list(_machine_findings())
 
 
@@ -223,9 +223,7 @@ def _look(pid: int, directory: procfs.ProcDir) -> Iterator[Finding]:
 
 
 def _tracers(pid: int, directory: procfs.ProcDir) -> list[int]:
-    """Return the tracers of all of the process's threads; empty if a thread has none, because that one can be
-    sampled.
-    """
+    """Return the tracers of all of a process's threads; empty if a thread has none, because that one can be sampled."""
     found: set[int] = set()
     for tid in directory.threads():
         try:
@@ -272,7 +270,9 @@ def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
 
 
 def _denied(pid: int, status: dict[str, str]) -> Finding:
-    """Return the reason for which the kernel refuses, as far as it is visible from outside."""
+    """Return the reason for which the kernel refuses to let a process be traced, as far as it is visible from
+    outside.
+    """
     uids = status.get("Uid", "").split()
     ours = str(os.geteuid())
     scope = _sysctl("kernel/yama/ptrace_scope")

@@ -59,8 +59,8 @@ class Request:
         diagnostics: Counts problems.
         interpreters: Readers of interpreters, or None.
         program: Path of the program that the process will execute, "" for none. Only the new program is recorded.
-        by_name: True if the user named the collector. Then it samples what it can, and no other one replaces it for
-            some programs.
+        by_name: True if the user named the collector. Then this collector samples what it can, and no other one
+            replaces it for some programs.
         refusals: Reasons for which earlier collectors are not used.
         ids: Identifiers shared by all collectors of the recording.
     """
@@ -89,9 +89,9 @@ class Request:
 
     @property
     def readers(self) -> Callable[[int], StackReader] | None:
-        """Returns the reader of a process's interpreter by pid; None if no interpreter is wanted."""
+        """Function that returns the reader of a process's interpreter by pid; None if no interpreter is wanted."""
         return self.interpreters.reader if self.interpreters else None
 
     def with_processes(self, pids: tuple[int, ...]) -> Selection:
-        """Return the selection of this request, with other pids."""
+        """Return the selection of processes of this request, with other pids."""
         return replace(self.selection, pids=pids)

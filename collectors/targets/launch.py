@@ -70,7 +70,7 @@ def calling_user(environment: Mapping[str, str]) -> User | None:
 
 @dataclass
 class LaunchedCommand:
-    """A child that waits for release(). Its pid will be that of the command."""
+    """A child process that executes a command after release(). The command will have the child's pid."""
 
     pid: int
     command: tuple[str, ...]
@@ -81,11 +81,11 @@ class LaunchedCommand:
 
     @property
     def waits(self) -> bool:
-        """True if the command has not been started yet."""
+        """True if the launched command has not been started yet."""
         return self._go >= 0
 
     def release(self) -> None:
-        """Start the command, and return when it has started. This may be called twice.
+        """Start the launched command, and return when it has started. This may be called twice.
 
         Raises:
             CommandNotFound: There is no such command.
@@ -107,7 +107,7 @@ class LaunchedCommand:
             raise _failure(self.command[0], int(report))
 
     def cancel(self) -> None:
-        """End the child without starting the command. This may be called after release()."""
+        """End the child process without starting the command. This may be called after release()."""
         if self.waits:
             os.close(self._go)
             os.close(self._failed)
@@ -115,12 +115,14 @@ class LaunchedCommand:
             self.wait()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal unless the command has ended."""
+        """Send a signal to the launched command unless it has ended."""
         if self._status is None and self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self, patience_s: float) -> None:
-        """End a running command by SIGTERM, and after patience_s seconds by SIGKILL. A waiting one is never started."""
+        """End a running command by SIGTERM, and after patience_s seconds by SIGKILL. A command that was not released is
+        never started.
+        """
         self.cancel()
         self.send_signal(signal.SIGTERM)
         until = time.monotonic() + patience_s
@@ -130,7 +132,7 @@ class LaunchedCommand:
             time.sleep(0.01)
 
     def poll(self) -> int | None:
-        """Return the exit code as in a shell (128 + signal), or None while the command runs."""
+        """Return the command's exit code as in a shell (128 + signal), or None while the command runs."""
         return self._wait(os.WNOHANG)
 
     def wait(self) -> int:
@@ -140,8 +142,8 @@ class LaunchedCommand:
         return code
 
     def _wait(self, options: int) -> int | None:
-        """Check before collecting the status: wait(2) also reports stops by the sampler, which the sampler must
-        collect.
+        """Return the command's exit code if it has ended, without collecting stops: wait(2) also reports stops by the
+        sampler, which the sampler must collect.
         """
         while self._status is None:
             try:
@@ -199,7 +201,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str] | None = None)
 
 
 def _become(command: Sequence[str], env: dict[str, str], user: User | None, go: int, limits: tuple[int, int]) -> int:
-    """Wait for the byte and execute the command, in the child. Return errno if that fails."""
+    """Wait for the parent's byte and execute the command, in the child. Return errno if that fails."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD):
         if callable(signal.getsignal(number)) or number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)

@@ -14,22 +14,22 @@ _FALSE_ALARMS = 8  # after this number of false alarms the kernel's answers are 
 
 
 class MappedSize:
-    """The size of mapped memory without data (/proc/PID/statm).
+    """The size of a process's mapped memory without data (/proc/PID/statm).
 
-    If it has changed, the mappings have. If it has not, they have not, except for memory that is both writable and
-    executable from the start. Reading it costs a quarter of queries about all executable mappings.
+    If it has changed, the mappings have changed. If it has not, they are the same, except for memory that is both
+    writable and executable from the start. Reading it costs a quarter of queries about all executable mappings.
     """
 
     def __init__(self, directory: ProcDir) -> None:
-        """Open the file that states the mapped size of a process.
+        """Open the statm file, which states the mapped size of a process.
 
         Raises:
-            OSError: It cannot be opened.
+            OSError: The file cannot be opened.
         """
         self.fd = directory.open("statm")
 
     def read(self) -> int:
-        """Return the number of pages, or -1 if it is unknown."""
+        """Return the number of mapped pages of the process, or -1 if it is unknown."""
         try:
             fields = os.pread(self.fd, 256, 0).split()
             return int(fields[0]) - int(fields[5])
@@ -62,7 +62,7 @@ class MapChanges:
         self._false_alarms = 0
 
     def check_mapping(self, pc: int, maps: MapsText, every: bool) -> Answer:
-        """Check whether the mapping at pc is unchanged, or with `every` all executable mappings."""
+        """Check whether the process's mapping at pc is unchanged, or with `every` all executable mappings."""
         if self._query is None:
             return Answer.UNKNOWN
         if every and len(maps.vmas) <= _MAX_QUESTIONS:
@@ -76,8 +76,8 @@ class MapChanges:
         return answer
 
     def build_query(self, maps: MapsText) -> tuple[int, int, int]:
-        """Return the query for machine code: (descriptor or -1 for none, address of the expected answers, their
-        number).
+        """Return the query about mappings for machine code: (descriptor or -1 for none, address of the expected
+        answers, their number).
         """
         if self._query is None or self._query.fd < 0:
             return -1, 0, 0
@@ -85,22 +85,24 @@ class MapChanges:
 
     @property
     def mapped_size(self) -> tuple[int, int]:
-        """(descriptor of statm, number of pages when the mappings were last checked), or (-1, 0) if that is unknown."""
+        """Pair (descriptor of statm, number of pages when the mappings were last checked), or (-1, 0) if that is
+        unknown.
+        """
         if self._size is None or self._proved_size < 0 or self._doubted:
             return -1, 0
         return self._size.fd, self._proved_size
 
     def count_expected_answer(self) -> None:
-        """Note that machine code got the expected answer."""
+        """Note that machine code got the expected answer to its query about mappings."""
         self._doubted = False
 
     def warm_up(self, maps: MapsText) -> None:
-        """Make a first query about a mapping and ignore its answer."""
+        """Make a first query about a mapping and ignore its answer, so that later queries are fast."""
         if self._query is not None and maps.vmas:
             self._query.check_mapping_at(maps.vmas[0][0], maps.expected_vmas)
 
     def is_unchanged(self, maps: MapsText) -> bool:
-        """Return True if the kernel confirms that the executable mappings are unchanged."""
+        """Return True if the kernel confirms that the executable mappings of the process are unchanged."""
         if self._query is None or self._doubted or len(maps.vmas) > _MAX_IN_TIME:
             return False
         size = self._size.read() if self._size is not None else -1
@@ -113,17 +115,20 @@ class MapChanges:
         return same
 
     def is_size_unchanged(self) -> bool:
-        """Return True if the size of mapped memory is that of the last check."""
+        """Return True if the size of the process's mapped memory is that of the last check."""
         if self._size is None or self._proved_size < 0 or self._doubted:
             return False
         return self._size.read() == self._proved_size
 
     def measure_size(self) -> int:
-        """Return the size of mapped memory right before the text is read, or -1 if it is unknown."""
+        """Return the size of the process's mapped memory right before the text of its maps is read, or -1 if it is
+        unknown.
+        """
         return self._size.read() if self._size is not None else -1
 
     def note_comparison(self, changed: bool, size: int = -1) -> None:
-        """Note that the text was read. If it contradicts the kernel's answers repeatedly, queries are given up.
+        """Note that the text of the process's maps was read. If it contradicts the kernel's answers repeatedly, queries
+        are given up.
 
         Args:
             changed: True if its executable mappings have changed.
@@ -137,7 +142,7 @@ class MapChanges:
         self._proved_size = size if size == self.measure_size() else -1
 
     def restart_checks(self) -> None:
-        """Start to check the mappings of a new program."""
+        """Start to check the mappings of a new program of the process."""
         self.replaced = False
         self._proved_size = -1
         if self._query is not None:

@@ -37,9 +37,9 @@ class MapsText:
     Attributes:
         text: The text.
         mappings: All mappings as of the last change of executable ones.
-        vmas: The executable ones in the form of the kernel's answers to queries.
-        expected_vmas: The same as a set.
-        packed_vmas: The same as an array of six words each.
+        vmas: The executable mappings in the form of the kernel's answers to queries.
+        expected_vmas: The executable mappings as a set.
+        packed_vmas: The executable mappings as an array of six words each.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -47,7 +47,7 @@ class MapsText:
         self.store_text(text, changed=True)
 
     def store_text(self, text: bytes, changed: bool = False) -> bool:
-        """Store a new reading, and return True if the executable mappings have changed.
+        """Store a new reading of a process's maps, and return True if the executable mappings have changed.
 
         Args:
             text: The text.
@@ -66,7 +66,7 @@ class MapsText:
         return changed
 
     def find_region(self, avma: int) -> StackMapping | None:
-        """Return the writable memory around an address."""
+        """Return the writable memory of the process around an address."""
         at = bisect_right(self._starts, avma) - 1
         return StackMapping(self._starts[at], self._ends[at]) if at >= 0 and avma < self._ends[at] else None
 

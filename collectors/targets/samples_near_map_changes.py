@@ -19,8 +19,8 @@ Mappings = tuple[Mapping, ...]
 
 @dataclass(slots=True)
 class UnsettledLane:
-    """A sample that waits for the next reading; `proved` means that its mapping is that of the current address
-    space.
+    """A sample whose address space the next reading of the maps decides; `proved` means that its mapping is that of the
+    current address space.
     """
 
     lane: int
@@ -30,7 +30,9 @@ class UnsettledLane:
 
 
 class UnsettledSamples:
-    """Samples that wait for the next reading; `ambiguous` is called for a sample that fits both states equally."""
+    """Samples whose address space the next reading of the maps decides; `ambiguous` is called for a sample that fits
+    both states equally.
+    """
 
     def __init__(self, ambiguous: Callable[[], None]) -> None:
         self._ambiguous = ambiguous
@@ -102,7 +104,7 @@ def _overlap(some: set[_Key], others: set[_Key]) -> bool:
 
 
 def _union(old: tuple[Mapping, ...], new: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
-    """Return the mappings of both states. Old ones that contradict new ones are dropped."""
+    """Return the mappings of both states of a process. Old ones that contradict new ones are dropped."""
     starts, ends = [m.start for m in new], [m.end for m in new]
     kept = []
     for mapping in old:

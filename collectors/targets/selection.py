@@ -51,7 +51,7 @@ class Selection:
         refused: One sentence for each reason why processes cannot be recorded.
         lasting: True if more may start, so that the recording continues when all have ended.
         everything: True for all processes of the machine.
-        ours: Processes of the profiler that started later. They do not match.
+        ours: Processes of the profiler that started later. They are never selected.
     """
 
     pids: tuple[int, ...]
@@ -75,7 +75,7 @@ class Selection:
         return replace(self, pids=left, refused=(*self.refused, *named))
 
     def find_new(self, known: Container[int]) -> Iterable[int]:
-        """Return processes that match and are not known yet, within a budget of the time."""
+        """Return processes that match the selection and are not known yet, within a budget of the time."""
         if not self.lasting or time.monotonic_ns() < self._not_before:
             return ()
         before = time.thread_time_ns()
@@ -143,7 +143,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _stat(pid: int) -> procfs.Stat | None:
-    """Return the stat of a process, or None if it has ended."""
+    """Return the fields of /proc/PID/stat of a process, or None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return procfs.parse_stat(file.read())
@@ -198,7 +198,9 @@ def _is_below(path: str, group: str) -> bool:
 
 
 def _is_named(pid: int, pattern: re.Pattern[str]) -> bool:
-    """Return True if a pattern matches comm (15 letters at most), the program's file name, or the command line."""
+    """Return True if a pattern matches a process's comm (15 letters at most), its program's file name, or its command
+    line.
+    """
     names = procfs.read_name(pid), os.path.basename(procfs.read_exe(pid))
     if any(map(pattern.search, names)):
         return True
@@ -207,8 +209,8 @@ def _is_named(pid: int, pattern: re.Pattern[str]) -> bool:
 
 @functools.cache
 def _callers() -> frozenset[int]:
-    """Return the ancestors of the profiler, such as sudo and shells, because the pattern is in their command lines
-    too.
+    """Return the pids of the profiler's ancestors, such as sudo and shells. They must not be selected by a pattern that
+    is in their own command lines.
     """
     found: set[int] = set()
     pid = os.getppid()

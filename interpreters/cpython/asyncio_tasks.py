@@ -31,7 +31,7 @@ _MAX_SLOTS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class TaskLayout:
-    """Offsets in an asyncio Task; running_task is an offset in the thread state."""
+    """Offsets in an asyncio Task of CPython; running_task is an offset in the thread state."""
 
     awaited_by: int
     is_set: int
@@ -58,7 +58,7 @@ def find_tasks(space: AddressSpace, symbols: KnownSymbols, memory: Memory) -> Ta
 
 
 class Awaiters:
-    """Reader of the tasks that await others in one process."""
+    """A reader of the asyncio tasks that await other tasks in one process."""
 
     def __init__(
         self, memory: Memory, layout: Layout, awaits: AwaitLayout, tasks: TaskLayout, codes: CodeReader
@@ -70,21 +70,21 @@ class Awaiters:
         self._codes = codes
 
     def find_running_task(self, thread: int) -> int:
-        """Return the avma of the task that a thread runs now, 0 if there is none."""
+        """Return the avma of the asyncio task that a thread runs now, 0 if there is none."""
         try:
             return self._memory.read_u64(thread + self._tasks.running_task)
         except Unreadable:
             return 0
 
     def find_coroutine_frame(self, task: int) -> int:
-        """Return the avma of the frame of a task's outermost coroutine, 0 if it is not known."""
+        """Return the avma of the frame of an asyncio task's outermost coroutine, 0 if it is not known."""
         try:
             return self._memory.read_u64(task + self._tasks.coro) + self._awaits.iframe
         except Unreadable:
             return 0
 
     def read_awaiting_frames(self, task: int) -> tuple[FunctionPlace, ...]:
-        """Return the coroutines of the tasks that await a task, innermost first."""
+        """Return the coroutines of the asyncio tasks that await a task, innermost first."""
         found: list[FunctionPlace] = []
         seen = {task}
         try:
@@ -99,7 +99,7 @@ class Awaiters:
         return tuple(found)
 
     def _awaiter(self, task: int) -> int:
-        """Return the one task that awaits this task, 0 if there is none or more than one."""
+        """Return the one asyncio task that awaits this task, 0 if there is none or more than one."""
         memory, awaits = self._memory, self._awaits
         awaiter = memory.read_u64(task + self._tasks.awaited_by)
         if not awaiter or not memory.read_memory(task + self._tasks.is_set, 1)[0]:
@@ -115,7 +115,7 @@ class Awaiters:
         return members[0] if len(members) == 1 else 0
 
     def _coroutines(self, coroutine: int) -> Iterator[FunctionPlace]:
-        """Yield a suspended coroutine and those that it awaits, outermost first."""
+        """Yield a suspended coroutine and the coroutines that it awaits, outermost first."""
         memory, layout, awaits = self._memory, self._layout, self._awaits
         kind = memory.read_u64(coroutine + layout.object.type)
         for _ in range(MAX_COROUTINES):

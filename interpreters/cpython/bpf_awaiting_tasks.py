@@ -15,11 +15,12 @@ from pyprof.model.interpreter_state import AwaitOffsets, FunctionPlace, Run
 from pyprof.records import replace
 
 TASK_BEGINS = 1
-"""Flag of a row with which a task begins; awaiters.h has the same number."""
+"""Flag of a row of copied frames with which an asyncio task begins; awaiters.h has the same number."""
 
 
 class ThreadRows(NamedTuple):
-    """The rows of one thread: columns of FrameRows and what they mean.
+    """The rows of interpreter frames that the BPF program has copied of one thread: columns of FrameRows and what they
+    mean.
 
     Attributes:
         places: Decoded frame of each row, None for the interpreter's own.
@@ -34,7 +35,7 @@ class ThreadRows(NamedTuple):
     ends: list[bool]
 
     def separate_awaiting(self, awaiting: int, waiting: int) -> tuple[ThreadRows, ThreadRows]:
-        """Separate the rows of awaiting tasks from those of the thread's own stack.
+        """Separate the frame rows of awaiting asyncio tasks from those of the thread's own stack.
 
         Args:
             awaiting: Number of rows of awaiting tasks; they stand before the waiting ones.
@@ -76,7 +77,8 @@ def await_offsets(layout: Layout, tasks: TaskLayout) -> AwaitOffsets | None:
 
 
 def append_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) -> list[Run]:
-    """Append the coroutines of awaiting tasks to each run whose outermost frame belongs to the awaited task.
+    """Append the coroutines of awaiting asyncio tasks to each run of frames whose outermost frame belongs to the
+    awaited task.
 
     Args:
         runs: Runs that were made of the rows in `own`.

@@ -89,14 +89,14 @@ def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | No
 
 
 def _sought(layout: Layout) -> int:
-    """Return how the BPF program searches for suspended evaluator calls (FrameOffsets.seeks)."""
+    """Return the way in which the BPF program searches for suspended evaluator calls (FrameOffsets.seeks)."""
     if layout.chain is ChainKind.SHIMS:
         return int(layout.frame.object_link != NONE)
     return 2 if layout.chain is ChainKind.ENTRIES else 0
 
 
 def hash_words(words: tuple[int, ...]) -> int:
-    """Return the hash of a code object's head, as the BPF program computes it."""
+    """Return the hash of the copied first words of a code object, as the BPF program computes it."""
     folded = 0
     for word in words:
         folded = (folded ^ word) * _MIX & 2**64 - 1
@@ -105,7 +105,7 @@ def hash_words(words: tuple[int, ...]) -> int:
 
 
 def head_words(layout: Layout, data: bytes) -> tuple[int, ...]:
-    """Return the words that the BPF program hashes.
+    """Return the first words of a code object that the BPF program hashes.
 
     Args:
         data: The code object from its type on, as from CodeReader.read_head().
@@ -123,7 +123,7 @@ def _head_texts(layout: Layout) -> int:
 
 
 class _RowKey(NamedTuple):
-    """Everything that a row says of its frame, except for the frame's address."""
+    """Everything that a copied frame row says of its frame, except for the frame's address."""
 
     code: int
     instr: int
@@ -132,8 +132,8 @@ class _RowKey(NamedTuple):
 
 
 class FrameRowReader:
-    """Decoder of the rows of one process; parent is the decoder of the process that forked it, with the same code
-    objects.
+    """A decoder of the interpreter frames (rows) that the BPF program has copied from one process. `parent` is the
+    decoder of the process that forked this one, with the same code objects.
     """
 
     def __init__(self, runtime: Runtime, memory: Memory, book: CodeBook, parent: FrameRowReader | None) -> None:
@@ -154,11 +154,12 @@ class FrameRowReader:
 
     @property
     def lost(self) -> int:
-        """Number of frames whose code was freed before its name was read."""
+        """Number of frames whose code object was freed before its name was read."""
         return self._codes.lost
 
     def chains(self, rows: FrameRows, others: bool = False) -> list[Chain]:
-        """Return the chain of each thread, in order. Equal rows give the same chain, in all batches.
+        """Return the interpreter frame chain of each thread of a batch, in order. Equal rows give the same chain, in
+        all batches.
 
         Args:
             others: See model.interpreter_state.Chain.
@@ -173,8 +174,9 @@ class FrameRowReader:
         )
 
     def _at(self, rows: FrameRows, chain: Chain, lane: int) -> Chain | None:
-        """Return a chain with the instruction of a sample, or None if its innermost frame is of another function
-        now."""
+        """Return a chain with the innermost instruction of another sample, or None if its innermost frame is of another
+        function now.
+        """
         at = int(rows.start[lane])
         _, code, instr, head = rows.frames[at].tolist()
         place = self._place(code, instr, int(rows.tlbc[at]), head)
@@ -183,11 +185,11 @@ class FrameRowReader:
         return chain.at(place.instruction, next_chain_number())
 
     def done(self) -> None:
-        """Note that a batch's rows are decoded, and begin the next round (see KernelReader.done)."""
+        """Note that a batch's frame rows are decoded, and begin the next round (see KernelReader.done)."""
         self._heads.begin_round()
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
-        """Decode the chains of distinct rows."""
+        """Decode the frame chains of distinct rows."""
         shims, each_marked = self._kind is ChainKind.SHIMS, self._kind is ChainKind.CFRAMES
         ends = rows.flag >= ENTRY_OWNER if shims else rows.flag != 0
         entry = ends & shims
@@ -229,7 +231,7 @@ class FrameRowReader:
         return found
 
     def _texts_of(self, rows: _U64) -> dict[tuple[int, int], list[Text]]:
-        """Return what was copied of each code object, by its address and hashed head.
+        """Return the bytes that the BPF program copied of each code object, by the object's address and hashed head.
 
         In the rows a code object stands before the objects that it refers to. A later row may be another code object at
         the same address.
@@ -246,7 +248,7 @@ class FrameRowReader:
     def _places(
         self, rows: FrameRows, entry: npt.NDArray[np.bool_]
     ) -> tuple[list[FunctionPlace | None], npt.NDArray[np.int64]]:
-        """Decode all rows; the code objects of frames that wait have no copied head.
+        """Decode all frame rows of a batch; the code objects of frames that wait have no copied head.
 
         Args:
             rows: m rows of frames.
@@ -298,7 +300,7 @@ class FrameRowReader:
         return self._codes.find_place(code, data, instr, tlbc)
 
     def _knows(self, key: _RowKey) -> FrameRowReader | None:
-        """Return the decoder that has decoded the row: this one or that of an ancestor process, or None.
+        """Return the decoder that has decoded a frame row: this one or that of an ancestor process, or None.
 
         The same head at the same address is the same code object. The code book drops the number of a function that no
         frame used for a long time; its rows are decoded again.
@@ -314,7 +316,7 @@ class FrameRowReader:
         return None
 
     def _head_of(self, code: int, head: int) -> bytes:
-        """Return the head of a code object, b"" if another one is at its address now."""
+        """Return the copied first part (head) of a code object, b"" if another code object is at its address now."""
         known = self._folded.get((code, head))
         if known is not None:
             return known
@@ -333,7 +335,7 @@ class FrameRowReader:
     def _runs(
         self, places: list[FunctionPlace | None], address: list[int], ends: list[bool], stands: list[list[int]]
     ) -> tuple[list[Run], str]:
-        """Return the runs of one chain, innermost first, and what they lack (as runs.RunReader does)."""
+        """Return the runs of frames of one chain, innermost first, and what they lack (as runs.RunReader does)."""
         if self._kind is ChainKind.SHIMS:
             return _by_shims(places, address, ends)
         if self._kind is ChainKind.ENTRIES:
@@ -348,7 +350,7 @@ class FrameRowReader:
 
 
 def _waiting(runs: list[Run], marks: _U64) -> list[Run]:
-    """Set `waits` of the runs with these markers, which are in no chain."""
+    """Mark the runs of frames that belong to suspended evaluator calls (`waits`), by their C stack markers."""
     there = {*marks.tolist()}
     return [replace(run, waits=True) if run.marker in there else run for run in runs]
 

@@ -19,19 +19,19 @@ _U64 = npt.NDArray[np.uint64]
 _CALLS = np.uint64(1 << 8)
 _OUTER_SHIFT = np.uint64(8)
 _NO_HEIGHT = 0xFFFF_FFFF
-"""Stack depth field of a frame that calls native code."""
+"""Value of the stack depth field of a frame that calls native code."""
 
 
 class WaitingRows:
-    """Filter of the rows of waiting evaluator calls of one process."""
+    """A filter of the frame rows of evaluator calls that wait on the stacks of one process."""
 
     def __init__(self, layout: Layout) -> None:
         self._words = FrameWords(layout)
         self._search = CFrameSearch(layout)
 
     def filter_rows(self, rows: FrameRows) -> FrameRows:
-        """Return the rows of a batch in which only evaluator calls that really wait remain, innermost first, with their
-        CFrames.
+        """Return the frame rows of a batch in which only evaluator calls that really wait remain, innermost first, with
+        their CFrames.
         """
         if not rows.waiting.any():
             return rows
@@ -69,7 +69,7 @@ class WaitingRows:
     def _find(
         self, rows: FrameRows, lane: int, places: range, marks: list[list[int]]
     ) -> tuple[GreenletFrames, list[int]]:
-        """Search the copied stack of one sample.
+        """Search the copied stack of one sample for evaluator calls that wait.
 
         Args:
             places: Rows of frames that may wait.
@@ -93,7 +93,7 @@ class _RowMemory:
     """
 
     def __init__(self, words: FrameWords, frames: _U64, links: _U64) -> None:
-        """Create the memory from columns of FrameRows (frames) and CopiedStack (links)."""
+        """Create the memory of a stopped thread from columns of FrameRows (frames) and CopiedStack (links)."""
         self.width = (words.size >> 3) + 1
         table = np.zeros((len(frames), self.width), np.uint64)
         table[:, words.code], table[:, words.instr] = frames[:, 1], frames[:, 2]
@@ -108,4 +108,4 @@ class _RowMemory:
         return (self._words, at) if at is not None else (None, 0)
 
     def fetch(self, avmas: list[int], size: int) -> None:
-        """Read nothing: the rows hold all frames that can be read."""
+        """Do nothing: the copied rows hold all frames that can be read."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PythonInKernel:
-    """A model.interpreter_state.KernelReader; the PythonProcess finds the runtime and lists its threads."""
+    """A model.interpreter_state.KernelReader for CPython; the PythonProcess finds the runtime and lists its threads."""
 
     def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:
         self._process = process
@@ -48,7 +48,7 @@ class PythonInKernel:
             self._rows = self._process.row_reader(runtime, inherited)
 
     def _runs(self, runtime: Runtime) -> bool:
-        """Return True if this process runs the same runtime at the same address."""
+        """Return True if this process runs the same CPython runtime at the same address."""
         own = self._runtime
         return own is not None and (own.address, own.layout) == (runtime.address, runtime.layout)
 

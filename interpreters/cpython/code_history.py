@@ -12,7 +12,7 @@ _MAX_HEADS = 1 << 14
 
 
 class CodeHistory:
-    """Heads of code objects of one process, by address."""
+    """History of the heads of code objects of one process, by address. A head is the part that each sample copies."""
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}
@@ -21,11 +21,13 @@ class CodeHistory:
         self._read_late: dict[int, int] = {}
 
     def record_head(self, code: int, head: int) -> None:
-        """Record that a sample of this round contained the head."""
+        """Record that a sample of this round contained this head of the code object at an address."""
         self._met[code] = head
 
     def has_same_head(self, code: int, head: int) -> bool:
-        """Return True if the head that is there now was there before this round's samples, and record it."""
+        """Return True if the head of the code object that is there now was there before this round's samples, and
+        record it.
+        """
         self._read[code] = head
         return self._before.get(code) == head
 

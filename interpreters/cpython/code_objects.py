@@ -20,9 +20,9 @@ LANGUAGE = "Python"
 _LONGEST_NAME = 4096
 _MAX_ENTRIES = 1 << 16
 _MAX_SETTLED = 1 << 16
-"""Maximum size in bytes of a line table that is searched for each new instruction."""
+"""Maximum size in bytes of a Python line table that is searched for each new instruction."""
 _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<shim>"), ("<shim>", "<shim>")})
-"""(name, file) of frames that the interpreter pushes for itself."""
+"""Pairs (name, file) of Python frames that the interpreter pushes for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PythonCode:
         return LANGUAGE
 
     def line(self, instruction: int) -> Line:
-        """Return the function's name and the line of an instruction (as in lines.find_line)."""
+        """Return the Python function's name and the line of an instruction (as in lines.find_line)."""
         line = find_line(self.lines, self.table, self.first_line, instruction)
         return Line(self.qualname, self.name, 0, self.filename or None, line)
 
@@ -99,7 +99,7 @@ class CodeReader:
         self.lost = 0
 
     def find_place(self, address: int, head: bytes, instr: int, tlbc: int = 0) -> FunctionPlace | None:
-        """Return the frame that runs the code at an address, or None if it is the interpreter's own.
+        """Return the Python frame that runs the code at an address, or None if the frame is the interpreter's own.
 
         Args:
             address: avma of the code object.
@@ -122,15 +122,15 @@ class CodeReader:
         return FunctionPlace(entry.index, instruction)
 
     def has_name(self, address: int, head: bytes) -> bool:
-        """Return True if the name of the code at an address has been read and belongs to this head."""
+        """Return True if the name of the code object at an address has been read and belongs to this head."""
         entry = self._entries.get(address)
         return entry is not None and entry.identity == head[self.identity]
 
     def read_head(self, address: int) -> bytes:
-        """Read the head of the code object at an address as it is now.
+        """Read the head (the part that samples copy) of the code object at an address as it is now.
 
         Raises:
-            Unreadable: The memory is not there.
+            Unreadable: The memory cannot be read.
         """
         return bytes(self._memory.read_memory(address + self.head_at, self.head_size))
 
@@ -182,7 +182,7 @@ class CodeReader:
         return _Entry(identity, index, hidden, address + code.bytecode, size)
 
     def _start(self, address: int, entry: _Entry, tlbc: int) -> int:
-        """Return the address of a thread's own copy of the instructions (free-threaded builds)."""
+        """Return the address of a thread's own copy of a code object's instructions (free-threaded builds)."""
         starts = self._tlbc.setdefault(address, {})
         known = starts.get(tlbc)
         if known is None:

@@ -12,19 +12,21 @@ from pyprof.model.interpreter_state import Gather
 from pyprof.records import dataclass, field
 
 MAX_CHUNKS = 64
-"""Minimum for the number of chunks that are copied; a larger copy limit raises it."""
+"""Minimum for the number of chunks of a thread's data stack that are copied; a larger copy limit raises it."""
 ROOM = 2048
-"""Bytes that are copied beyond the top of the newest chunk, which grows from sample to sample."""
+"""Number of bytes that are copied beyond the top of the newest chunk of a data stack, which grows from sample to
+sample.
+"""
 _LEAST_CHUNK, _USUAL_CHUNK = 1 << 13, 1 << 14
 _CHUNK_HEAD = 24
 _FRESH_CHUNKS = 96
-"""Maximum number of chunks that the last sample did not have and that are read one by one in a stop."""
+"""Maximum number of data stack chunks that the last sample did not have and that are read one by one in a stop."""
 _MAX_KNOWN = 1 << 16
 _HEAD_WORDS = 3
 
 
 class ChunkCopier:
-    """Copier of data stacks in one layout; it copies whole chunks up to most_stack bytes in all."""
+    """A copier of CPython data stacks in one layout; it copies whole chunks up to most_stack bytes in all."""
 
     def __init__(self, layout: Layout, most_stack: int) -> None:
         self._chunk = layout.thread.chunk >> 3
@@ -68,7 +70,7 @@ class ChunkCopier:
 
 @dataclass
 class ChunkSizes:
-    """Sizes of the data stacks of one process, read while it runs.
+    """Sizes of the CPython data stacks of one process, read while it runs.
 
     A known chunk is not read again, so a stack that has shrunk and grown may be reported with its earlier size.
     """
@@ -77,7 +79,9 @@ class ChunkSizes:
     _known: dict[int, int] = field(default_factory=dict)
 
     def count_bytes_from(self, chunk: int) -> int:
-        """Return the bytes in use in this chunk and all chunks outside it, as far as they can be read."""
+        """Return the bytes in use in this chunk of a data stack and all chunks outside it, as far as they can be
+        read.
+        """
         if len(self._known) > _MAX_KNOWN:
             self._known.clear()
         new: dict[int, int] = {}

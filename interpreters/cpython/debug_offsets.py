@@ -29,7 +29,7 @@ from pyprof.records import replace
 
 COOKIE = b"xdebugpy"
 HEAD = 24
-"""Size in bytes of cookie, version and free_threaded."""
+"""Size in bytes of the head of _Py_DebugOffsets: cookie, version and free_threaded."""
 
 _3_13 = """
 runtime_state size finalizing interpreters_head
@@ -114,20 +114,20 @@ def _fields(text: str) -> tuple[tuple[str, str], ...]:
 
 
 FIELDS = {13: _fields(_3_13), 14: _fields(_3_14), 15: _fields(_3_15)}
-"""Minor version -> (group, field) of each word after the head, in order."""
+"""Fields of _Py_DebugOffsets: minor version -> (group, field) of each word after the head, in order."""
 
 FIRST_RELEASES = {15: 0x030F00B4}
-"""Minor version -> first release that uses the field list above; earlier test releases have another one."""
+"""Minor version of CPython -> first release that uses the list in FIELDS; earlier test releases have another one."""
 
 _LARGE = {"runtime_state", "interpreter_state"}
 _MOST_LARGE, _MOST_SIZE = 1 << 24, 1 << 14
-"""Maximum size in bytes of the structures in _LARGE, and of all other structures."""
+"""Maximum size in bytes that _Py_DebugOffsets may state for the structures in _LARGE, and for all other structures."""
 _MAX_LOCK = 1 << 10
 _NOT_OFFSETS = {"generation_stats_size", "debugger_script_path_size", "asciiobject_size", "compactunicodeobject_size"}
 
 
 def minor_of(head: bytes) -> int:
-    """Return the minor version that a table's head states.
+    """Return the minor version of CPython that the head of its debug offsets table states.
 
     Raises:
         FormatError: The data is not the head of a table of CPython 3.
@@ -142,7 +142,7 @@ def minor_of(head: bytes) -> int:
 
 
 def table_size(minor: int) -> int:
-    """Return the size of the whole table in bytes."""
+    """Return the size of CPython's whole table of debug offsets in bytes."""
     return HEAD + 8 * len(FIELDS[minor])
 
 
@@ -175,7 +175,7 @@ def read_table(data: bytes) -> dict[str, dict[str, int]]:
 
 
 def _objects(table: Mapping[str, Mapping[str, int]], free_threaded_3_14: bool, shift: int) -> ObjectLayout:
-    """Return the layout of objects.
+    """Return the layout of CPython objects according to the table of debug offsets.
 
     Args:
         shift: Number of bytes by which the longer PyObject head of a free-threaded build moves fields.
@@ -237,7 +237,7 @@ def _code(code: Mapping[str, int], free_threaded: bool, shift: int) -> CodeLayou
 
 
 def read_layout(data: bytes) -> Layout:
-    """Return the layout that a table states, completed from the headers of its version.
+    """Return the CPython layout that a debug offsets table states, completed from the headers of its version.
 
     Raises:
         FormatError: The table is broken or its version is not known.
@@ -295,7 +295,7 @@ def _expect(right: bool, what: str) -> None:
 
 
 def _frame_size(frame: Mapping[str, int]) -> int:
-    """Return the number of bytes that hold every field that is read of a frame's fixed part."""
+    """Return the number of bytes that hold every field that is read of a Python frame's fixed part."""
     words = max(frame[name] for name in ("executable", "previous", "instr_ptr")) + 8
     return max(words, (frame["owner"] & ~7) + 8, (frame.get("tlbc_index", 0) & ~7) + 8)
 

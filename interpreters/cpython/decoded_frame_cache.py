@@ -20,14 +20,16 @@ _INSTR_AT = 16
 """Byte offset of the instruction in a row of FrameRows.frames."""
 
 RowsKey = tuple[bytes, bytes, bytes, bytes, int, bool, bool, int, int, bool]
-"""Everything that rows say about one thread: frames, flags, bytecode copies, markers on the C stack, SampleState;
-whether the chain is broken, whether the rows belong to several interpreters; the number of frames that wait and of
-frames of awaiting tasks; whether other evaluator calls may wait.
+"""Key of the cache of frame chains: everything that rows say about one thread.
+
+The parts are: frames, flags, bytecode copies, markers on the C stack, SampleState; whether the chain is broken, whether
+the rows belong to several interpreters; the number of frames that wait and of frames of awaiting tasks; whether other
+evaluator calls may wait.
 """
 
 
 def row_keys(rows: FrameRows, others: bool) -> list[RowsKey]:
-    """Return the cache key of each thread's rows.
+    """Return the cache key of each thread's frame rows.
 
     Args:
         others: See model.interpreter_state.Chain.
@@ -53,13 +55,13 @@ def row_states(rows: FrameRows) -> npt.NDArray[np.int64]:
 
 
 def _trunk(key: RowsKey) -> RowsKey:
-    """Return the key without the innermost row's instruction."""
+    """Return a frame chain's cache key without the innermost row's instruction."""
     frames = key[0]
     return frames[:_INSTR_AT] + frames[_INSTR_AT + 8 :], *key[1:]
 
 
 class _Known(NamedTuple):
-    """A cached chain and the numbers of all functions in its frames."""
+    """A cached frame chain and the numbers of all functions in its frames."""
 
     chain: Chain
     functions: frozenset[int]
@@ -86,9 +88,9 @@ class ChainCache:
         """Return the frame chains of the threads in a batch, by the keys of their rows.
 
         Args:
-            keys: Key of each lane.
-            decoded: Decodes the chains of lanes.
-            at: Derives the chain of a lane from another chain of its trunk, or returns None if that is not possible.
+            keys: Key of each thread.
+            decoded: Decodes the chains of threads, given by index.
+            at: Derives the chain of a thread from another chain of its trunk, or returns None if that is not possible.
         """
         found: dict[RowsKey, Chain] = {}
         fresh: dict[RowsKey, int] = {}
@@ -110,10 +112,10 @@ class ChainCache:
         decoded: Callable[[list[int]], list[Chain]],
         at: Callable[[Chain, int], Chain | None],
     ) -> dict[RowsKey, Chain]:
-        """Return the chains of keys that are not in the cache.
+        """Return the frame chains of keys that are not in the cache.
 
         Args:
-            fresh: One lane of each key.
+            fresh: Index of one thread for each key.
         """
         trunks = {key: _trunk(key) for key in fresh}
         first = {trunk: key for key, trunk in reversed(trunks.items()) if self._find(self._trunks, trunk) is None}
@@ -138,7 +140,7 @@ class ChainCache:
         decoded: Callable[[list[int]], list[Chain]],
         trunks: dict[RowsKey, RowsKey],
     ) -> dict[RowsKey, Chain]:
-        """Decode chains, and put those that have a number into the cache."""
+        """Decode frame chains, and put those that have a number into the cache."""
         made = dict(zip(keys, decoded([fresh[key] for key in keys]), strict=True)) if keys else {}
         for key, chain in made.items():
             if chain.number:

@@ -20,11 +20,11 @@ _MAX_FILES = 4096
 
 
 _File = tuple[str, int, str]
-"""Device, inode, path."""
+"""Key of a file: device, inode, path."""
 
 
 class Programs:
-    """Cache of files: where their interpreter is, and its layout if it was seen in a process.
+    """A cache of the files that hold a CPython: where the interpreter is, and its layout if it was seen in a process.
 
     Attributes:
         keys: See PythonThreadNames.
@@ -36,14 +36,14 @@ class Programs:
         self.keys: dict[str, int] = {}
 
     def record_runtime(self, runtime: Runtime) -> None:
-        """Record that the runtime was seen in a process."""
+        """Record that a CPython runtime was seen in a process, for other processes with the same file."""
         if len(self._seen) >= _MAX_FILES:
             self._seen.clear()
         self._seen[_file(runtime.located.module)] = runtime
 
     def expected_runtime(self, space: AddressSpace) -> Runtime | None:
-        """Return the runtime that runs or will run in a process, from its modules alone; None if none of their files is
-        known.
+        """Return the CPython runtime that runs or will run in a process, from its modules alone; None if none of their
+        files is known.
         """
         for module in space.modules:
             seen = self._seen.get(_file(module))
@@ -53,7 +53,7 @@ class Programs:
         return None
 
     def find_runtime(self, space: AddressSpace, tasks: Callable[[int], bool]) -> Runtime | None:
-        """Return the interpreter that runs in a process, or None if there is none that can be read.
+        """Return the CPython that runs in a process, or None if there is none that can be read.
 
         Args:
             tasks: Returns True for a tid of the process, in its own pid namespace.
@@ -68,7 +68,7 @@ class Programs:
         return found
 
     def locate(self, space: AddressSpace) -> Located | None:
-        """Return where a process has an interpreter. Files that other processes have mapped too are not read again."""
+        """Return where a process has a CPython. Files that other processes have mapped too are not read again."""
         modules = [m for m in list_candidates(space) if any(mapping.executable for mapping in m.mappings)]
         found = self._symbols.find_first(space, modules, WANTED)
         return locate_in_file(*found) if found is not None else None
@@ -79,7 +79,7 @@ def _file(module: Module) -> _File:
 
 
 def _moved(known: Located, module: Module) -> Located:
-    """Return the location for another process that has mapped the file elsewhere."""
+    """Return the location of CPython for another process that has mapped the file elsewhere."""
     by = find_anchor(module) - find_anchor(known.module)
     return replace(
         known,

@@ -20,7 +20,7 @@ _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 
 
 class RunReader:
-    """Decoder of the copied chains of one process."""
+    """A decoder of the copied Python frame chains of one process."""
 
     def __init__(self, layout: Layout, codes: CodeReader) -> None:
         frame = layout.frame
@@ -35,7 +35,7 @@ class RunReader:
         self._tlbc, self._tlbc_shift = frame.tlbc_index >> 3, 8 * (frame.tlbc_index & 7)
 
     def cache_key(self, copied: Copied) -> tuple[int, ...]:
-        """Return everything that determines read_runs() besides the heads of the code objects."""
+        """Return everything that determines the result of read_runs() besides the heads of the code objects."""
         code, instr, flag, shift = self._code, self._instr, self._flag, self._flag_shift
         tlbc = self._tlbc if self._tlbc >= 0 else code
         return tuple(
@@ -53,7 +53,9 @@ class RunReader:
         )
 
     def read_runs(self, copied: Copied) -> list[Run]:
-        """Return the runs, innermost first. If runs cannot be told apart, copied.problem says so."""
+        """Return the runs of a copied frame chain, innermost first: the frames of one evaluator call each. If runs
+        cannot be told apart, copied.problem says so.
+        """
         if self._chain is ChainKind.SHIMS:
             runs = list(self._by_shims(copied))
         elif self._chain is ChainKind.ENTRIES:
@@ -104,8 +106,8 @@ class RunReader:
             yield Run(self._stand(copied, stands, innermost), tuple(run))
 
     def _places(self, copied: Copied) -> list[FunctionPlace | None]:
-        """Return the decoded frame of each copied one, None for entry frames. A recursion has many frames at few
-        places.
+        """Return the decoded frame of each copied one, None for entry frames. A recursion has many frames of few
+        functions.
         """
         code, instr, shims = self._code, self._instr, self._chain is ChainKind.SHIMS
         tlbc = self._tlbc if self._tlbc >= 0 else code
@@ -121,7 +123,7 @@ class RunReader:
         return found
 
     def _stand(self, copied: Copied, stands: list[tuple[int, int]], innermost: int) -> int:
-        """Return the CFrame that names a frame, 0 if none does. It and all CFrames inside it are removed from
+        """Return the CFrame that names a frame, 0 if none does. That CFrame and all inside it are removed from
         `stands`.
         """
         for at, (cframe, frame) in enumerate(stands):
@@ -144,7 +146,7 @@ class RunReader:
             yield Run(marker, () if place is None else (place,))
 
     def read_frame(self, copied: Copied, words: memoryview, at: int) -> FunctionPlace | None:
-        """Return one decoded frame, None if it is the interpreter's own."""
+        """Return one copied Python frame decoded, None if it is the interpreter's own."""
         code = words[at + self._code] & self._mask
         instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
         tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0
@@ -152,7 +154,8 @@ class RunReader:
 
 
 def sort_runs(runs: list[Run]) -> list[Run]:
-    """Sort the runs of several interpreters, which a thread runs inside one another, by marker: innermost first.
+    """Sort runs of frames of several interpreters, which a thread runs inside one another, by C stack marker: innermost
+    first.
 
     A run without a marker (of a chain that was not read to its end) stays behind the run before it.
     """

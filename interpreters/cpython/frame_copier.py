@@ -29,7 +29,7 @@ from pyprof.interpreters.cpython.stop_snapshot import (
 from pyprof.model.interpreter_state import FramesAhead, Gather, Span
 
 MAX_FRAMES = 1 << 16
-"""Minimum for the number of frames that are followed; a larger copy limit raises it."""
+"""Minimum for the number of Python frames of a thread that are followed; a larger copy limit raises it."""
 _MIN_FRAME = 64
 MAX_GUESSES = 900
 """Maximum number of code objects, or of frames outside the data stack, that are read because the last sample had them.
@@ -46,7 +46,7 @@ def make_greenlet_search(layout: Layout) -> GreenletSearch | None:
 
 
 class Copier:
-    """Copier of the thread states of one runtime.
+    """A copier of the thread states and frames of one CPython runtime's threads, while they are stopped.
 
     Attributes:
         seeks_greenlets: True if greenlets may be suspended on the threads' stacks; if False no stop searches for them.
@@ -59,7 +59,7 @@ class Copier:
 
         Args:
             layout: Layout of the runtime.
-            code_at: Offset of the head of a code object.
+            code_at: Offset of the copied head of a code object.
             code_size: Size of the head in bytes.
             most_stack: Maximum number of bytes of a data stack that are copied.
             settled: Code objects that are not read during a stop.
@@ -136,7 +136,7 @@ class Copier:
         return copied
 
     def _first_spans(self, thread: PyThread, habits: ReadHints) -> list[Span]:
-        """Return the spans that are read at once."""
+        """Return the spans of memory that are read at once when a Python thread is copied."""
         return [
             (thread.address, 8 * self._thread_words),
             (thread.gil or thread.address, self._lock_size),
@@ -160,7 +160,7 @@ class Copier:
         base: int,
         gather: Gather,
     ) -> Copied | None:
-        """Run copy_frames() on memory that a stop has read as predicted; return None if the thread state has
+        """Copy a thread's frames from memory that a stop has read as predicted; return None if the thread state has
         changed.
         """
         key = ahead.key
@@ -178,14 +178,14 @@ class Copier:
             self._add(copied, self._greenlets.search(waiter, habits.slots, reader), reader.gather)
 
     def _spans(self, habits: ReadHints) -> list[Span]:
-        """Return the spans that the thread's last sample needed."""
+        """Return the spans of memory that the thread's last sample needed."""
         spans = [(at, min(used + (0 if n else ROOM), size)) for n, (at, used, size) in enumerate(habits.chunks)]
         spans += [(at, self._frames.size) for at in habits.frames]
         spans += [(at + self._code_at, self._code_size) for at in habits.asked]
         return spans
 
     def _first(self, copied: Copied, gather: Gather) -> int:
-        """Return the innermost frame, and fill copied.stands from the C stack."""
+        """Return the address of the thread's innermost frame, and fill copied.stands from the C stack."""
         layout = self._layout.thread
         head = copied.head
         at = head[layout.frame >> 3]
@@ -197,7 +197,7 @@ class Copier:
         return copied.stands[0][1] if copied.stands else 0
 
     def _stand(self, copied: Copied, cframe: int, gather: Gather | None) -> None:
-        """Append the CFrames from one outwards to copied.stands; if gather is None, from copied memory only."""
+        """Append a CFrame and all CFrames outside it to copied.stands; if gather is None, from copied memory only."""
         layout = self._layout.thread
         root = copied.thread.address + layout.root_cframe
         size = layout.cframe_previous + 8
@@ -215,7 +215,9 @@ class Copier:
             cframe = words[index + (layout.cframe_previous >> 3)]
 
     def _follow(self, copied: Copied, frame: int, loose: dict[int, memoryview], gather: Gather | None) -> None:
-        """Append the chain of frames from one outwards to copied.frames; if gather is None, from copied memory only."""
+        """Append a frame and the chain of frames outside it to copied.frames; if gather is None, from copied memory
+        only.
+        """
         previous, code, size = self._frames.previous, self._frames.code, self._frame_size
         mask, settled = self._layout.frame.code_mask, self._settled
         frames, codes = copied.frames, copied.codes
@@ -282,7 +284,7 @@ class Copier:
         return bool(copied.rest)
 
     def learn_reads(self, copied: Copied) -> None:
-        """Update the habits with what this sample needed. Runs after the stop."""
+        """Update the thread's read hints with what this sample needed. Runs after the stop."""
         habits, copied.habits = copied.habits, None
         if habits is None or copied.stale:
             return
@@ -303,7 +305,7 @@ class Copier:
         habits.spans = self._spans(habits)
 
     def finish_copy(self, copied: Copied) -> None:
-        """Follow the rest of a deep stack in the copied memory."""
+        """Follow the rest of a deep Python stack in the copied memory."""
         frame, copied.rest = copied.rest, 0
         # each frame is allocated separately, so none of the rest is in the copy
         if frame and self._layout.thread.chunk == NONE:

@@ -21,14 +21,17 @@ from pyprof.records import replace
 
 LOST = "python function freed before its name was read"
 _MAX_PREPARED = 64
-"""Maximum number of new threads that are read before their first stop, for versions without a data stack. The first
-stop then reads all frames of a deep stack at once.
+"""Maximum number of new Python threads that are read before their first stop, for versions without a data stack.
+
+The first stop then reads all frames of a deep stack at once.
 """
 _PART = 2
-"""Divisor of --stack-size that gives the part for a thread's data stack. Its frames are followed one by one."""
+"""Divisor of --stack-size that gives the part for a Python thread's data stack. Its frames are followed one by one."""
 _MAX_CHAINS = 4096
 ChainKey = tuple[SampleState, bool, tuple[int, ...], tuple[tuple[int, int], ...]]
-"""The thread's state; whether greenlets may wait; RunReader.cache_key(); the markers on the C stack."""
+"""Key of the cache of frame chains: the thread's state; whether greenlets may wait; RunReader.cache_key(); the markers
+on the C stack.
+"""
 NO_STACK = memoryview(b"").cast("Q")
 
 
@@ -57,7 +60,7 @@ class FrameReader:
         self._copied: list[Copied] = []
 
     def prepare(self, states: list[tuple[PyThread, ReadHints]]) -> None:
-        """Read what the first stop of these threads will need, for versions without a data stack."""
+        """Read the memory that the first stop of these Python threads will need, for versions without a data stack."""
         if self._runtime.layout.thread.chunk == NONE:
             for thread, habit in states[:_MAX_PREPARED]:
                 self._copier.learn_reads(
@@ -65,7 +68,7 @@ class FrameReader:
                 )
 
     def drop_copy(self) -> None:
-        """Forget the frames that the last stop copied."""
+        """Forget the Python frames that the last stop copied."""
         self._copied = []
 
     def copy_frames(self, known: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
@@ -94,7 +97,7 @@ class FrameReader:
     def accept_planned(
         self, known: KnownThread, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> bool:
-        """Process what a stop has read as predicted (model.interpreter_state.StackReader.copied_ahead).
+        """Process Python frames that a stop has read as predicted (model.interpreter_state.StackReader.copied_ahead).
 
         Returns:
             True if the thread state still belongs to the thread.
@@ -112,7 +115,7 @@ class FrameReader:
             self._copier.learn_reads(copied)
 
     def take_chain(self, greenlets: bool) -> Chain | None:
-        """Return the chain of the thread that was copied last."""
+        """Return the Python frame chain of the thread that was copied last."""
         if not self._copied:
             return None
         settled, state = True, SampleState.INTERPRETED
@@ -142,7 +145,9 @@ class FrameReader:
         return len(sure) == len(copied.used)
 
     def _key(self, state: SampleState, greenlets: bool) -> ChainKey | None:
-        """Return all that determines the last copied chain besides the heads of its code objects; None if more does."""
+        """Return all that determines the last copied frame chain besides the heads of its code objects; None if more
+        does.
+        """
         copied = self._copied[0]
         found_more = copied.problem or copied.cut or copied.unread or copied.waiting or self.awaiters is not None
         if len(self._copied) > 1 or found_more:
@@ -150,7 +155,9 @@ class FrameReader:
         return state, greenlets, self._runs.cache_key(copied), tuple(copied.stands)
 
     def _remembered(self, key: ChainKey, chain: Chain) -> Chain:
-        """Store a complete chain under the key and return it with a number; return an incomplete chain unchanged."""
+        """Store a complete frame chain under the key and return it with a number; return an incomplete chain
+        unchanged.
+        """
         functions = frozenset(place.function for run in chain.runs for place in run.frames)
         if chain.problem or UNKNOWN in functions:
             return chain
@@ -188,7 +195,7 @@ class FrameReader:
         self._settled.add_heads(heads)
 
     def _lacking(self, copied: Copied) -> tuple[int, int]:
-        """Return the size of the part of a chain that was not copied.
+        """Return the size of the part of a Python frame chain that was not copied.
 
         Returns:
             (approximate number of frames that were not copied, --stack-size that would copy all); (0, 0) if none is
@@ -225,7 +232,7 @@ class FrameReader:
         return found
 
     def _lock_state(self, copied: Copied) -> SampleState:
-        """Return whether the thread holds its GIL and collects garbage, as state bits."""
+        """Return whether the thread holds its GIL and whether it collects garbage, as state bits."""
         layout, lock, collecting = self._runtime.layout, copied.lock, copied.collecting
         if not lock or not copied.thread.gil or lock[layout.gil_locked >> 3] & 0xFFFFFFFF != 1:
             return SampleState(0)
@@ -236,7 +243,7 @@ class FrameReader:
         return SampleState.HOLDS_LOCK | (SampleState.COLLECTING if busy else SampleState(0))
 
     def _with_awaiters(self, copied: Copied, runs: list[Run]) -> list[Run]:
-        """Append the coroutines of awaiting tasks to the run of the running task's coroutine."""
+        """Append the coroutines of awaiting asyncio tasks to the run of the running task's coroutine."""
         awaiters = self.awaiters
         task = awaiters.find_running_task(copied.thread.address) if awaiters is not None else 0
         if awaiters is None or not task:

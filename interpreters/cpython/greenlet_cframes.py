@@ -26,7 +26,7 @@ from pyprof.interpreters.cpython.layout import Layout
 _U64 = npt.NDArray[np.uint64]
 _STEPS_A_SCAN = 8
 _AROUND = 24
-"""Number of words on each side of a CFrame, most of which belong to its evaluator's C frame."""
+"""Number of stack words on each side of a CFrame that are compared; most of them belong to its evaluator's C frame."""
 
 
 class CFrameSearch:
@@ -46,7 +46,7 @@ class CFrameSearch:
         return not _places(_region(thread.stack, first), thread.address + self._root)
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """Return the evaluator calls on the stack outside the thread's chain; the search needs no slots."""
+        """Return the suspended evaluator calls on the stack outside the thread's chain; the search needs no slots."""
         search = Search(self._frames, thread, reader)
         own = max((cframe for cframe, frame in thread.stands if frame), default=0)
         first = (own - thread.base + self._outer >> 3) + 1 if own else 0
@@ -99,7 +99,7 @@ class CFrameSearch:
         return {cframe: known[cframe] for cframe in known.keys() - copies}
 
     def _entered(self, search: Search, top: int) -> tuple[list[Placed], int]:
-        """Return the frames from `top` to the outermost one of its evaluator call, and the next frame."""
+        """Return the frames from `top` to the outermost one of its evaluator call, and the frame after that."""
         frames: list[Placed] = []
         frame = top if top and search.calls(top) else 0
         while frame and len(frames) < MAX_RUN and search.spend_steps():
@@ -128,11 +128,11 @@ def is_more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
 
 
 def _region(stack: memoryview, first: int) -> _U64:
-    """Return the part of the stack from index `first` on that is searched."""
+    """Return the part of the stack from index `first` on that is searched for greenlets."""
     return np.frombuffer(stack[first : first + MAX_REGION], np.uint64)
 
 
 def _places(region: _U64, word: int) -> list[int]:
-    """Return the indexes of a word in the region, at most MOST_WAITING."""
+    """Return the indexes of a word in a region of the stack, at most MOST_WAITING."""
     found: list[int] = (region == np.uint64(word)).nonzero()[0][:MAX_WAITING].tolist()
     return found

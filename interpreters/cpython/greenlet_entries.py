@@ -27,9 +27,9 @@ _MAX_CANDIDATES = 256
 _WORDS_A_STEP = 8
 _LAST_OWNER = 7
 _NEAR = 0x400
-"""Distance in bytes within which the evaluator's CFrame and its entry frame lie."""
+"""Distance in bytes within which an evaluator's CFrame and its entry frame lie."""
 _BEHIND = 128
-"""Number of words after the beginning of a frame among which the frame that it calls begins."""
+"""Number of words after the beginning of a Python frame among which the frame that it calls begins."""
 
 
 class EntrySearch:
@@ -47,7 +47,7 @@ class EntrySearch:
         self._delta = self._heap = 0
 
     def has_nothing(self, thread: SwitchedThread) -> bool:
-        """Return True if the stack holds no entry frame outside the thread's chain."""
+        """Return True if the stack holds no entry frame of a suspended greenlet outside the thread's chain."""
         first = 0
         if thread.frames:
             words, at, avma = thread.frames[-1]
@@ -61,8 +61,8 @@ class EntrySearch:
         return thread.stack[first : first + MAX_REGION].tobytes().find(self._mark[0].to_bytes(8, "little")) < 0
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """Return the evaluator calls on the stack outside the thread's chain, and remember their slots for the next
-        sample.
+        """Return the suspended evaluator calls on the stack outside the thread's chain, and remember their slots for
+        the next sample.
         """
         first = top = 0
         if thread.frames:
@@ -80,7 +80,7 @@ class EntrySearch:
         return search.found
 
     def _entries(self, search: Search, first: int, top: int, known: Slots, slots: Slots) -> None:
-        """Find all evaluator calls outside the chain and add them to search.found.
+        """Find all suspended evaluator calls outside the thread's chain and add them to search.found.
 
         Args:
             first: Index of the first stack word to search.
@@ -123,7 +123,7 @@ class EntrySearch:
         self._heap = next((frame for _, _, frame in thread.frames if frame not in stack), self._heap)
 
     def _like(self, search: Search, first: int) -> Iterator[int]:
-        """Yield the stack indexes of entry frames, innermost first."""
+        """Yield the stack indexes of words that look like entry frames, innermost first."""
         stack, frames = search.thread.stack, self._frames
         instr, code = self._mark
         data, pattern = stack[first : first + MAX_REGION].tobytes(), instr.to_bytes(8, "little")
@@ -213,7 +213,7 @@ class EntrySearch:
         return None
 
     def _candidates(self, search: Search, near: range) -> dict[int, int]:
-        """Return words that may be frame addresses, outermost first, and the address of each word."""
+        """Return words of the stack that may be frame addresses, outermost first, and the address of each word."""
         stack, base = search.thread.stack, search.thread.base
         places: dict[int, int] = {}
         for place in reversed(near):

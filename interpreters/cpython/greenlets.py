@@ -24,14 +24,14 @@ Placed = tuple[memoryview, int, int]
 """(words, index of its first word, avma) of a frame."""
 
 MAX_REGION = 1 << 15
-"""Maximum number of stack words that are searched."""
+"""Maximum number of stack words that are searched for suspended greenlets."""
 MAX_WAITING = 256
-"""Maximum number of evaluator calls."""
+"""Maximum number of suspended evaluator calls that are searched for on one stack."""
 MAX_RUN = 2048
-"""Maximum number of frames of one evaluator call."""
+"""Maximum number of frames of one suspended evaluator call."""
 MAX_STEPS = 3000
-"""Maximum number of frames and stack words that one search looks at. Hostile memory may lead in circles while the
-thread is stopped.
+"""Maximum number of frames and stack words that one search for greenlets looks at. Hostile memory may lead in circles
+while the thread is stopped.
 """
 
 
@@ -39,17 +39,19 @@ class StoppedMemory(Protocol):
     """The memory of a stopped thread, as far as a search for greenlets needs it."""
 
     def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
-        """Return words and the index of the first one wanted, or (None, 0) if they cannot be read."""
+        """Return 64-bit words of the stopped thread's memory and the index of the first one wanted, or (None, 0) if
+        they cannot be read.
+        """
         ...
 
     def fetch(self, avmas: list[int], size: int) -> None:
-        """Read several frames or objects at once that the search will need."""
+        """Read several frames or objects at once that the search for greenlets will need."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchedThread:
-    """A thread as its own chain describes it.
+    """A thread with greenlets as its own frame chain describes it.
 
     Attributes:
         address: avma of the thread state.
@@ -93,7 +95,9 @@ class GreenletSearch(Protocol):
     """A search for suspended greenlets on the stacks of one process."""
 
     def has_nothing(self, thread: SwitchedThread) -> bool:
-        """Return True if there is nothing to find. This is cheap: it is true for all threads without greenlets."""
+        """Return True if the thread's stack has no suspended greenlet. This check is cheap: it is true for all threads
+        without greenlets.
+        """
         ...
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
@@ -106,12 +110,12 @@ class GreenletSearch(Protocol):
 
 
 def count_waiting_bytes(layout: Layout) -> int:
-    """Return the number of bytes that are read of a frame or of its frame object."""
+    """Return the number of bytes that the search for greenlets reads of a frame or of its frame object."""
     return max(layout.frame.size, layout.frame.object_link + 8) + 7 & ~7
 
 
 class FrameWords:
-    """Indexes of the words of a frame that a search reads.
+    """Indexes of the words of a Python frame that the search for greenlets reads.
 
     Attributes:
         size: Number of bytes to read of a frame.
@@ -128,12 +132,14 @@ class FrameWords:
         self.has_height = layout.minor < 14
 
     def flags(self, words: memoryview, at: int) -> int:
-        """Return the owner of a frame (3.12 and later), or 1 if it is the outermost of its evaluator call (3.11)."""
+        """Return the owner of a Python frame (3.12 and later), or 1 if it is the outermost of its evaluator call
+        (3.11).
+        """
         return int(words[at + self.flag] >> self.flag_shift & 0xFF)
 
 
 class Search:
-    """One search on the stack of one thread."""
+    """One search for suspended greenlets on the stack of one thread."""
 
     def __init__(self, frames: FrameWords, thread: SwitchedThread, reader: StoppedMemory) -> None:
         self.thread = thread
@@ -155,8 +161,8 @@ class Search:
         return self.reader.read(frame, self._frames.size)
 
     def calls(self, frame: int) -> bool:
-        """Return True if a frame may be calling a C function. A frame that was left or calls Python code stores its
-        stack depth.
+        """Return True if a Python frame may be calling a C function. A frame that was left or calls Python code stores
+        its stack depth.
         """
         if not self._frames.has_height:
             return True
@@ -164,8 +170,8 @@ class Search:
         return words is not None and words[at + self._frames.instr + 1] & 0xFFFFFFFF == 0xFFFFFFFF
 
     def link(self, made: int, frame: int, objects: list[int]) -> int:
-        """Return the frame to which a frame object links, and append the object to objects; 0 if it is not the frame's
-        object.
+        """Return the frame to which a frame object links, and append the object to `objects`; 0 if the object does not
+        belong to the frame.
         """
         if not made or not self._frames.object_link:
             return 0

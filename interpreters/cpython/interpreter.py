@@ -54,8 +54,8 @@ class CPython(Interpreter):
         return is_own(module)
 
     def find_compiled_code(self, name: str) -> PythonCode | None:
-        """Return the function of a perf trampoline. The trampoline's name does not say at which line the function
-        is.
+        """Return the Python function of a perf trampoline. The trampoline's name does not say at which line the
+        function is.
         """
         if not name.startswith(_TRAMPOLINE):
             return None
@@ -91,7 +91,9 @@ def is_trampoline_on(process: LiveProcess) -> bool:
 
 
 def _remedy(pid: int, minor: int) -> str:
-    """Return how the user may switch on the trampoline. It changes the target, so that pyprof does not do it."""
+    """Return a sentence that tells the user how to switch on Python's perf trampoline. That changes the target, so
+    pyprof does not do it.
+    """
     import tempfile
 
     if minor < _FIRST_REMOTE_EXEC or not _shares_folder(pid, tempfile.gettempdir()):

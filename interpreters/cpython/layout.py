@@ -15,7 +15,7 @@ NONE = -1
 
 
 class ChainKind(IntEnum):
-    """The linkage of a thread's frames, and what the evaluator keeps on its C stack for each evaluator call."""
+    """The linkage of a Python thread's frames, and what the evaluator keeps on its C stack for each evaluator call."""
 
     OBJECTS = 0  # 3.8, 3.9: PyFrameObjects, one evaluator call each, nothing on the C stack
     CFRAMES = 1  # 3.10: PyFrameObjects, and a CFrame for each evaluator call
@@ -26,7 +26,7 @@ class ChainKind(IntEnum):
 
 
 class LineTableFormat(IntEnum):
-    """Format of a code object's line table."""
+    """The format of a Python code object's line table."""
 
     LNOTAB = 0  # 3.8, 3.9
     LINETABLE = 1  # 3.10, PEP 626
@@ -35,10 +35,10 @@ class LineTableFormat(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuntimeLayout:
-    """Offsets in _PyRuntimeState.
+    """Offsets in CPython's _PyRuntimeState.
 
     Attributes:
-        size: Size of its symbol, 0 if it differs between releases.
+        size: Size of the symbol _PyRuntime, 0 if it differs between releases.
         gil: NONE if the GIL belongs to the interpreter.
         collecting: Flag of the garbage collector, NONE if it belongs to the interpreter.
     """
@@ -51,7 +51,7 @@ class RuntimeLayout:
 
 @dataclass(frozen=True, slots=True)
 class InterpreterLayout:
-    """Offsets in PyInterpreterState.
+    """Offsets in CPython's PyInterpreterState.
 
     Attributes:
         modules: Pointer to the dict sys.modules.
@@ -68,7 +68,7 @@ class InterpreterLayout:
 
 @dataclass(frozen=True, slots=True)
 class ThreadLayout:
-    """Offsets in PyThreadState.
+    """Offsets in CPython's PyThreadState.
 
     Attributes:
         size: Number of bytes to read for all fields.
@@ -100,7 +100,7 @@ class ThreadLayout:
 
 @dataclass(frozen=True, slots=True)
 class FrameLayout:
-    """Offsets in PyFrameObject or _PyInterpreterFrame.
+    """Offsets in CPython's PyFrameObject or _PyInterpreterFrame.
 
     Attributes:
         size: Number of bytes to read.
@@ -126,7 +126,7 @@ class FrameLayout:
 
 @dataclass(frozen=True, slots=True)
 class CodeLayout:
-    """Offsets in PyCodeObject.
+    """Offsets in CPython's PyCodeObject.
 
     Attributes:
         bytecode: The instructions, NONE if they are a separate object.
@@ -149,7 +149,7 @@ class CodeLayout:
 
 @dataclass(frozen=True, slots=True)
 class ObjectLayout:
-    """Offsets in basic objects; the state of a str is that of PyASCIIObject.
+    """Offsets in basic CPython objects; the state of a str is that of PyASCIIObject.
 
     Attributes:
         kind_shift: Position of `kind` in the state.
@@ -183,7 +183,9 @@ class ObjectLayout:
 
 @dataclass(frozen=True, slots=True)
 class AwaitLayout:
-    """Offsets that lead from a coroutine to the one that it awaits: PyGenObject, _PyInterpreterFrame, PySetObject."""
+    """Offsets in CPython that lead from a coroutine to the one that it awaits: PyGenObject, _PyInterpreterFrame,
+    PySetObject.
+    """
 
     iframe: int
     stackpointer: int

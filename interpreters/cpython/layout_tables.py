@@ -46,7 +46,9 @@ _OBJECTS_3_8 = ObjectLayout(
 )
 
 OBJECTS_3_12 = replace(_OBJECTS_3_8, text_ascii=40, text_compact=56, long_tag=16, cached_keys=880)
-"""Object layout of GIL builds of 3.12 and later; later versions replace what their own table of offsets states."""
+"""Layout of objects in GIL builds of CPython 3.12 and later; later versions replace what their own table of offsets
+states.
+"""
 
 _3_8 = Layout(
     minor=8,
@@ -152,4 +154,4 @@ _3_12 = replace(
 )
 
 LAYOUTS: dict[int, Layout] = {layout.minor: layout for layout in (_3_8, _3_9, _3_10, _3_11, _3_12)}
-"""Layouts by minor version; later versions carry their own table (debug_offsets.py)."""
+"""Layouts of CPython by minor version; later versions carry their own table (debug_offsets.py)."""

@@ -16,7 +16,7 @@ _END = 1 << 62
 
 
 def find_line(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
-    """Return the line of an instruction, 0 if it has none.
+    """Return the source line of a Python instruction, 0 if it has none.
 
     Args:
         kind: Format of the table.
@@ -30,7 +30,7 @@ def find_line(kind: LineTableFormat, table: bytes, first: int, instruction: int)
 
 
 def find_first_instruction(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
-    """Return the first instruction of the same line. Instructions are counted as in find_line()."""
+    """Return the first Python instruction of the same source line. Instructions are counted as in find_line()."""
     starts: dict[int, int] = {}
     start = 0
     for end, line in _SPANS[kind](table, first):
@@ -42,7 +42,9 @@ def find_first_instruction(kind: LineTableFormat, table: bytes, first: int, inst
 
 
 def _lnotab(table: bytes, first: int) -> Iterator[tuple[int, int]]:
-    """Yield (end instruction, line) of each part of the table. The readers of the other formats do the same."""
+    """Yield (end instruction, line) of each part of a Python line table in the format co_lnotab. The readers of the
+    other formats do the same.
+    """
     line, at = first, 0
     for pair in range(0, len(table) - 1, 2):
         at += table[pair]
@@ -80,7 +82,9 @@ def _locations(table: bytes, first: int) -> Iterator[tuple[int, int]]:
 
 
 def _delta(table: bytes, at: int, code: int) -> tuple[int, int]:
-    """Return (line increment, offset behind it). The next entry begins at the next byte with its highest bit set."""
+    """Return (line increment, offset behind it) of an entry of a Python line table. The next entry begins at the next
+    byte with its highest bit set.
+    """
     if code in (13, 14):
         value, at = _varint(table, at)
         return (-(value >> 1) if value & 1 else value >> 1), at

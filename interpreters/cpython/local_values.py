@@ -18,11 +18,11 @@ MAX_ITEMS = 8
 MAX_TEXT = 80
 MAX_DEPTH = 3
 _READ_TEXT = 1024
-"""Maximum number of characters or bytes that are read of a text, to find what of it is secret."""
+"""Maximum number of characters or bytes that are read of a variable's text, to find what of it is secret."""
 
 
 class LocalReader:
-    """Reader of local variables in one process.
+    """A reader of Python local variables in one process.
 
     redact replaces the values of names that look secret.
     """
@@ -35,7 +35,7 @@ class LocalReader:
         self._types: dict[int, str] = {}
 
     def read_locals(self, code: int, frame: int) -> dict[str, str]:
-        """Return {name: repr} of a frame's local variables, without those that cannot be read.
+        """Return {name: repr} of a Python frame's local variables, without those that cannot be read.
 
         Args:
             code: avma of the frame's code object.
@@ -58,8 +58,8 @@ class LocalReader:
         return found
 
     def _names(self, code: int) -> tuple[int, ...]:
-        """Return the addresses of all names in localsplus. Before 3.11 cells and free variables have separate
-        tables.
+        """Return the addresses of the names of a code object's local variables (localsplus). Before 3.11 cells and free
+        variables have separate tables.
         """
         at = code + self._layout.code.names
         tables = (at,) if self._layout.minor >= 11 else (at, at + 16, at + 8)

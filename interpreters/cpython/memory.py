@@ -26,11 +26,11 @@ class Memory:
         self._read = read
 
     def change_space(self, read: ReadMemory) -> None:
-        """Continue with another address space of the process."""
+        """Read from another address space of the process from now on."""
         self._read = read
 
     def read_available(self, avma: int, size: int) -> bytes:
-        """Return as much of the range as can be read."""
+        """Return as much of a range of the target's memory as can be read."""
         return self._read(avma, size) if 0 < avma < ADDRESSES else b""
 
     def read_memory(self, avma: int, size: int) -> bytes:
@@ -82,7 +82,7 @@ class CopiedMemory(Memory):
         self._copied: Sequence[Text] = ()
 
     def prefer_texts(self, texts: Sequence[Text]) -> None:
-        """Set the copies that take precedence from now on; they must be few."""
+        """Set the copies of memory that take precedence over current memory from now on; they must be few."""
         self._copied = texts
 
     def _now(self, avma: int, size: int) -> bytes:

@@ -15,13 +15,13 @@ MAX_TEXT = 1 << 16
 MAX_BYTES = 1 << 20
 MAX_ITEMS = 1 << 16
 _KEYS_HEAD = 32
-"""Size of the head of a PyDictKeysObject in 3.11 and later; it begins with the reference count."""
+"""Size in bytes of the head of a PyDictKeysObject in CPython 3.11 and later; it begins with the reference count."""
 _MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2
-"""Py_TPFLAGS_MANAGED_DICT (3.11 and later), Py_TPFLAGS_INLINE_VALUES (3.13 and later)."""
+"""Flags of a Python type: Py_TPFLAGS_MANAGED_DICT (3.11 and later), Py_TPFLAGS_INLINE_VALUES (3.13 and later)."""
 
 
 class Objects:
-    """Reader of objects in one process; minor is the CPython version, for differences that are not offsets."""
+    """A reader of Python objects in one process; minor is the CPython version, for differences that are not offsets."""
 
     def __init__(self, memory: Memory, layout: ObjectLayout, minor: int) -> None:
         self.memory = memory
@@ -29,7 +29,7 @@ class Objects:
         self._minor = minor
 
     def is_alive(self, begin: bytes) -> bool:
-        """Return True if an object has not been freed.
+        """Return True if a Python object has not been freed.
 
         A freed object keeps its contents except for the beginning: its reference count is 0, or an allocator has put an
         address there.
@@ -52,7 +52,7 @@ class Objects:
         """Return the text of a Python str in the target's memory.
 
         Raises:
-            Unreadable: It cannot be read, is not a str, or has more than `most` characters.
+            Unreadable: The object cannot be read, is not a str, or has more than `most` characters.
         """
         length, state = self._text_head(address)
         if length > most:
@@ -60,20 +60,20 @@ class Objects:
         return self._letters(address, state, length)
 
     def read_str_head(self, address: int, letters: int, errors: str = "replace") -> str:
-        """Return the first characters of a str.
+        """Return the first characters of a Python str in the target's memory.
 
         Args:
             letters: Maximum number of characters.
             errors: As in bytes.decode.
 
         Raises:
-            Unreadable: It cannot be read or is not a str.
+            Unreadable: The object cannot be read or is not a str.
         """
         length, state = self._text_head(address)
         return self._letters(address, state, min(length, letters), errors)
 
     def _text_head(self, address: int) -> tuple[int, int]:
-        """Return the length and the state of a str."""
+        """Return the length and the state word of a Python str."""
         length, state = self.layout.text_length, self.layout.text_state
         head = self.memory.read_memory(address, max(length + 8, state + 4))
         return int.from_bytes(head[length : length + 8], "little"), int.from_bytes(head[state : state + 4], "little")
@@ -94,14 +94,14 @@ class Objects:
         return self.memory.read_memory(address + self.layout.bytes_data, size) if size else b""
 
     def tuple_items(self, address: int, most: int = MAX_ITEMS) -> tuple[int, ...]:
-        """Return the addresses of a tuple's items."""
+        """Return the addresses of a Python tuple's items."""
         size = self.memory.read_u64(address + self.layout.var_size)
         if size > most:
             raise Unreadable(f"tuple at {address:#x}")
         return self.memory.read_words(address + self.layout.tuple_items, size) if size else ()
 
     def read_int(self, address: int) -> int:
-        """Return an int of at most three 30-bit digits."""
+        """Return the value of a Python int of at most three 30-bit digits."""
         layout, memory = self.layout, self.memory
         if layout.long_tag != NONE:
             tag = memory.read_u64(address + layout.long_tag)
@@ -116,7 +116,7 @@ class Objects:
         return -value if negative else value
 
     def attributes(self, address: int) -> Iterator[tuple[int, int]]:
-        """Yield (name address, value address) of an instance's attributes; its class must be written in Python.
+        """Yield (name address, value address) of a Python instance's attributes; its class must be written in Python.
 
         Raises:
             Unreadable: The instance cannot be read.
@@ -148,7 +148,9 @@ class Objects:
                 yield key, value
 
     def dict_items(self, address: int) -> Iterator[tuple[int, int]]:
-        """Yield (key address, value address) in order. Split tables (of instances) keep their values separately."""
+        """Yield (key address, value address) of a Python dict in order. Split tables (of instances) keep their values
+        separately.
+        """
         keys = self.memory.read_u64(address + self.layout.dict_keys)
         values = self.memory.read_u64(address + self.layout.dict_values)
         for at, (key, value) in enumerate(self._entries(keys)):
@@ -158,7 +160,7 @@ class Objects:
                 yield key, value
 
     def dict_state(self, address: int) -> bytes:
-        """Return bytes that change when the dict gets a new key.
+        """Return bytes that change when a Python dict gets a new key.
 
         Raises:
             Unreadable: The dict cannot be read.

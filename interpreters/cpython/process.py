@@ -53,14 +53,14 @@ class PythonProcess:
 
     @property
     def expected(self) -> Runtime | None:
-        """The runtime, also before it has started or after the process has ended if another process has run its
+        """The CPython runtime, also before it has started or after the process has ended if another process has run its
         file.
         """
         return self._finder.runtime or self._finder.expected
 
     @property
     def refusal(self) -> str:
-        """Reason why no frames are read, "" if they are read or there is no CPython."""
+        """Reason why no Python frames are read, "" if they are read or there is no CPython."""
         return self._finder.refusal
 
     @property
@@ -81,12 +81,12 @@ class PythonProcess:
 
     @property
     def undecided(self) -> bool:
-        """True if there is a runtime that has not started or whose state is not consistent yet."""
+        """True if there is a CPython runtime that has not started or whose state is not consistent yet."""
         return self._finder.undecided
 
     @property
     def greenlets(self) -> bool:
-        """True if the threads' C stacks may hold frames of several greenlets."""
+        """True if the C stacks of the process's threads may hold frames of several greenlets."""
         return self._finder.greenlets
 
     def kernel_reader(self) -> KernelReader:
@@ -95,7 +95,7 @@ class PythonProcess:
         return PythonInKernel(self, self._recording.diagnostics)
 
     def row_reader(self, runtime: Runtime, parent: FrameRowReader | None) -> FrameRowReader:
-        """Return a decoder for the rows of a runtime in this process."""
+        """Return a decoder for the frame rows that the BPF program copies of a runtime in this process."""
         from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader
 
         return FrameRowReader(runtime, self._finder.memory, self._recording.book, parent)
@@ -128,7 +128,7 @@ class PythonProcess:
         self.threads = ThreadList(runtime, memory, self._namespace_tid, self.frames.prepare)
 
     def _find_tasks(self, runtime: Runtime, space: AddressSpace) -> None:
-        """Look for asyncio, which the process may import at any time."""
+        """Look for asyncio in the process, which may import it at any time."""
         frames, recording, layout = self.frames, self._recording, runtime.layout
         if not recording.follow_tasks or frames is None or frames.awaiters is not None:
             return
@@ -192,7 +192,9 @@ class PythonProcess:
         return self.frames.take_chain(self._finder.greenlets) if self.frames is not None else None
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """Read local variables while the thread runs; the caller compares the frames with those that were sampled."""
+        """Read the local variables of a Python thread while it runs; the caller compares the frames with those that
+        were sampled.
+        """
         if self.frames is None:
             return []
         from pyprof.interpreters.cpython.frame_reader import NO_STACK

@@ -15,14 +15,14 @@ from pyprof.model.interpreter_state import FramesAhead, PlacedSpan, Span
 from pyprof.records import dataclass
 
 _FIXED = 3
-"""Number of spans before those of habits: the thread state, the GIL, the garbage collector's flag."""
+"""Number of spans of memory before those of the read hints: the thread state, the GIL, the garbage collector's flag."""
 _MAX_SPANS = 1000
 _MAX_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class AheadKey:
-    """The thread whose next stop was predicted, and a copy of its habits (copied.Habits) at that time."""
+    """The thread whose next stop was predicted, and a copy of its read hints (ReadHints) at that time."""
 
     thread: PyThread
     chunks: list[tuple[int, int, int]]
@@ -58,7 +58,7 @@ def plan_frames(
     spans: Sequence[Span],
     settled: array[int],
 ) -> FramesAhead | None:
-    """Predict what the next stop of a thread reads.
+    """Predict what memory the next stop of a Python thread reads.
 
     Args:
         spans: All that is read at once.

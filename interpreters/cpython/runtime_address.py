@@ -56,7 +56,7 @@ def find_old_python(space: AddressSpace) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Return True if a module with this file name is the interpreter's program or library."""
+    """Return True if a module with this file name is CPython's program or library."""
     return bool(_OWN.match(name))
 
 
@@ -73,7 +73,7 @@ def list_candidates(space: AddressSpace) -> Iterator[Module]:
 
 
 def locate_in_file(module: Module, found: FoundSymbols) -> Located | None:
-    """Return the runtime that a module holds according to its symbols, or None."""
+    """Return the location of the CPython runtime that a module holds according to its symbols, or None."""
     first: dict[bytes, Symbol] = {}
     for symbol in found.symbols:
         first.setdefault(symbol.name, symbol)

@@ -16,7 +16,9 @@ from pyprof.interpreters.cpython.runtime_state import Runtime, UnreadRuntime, Un
 from pyprof.model.modules import VDSO, AddressSpace
 
 _SOON_NS, _WAIT_NS = 4_000_000, 50_000_000
-"""Wait before a runtime that has not started is opened again, in nanoseconds: first and maximum. The wait doubles."""
+"""Wait before a CPython runtime that has not started is opened again, in nanoseconds: first and maximum. The wait
+doubles.
+"""
 _MAX_TRIES = 20
 _GREENLET = "_greenlet."
 """Part of the name of the greenlet extension module. With it, a C stack may hold frames of several greenlets."""
@@ -55,11 +57,11 @@ class RuntimeFinder:
 
     @property
     def undecided(self) -> bool:
-        """True if there is a runtime that has not started or whose state is not consistent yet."""
+        """True if there is a CPython runtime that has not started or whose state is not consistent yet."""
         return self._pending is not None
 
     def find_runtime(self, space: AddressSpace, inner_tids: Callable[[], set[int]]) -> bool:
-        """Update the finder, and return True if the modules have changed.
+        """Look for the CPython runtime in the current modules, and return True if the modules have changed.
 
         Args:
             inner_tids: Returns the tids of the process in its own pid namespace.
@@ -72,7 +74,8 @@ class RuntimeFinder:
         return changed
 
     def _look_at_modules(self, space: AddressSpace) -> None:
-        """Handle a new set of modules: dlopen may bring a runtime or keep the old one, exec replaces the program.
+        """Look for the CPython runtime in a new set of modules: dlopen may bring a runtime or keep the old one, exec
+        replaces the program.
 
         A program that is not position-independent keeps its address after exec. The vDSO moves then.
         """
@@ -102,7 +105,7 @@ class RuntimeFinder:
             self._refuse(f"{old} is older than CPython 3.8")
 
     def _open(self, located: Located, inner_tids: Callable[[], set[int]]) -> None:
-        """Open a runtime; one that has not started stays pending."""
+        """Open a CPython runtime; one that has not started stays pending."""
         now = time.monotonic_ns()
         if now < self._open_at:
             return

@@ -20,18 +20,18 @@ from pyprof.records import dataclass
 
 MAX_INTERPRETERS = 1024
 MAX_THREADS = 1 << 14
-"""Maximum number of thread states in all interpreters together."""
+"""Maximum number of Python thread states in all interpreters of a process together."""
 _READS = 5
 PTHREAD_TID = {"x86_64": (0x2D0, 0x30), "aarch64": (0xD0, 0x20)}.get(os.uname().machine, (0x2D0, 0x30))
 """Offsets of a thread's kernel tid in its struct pthread on this machine: glibc, musl."""
 
 
 class UnreadRuntime(Exception):
-    """A runtime whose frames are not read; the message is one sentence that says why."""
+    """A CPython runtime whose frames are not read; the message is one sentence that says why."""
 
 
 class UnsettledRuntime(UnreadRuntime):
-    """A state that a process also has shortly after a fork. A later attempt may succeed."""
+    """A state of a CPython runtime that a process also has shortly after a fork. A later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class PyThread:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime in a process: its location, its layout, and the avma of _PyRuntime."""
+    """A CPython runtime in a process: its location, its layout, and the avma of _PyRuntime."""
 
     located: Located
     layout: Layout
     address: int
 
     def read_interpreters(self, memory: Memory) -> Iterator[tuple[int, int]]:
-        """Yield (address, id) of each interpreter of the runtime once.
+        """Yield (address, id) of each interpreter of the CPython runtime once.
 
         Raises:
             Unreadable: The list of interpreters cannot be read.
@@ -87,7 +87,7 @@ class Runtime:
     def read_threads(
         self, memory: Memory, tasks: Callable[[int], bool], known: Callable[[PyThread], bool] = lambda thread: False
     ) -> Iterator[PyThread]:
-        """Yield each Python thread state of the runtime once.
+        """Yield each Python thread state of the CPython runtime once.
 
         Args:
             tasks: Returns True for a tid of the process.
@@ -119,7 +119,7 @@ class Runtime:
 
 
 def read_tid(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
-    """Return the kernel's tid of a pthread_t, 0 if it is not where the known C libraries keep it."""
+    """Return the kernel's tid of a thread by its pthread_t, 0 if it is not where the known C libraries keep it."""
     for offset in PTHREAD_TID:
         try:
             tid = memory.read_u32(ident + offset)
@@ -131,7 +131,7 @@ def read_tid(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
 
 
 def open_runtime(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> Runtime | None:
-    """Open a runtime; return None if it has no interpreter yet or the process is gone.
+    """Open a CPython runtime; return None if it has no interpreter yet or the process is gone.
 
     The process changes its lists while they are read. A contradiction therefore counts only if every attempt meets it.
 
@@ -190,7 +190,7 @@ def _layout(located: Located, memory: Memory) -> Layout:
 
 
 def _minor(located: Located, memory: Memory) -> int:
-    """Return the minor version of a runtime without _Py_DebugOffsets, -1 if it is not known."""
+    """Return the minor version of a CPython runtime without _Py_DebugOffsets, -1 if it is not known."""
     if located.version:
         version = memory.read_u32(located.version)
         return version >> 16 & 0xFF if version >> 24 == 3 else -1
@@ -199,7 +199,7 @@ def _minor(located: Located, memory: Memory) -> int:
 
 
 def _check(runtime: Runtime, memory: Memory, tasks: Callable[[int], bool]) -> None:
-    """Check that the process's memory agrees with the layout.
+    """Check that the process's memory agrees with the layout of its CPython.
 
     Raises:
         UnreadRuntime: The process contradicts the layout.

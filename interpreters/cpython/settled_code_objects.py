@@ -24,7 +24,7 @@ class CodeCache:
 
     Attributes:
         heads: Heads by address, as a stop has read them.
-        version: A number that changes when a settled identity has changed or all were forgotten.
+        version: A number that changes when the identity of a cached code object has changed or all were forgotten.
     """
 
     def __init__(self, head_at: int, head_size: int, identity: slice, memory: Memory) -> None:
@@ -60,7 +60,7 @@ class CodeCache:
         """Add code objects whose names are known, so that later stops need not read them.
 
         Args:
-            heads: Heads by address, as a stop has read them.
+            heads: Heads of the code objects by address, as a stop has read them.
         """
         for address, head in heads.items():
             if len(head) != self._head_size or address in self._unsteady:
@@ -74,7 +74,7 @@ class CodeCache:
             self.heads[address] = head
 
     def confirm_heads(self, addresses: tuple[int, ...], gather: Gather) -> Sequence[int]:
-        """Return those addresses whose code objects had the stored head during the stop, now that the thread runs
+        """Return the addresses of those code objects that had the stored head during the stop, now that the thread runs
         again.
 
         If the process has ended since, all settled addresses are returned.

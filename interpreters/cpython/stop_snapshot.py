@@ -10,13 +10,14 @@ from pyprof.model.interpreter_state import Gather, Span
 from pyprof.records import dataclass, field
 
 MAX_IN_STOP = 2048
-"""Maximum number of frames that are followed during a stop. The rest of a deep stack is followed in the copy."""
+"""Maximum number of Python frames that are followed during a stop. The rest of a deep stack is followed in the copy."""
 MAX_SCATTERED = 1024
-"""MAX_IN_STOP for versions without a data stack, where each frame is a separate read and the rest is in no copy.
-Python's default recursion limit is 1,000.
+"""Maximum number of Python frames that are followed during a stop for versions without a data stack.
+
+There, each frame is a separate read and the rest is in no copy. Python's default recursion limit is 1,000.
 """
 MAX_FAILURES = 16
-"""Number of unreadable code objects in one sample after which the remaining ones are not tried."""
+"""Number of unreadable code objects in one sample after which no more of them are read."""
 NOTHING = memoryview(b"").cast("Q")
 
 
@@ -96,8 +97,8 @@ class Copied:
     def find(
         self, avma: int, size: int, loose: dict[int, memoryview], gather: Gather | None
     ) -> tuple[memoryview | None, int]:
-        """Return (words, index) of memory that was copied, reading it now if `gather` is given; (None, 0) if it is
-        missing.
+        """Return (words, index) of memory that was copied in the stop, reading it now if `gather` is given; (None, 0)
+        if it is missing.
         """
         if avma & 7:
             return None, 0
@@ -117,7 +118,9 @@ class Copied:
 
 @dataclass(slots=True)
 class InStop:
-    """A greenlets.StoppedMemory that makes at most MAX_IN_STOP reads."""
+    """The memory of a stopped thread for the search for greenlets (StoppedMemory), which makes at most MAX_IN_STOP
+    reads.
+    """
 
     copied: Copied
     loose: dict[int, memoryview]
@@ -141,7 +144,7 @@ def view_words(data: memoryview) -> memoryview:
 
 
 def complete_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
-    """Yield the words of each span that was read completely."""
+    """Yield the words of each span of memory that was read completely."""
     at = 0
     for _, size in spans:
         end = at + (size >> 3)
@@ -152,8 +155,8 @@ def complete_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]
 
 
 def read_each_span(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
-    """Yield the words of each span, empty if it cannot be read. After MAX_FAILURES failures all further ones are
-    empty.
+    """Yield the words of each span of memory, empty if it cannot be read. After MAX_FAILURES failures all further ones
+    are empty.
     """
     at = failures = 0
     while at < len(spans) and failures < MAX_FAILURES:

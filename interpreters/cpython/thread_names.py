@@ -16,7 +16,7 @@ _LONGEST = 256
 
 
 class PythonThreadNames:
-    """Reader of the thread names of one process."""
+    """A reader of the names that Python code gave to the threads of one process."""
 
     def __init__(self, runtime: Runtime, memory: Memory, keys: dict[str, int]) -> None:
         """Create a reader of the names that Python code gave to its threads.
@@ -32,10 +32,10 @@ class PythonThreadNames:
         self._objects = Objects(memory, runtime.layout.object, runtime.layout.minor)
         self._active: dict[int, int] = {}
         self._without: dict[int, bytes] = {}
-        """State of sys.modules when it did not contain threading, by interpreter."""
+        """State of sys.modules when it did not contain the module threading, by interpreter."""
 
     def read_names(self) -> dict[int, str]:
-        """Return {ident: name} (PyThread.ident), as far as the names can be read."""
+        """Return {ident: name} of the Python threads (PyThread.ident), as far as the names can be read."""
         names: dict[int, str] = {}
         try:
             for interpreter, _ in self._runtime.read_interpreters(self._memory):
@@ -81,7 +81,7 @@ class PythonThreadNames:
         return self._named(self._objects.attributes(instance), name)
 
     def _named(self, items: Iterator[tuple[int, int]], name: str) -> int:
-        """Return the address of the value of a key, 0 if there is none."""
+        """Return the address of the value of a key among the items of a Python dict, 0 if there is none."""
         likely = self._keys.get(name)
         for key, value in sorted(items, key=lambda item: item[0] != likely):
             if self._is(key, name):
@@ -90,7 +90,7 @@ class PythonThreadNames:
         return 0
 
     def _is(self, key: int, name: str) -> bool:
-        """Return True if the str at this address is the name."""
+        """Return True if the Python str at this address is the given name."""
         try:
             length = self._memory.read_u64(key + self._objects.layout.text_length)
             return length == len(name) and self._objects.read_str(key) == name

@@ -16,7 +16,9 @@ from pyprof.records import dataclass, field
 
 _RELIST_NS = 50_000_000
 _RELIST_BUDGET = 50
-"""A listing that used t nanoseconds of processor time is followed by a pause of 50 t."""
+"""Factor that limits the listing of Python threads: a listing that used t nanoseconds of processor time is followed by
+a pause of 50 t.
+"""
 _NAMES_NS, _NAMES_LATE_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 64_000_000_000, 20_000_000, 200
 """Intervals in nanoseconds at which thread names are read: first, maximum (the interval doubles while no name changes),
 after a new thread; and the divisor that limits the time for it to a 200th.
@@ -27,7 +29,7 @@ _MAX_HOLDERS = 4
 _NEWCOMER_TRIES = 8
 """Number of attempts to find the thread state of a new thread, which may not have one at once."""
 _RELIST_MISSES = 64
-"""A thread without a thread state in this number of samples probably has none."""
+"""Number of samples of a thread without a Python thread state after which it probably has none."""
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class ThreadList:
         namespace_tid: Callable[[int], int],
         prepare: Callable[[list[tuple[PyThread, ReadHints]]], None],
     ) -> None:
-        """Create an empty list of Python thread states.
+        """Create an empty list of the Python thread states of one runtime.
 
         Args:
             namespace_tid: Translates a tid to the process's own pid namespace.
@@ -72,7 +74,8 @@ class ThreadList:
         self._relist_at = 0
 
     def find_threads(self, tids: Collection[int]) -> bool:
-        """Find the thread states of new threads, and list all again if necessary; return True if all were listed.
+        """Find the Python thread states of new threads, and list all again if necessary; return True if all were
+        listed.
 
         New threads are found without delay, because many end soon.
         """
@@ -110,7 +113,7 @@ class ThreadList:
             table.pop(tid, None)
 
     def find_thread(self, tid: int, gather: Gather) -> KnownThread | None:
-        """Return the thread states for a sample of a thread.
+        """Return the Python thread states for a sample of a thread.
 
         An unlisted thread may be the one that holds the GIL; `gather` reads the holder.
         """
@@ -142,7 +145,7 @@ class ThreadList:
         }
 
     def _know(self, found: dict[int, list[PyThread]]) -> None:
-        """Store the thread states that were found, and prepare new ones."""
+        """Store the Python thread states that were found, and prepare new ones."""
         unread: list[tuple[PyThread, ReadHints]] = []
         for tid, states in found.items():
             known = self.known.setdefault(tid, KnownThread())
@@ -192,7 +195,7 @@ class NameBook:
         self._source = source
 
     def read_if_due(self, threads: ThreadList) -> None:
-        """Read the names if their interval has passed."""
+        """Read the names of Python threads if their interval has passed."""
         if time.monotonic_ns() >= self._read_at:
             before, cpu_before = dict(self.names), time.thread_time_ns()
             self.read_names(threads)
@@ -201,7 +204,9 @@ class NameBook:
             self._read_at = time.monotonic_ns() + max(self._wait_ns, _NAMES_BUDGET * spent)
 
     def hasten_read(self, tids: Collection[int]) -> None:
-        """Read the names soon, because threads have appeared or ended; tids are the current threads."""
+        """Read the names of Python threads soon, because threads have appeared or ended; tids are the current
+        threads.
+        """
         self._read_at, self._wait_ns = min(self._read_at, time.monotonic_ns() + _NAMES_SOON_NS), _NAMES_NS
         if len(self.names) > _MAX_NAMES:
             self.names = {tid: name for tid, name in self.names.items() if tid in tids}

@@ -19,7 +19,7 @@ _LONGEST = 16
 
 
 class Ruby(Interpreter):
-    """CRuby of any version; only its exported symbols are used."""
+    """The interpreter CRuby of any version; only its exported symbols are used."""
 
     language = "Ruby"
     evaluators = ("rb_vm_exec", "ruby_run_node")
@@ -39,6 +39,6 @@ class Ruby(Interpreter):
 
 
 def _candidates(space: AddressSpace) -> Iterator[Module]:
-    """Yield the program itself and all modules with "ruby" in their name."""
+    """Yield the modules that may hold CRuby: the program itself and all modules with "ruby" in their name."""
     files = [module for module in space.modules if module.has_file]
     return (module for nth, module in enumerate(files) if nth == 0 or "ruby" in module.name)

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from pyprof.agent.http_page import HttpPages
 
 Say = Callable[..., None]
-"""Writes (level, event, **fields) as one line of the log."""
+"""Function that writes (level, event, **fields) as one line of the agent's log."""
 _ANSWERED_S = 0.8
-"""Time in seconds after the request to end in which clients of the control socket still get a response."""
+"""Time in seconds after a request to end the agent in which clients of its control socket still get a response."""
 _DRAW_S = 600.0
-"""Interval in seconds in which other processes are drawn, if the budget leaves processes out. Each time their files are
-read again.
+"""Interval in seconds in which other processes are drawn for recording, if the budget leaves processes out. Each time
+their files are read again.
 """
 _REFUSALS_S = 10.0
 """Minimum interval in seconds between log lines about refused requests; /metrics counts all of them."""
@@ -58,8 +58,8 @@ class Agent:
         """Create an agent from its configuration. run() starts it.
 
         Args:
-            load: Reads the configuration again.
-            say: Writes a line of the log.
+            load: Function that reads the configuration again.
+            say: Function that writes a line of the log.
             notifier: Notifies systemd.
         """
         self._load, self._say, self._notifier = load, say, notifier
@@ -109,7 +109,7 @@ class Agent:
         return len(chosen.difference(*(self._table.recorded(lane.sampling) for lane in self._lanes)))
 
     def _begin(self) -> None:
-        """Start with the current configuration."""
+        """Start the agent with the current configuration."""
         config = self._config
         self._table = ProcessTable(config.rules, os.getpid())
         self._table.one_in = self._budget.effort.processes
@@ -131,7 +131,7 @@ class Agent:
             self._table.leave()
 
     def end(self) -> None:
-        """End the recordings, and a look at thousands of processes in the main thread."""
+        """End all recordings of the agent, and a search through thousands of processes in the main thread."""
         self._answer_until = self._answer_until or time.monotonic() + _ANSWERED_S
         self._ending = True
         self._wake.set()
@@ -142,14 +142,12 @@ class Agent:
 
     @property
     def left(self) -> bool:
-        """After run(), True if a recording did not end. Its window is not written, and one of its threads still
-        runs.
-        """
+        """True after run() if a recording did not end. Its window is not written, and one of its threads still runs."""
         return any(lane.left.is_set() for lane in self._lanes)
 
     @property
     def opening(self) -> bool:
-        """After run(), True if a recording is still being opened, in a thread that still runs."""
+        """True after run() if a recording is still being opened, in a thread that still runs."""
         return any(lane.running for lane in self._lanes)
 
     def reload(self) -> None:
@@ -218,7 +216,9 @@ class Agent:
             self._draw_processes()
 
     def _draw_processes(self) -> None:
-        """Draw other processes to record. Collectors cannot release running processes, so recordings start again."""
+        """Draw other processes to record at random. Collectors cannot release running processes, so recordings start
+        again.
+        """
         self._draw_at = time.monotonic() + _DRAW_S
         recent_ns: dict[tuple[int, int], int] = {}
         for lane in self._lanes:
@@ -234,7 +234,7 @@ class Agent:
             lane.close()
 
     def _reload(self) -> None:
-        """Load the configuration. If it is wrong, nothing changes."""
+        """Load the agent's configuration again. If it is wrong, nothing changes."""
         self._reloading = False
         self._notifier.reloading()
         try:

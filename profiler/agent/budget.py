@@ -14,7 +14,7 @@ from pyprof.records import replace
 from pyprof.window_flush_protocol import Stride
 
 CHECKS = 12
-"""Number of checks in the time over which the budget is enforced."""
+"""Number of checks in the time over which the agent's budget is enforced."""
 _EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more"}
 
 
@@ -37,14 +37,15 @@ class BudgetKeeper:
         self.begin(budget)
 
     def begin(self, budget: CostBudget) -> None:
-        """Enforce another budget from now on; the effort starts at its maximum."""
+        """Enforce another budget of the agent from now on; the effort starts at its maximum."""
         now = time.monotonic()
         self._governor = Governor(budget, now, spent())
         self._look_at = now
         self.stride.every = 1
 
     def _memory(self) -> int:
-        """Return the memory of the agent and its workers, read at most once in the budget's time while it is kept.
+        """Return the memory of the agent and its workers. It is read at most once in the time over which the budget is
+        enforced.
 
         The kernel walks all their pages for it: with a budget of 0.2 % this was an eighth of the agent's cost.
         """
@@ -58,12 +59,12 @@ class BudgetKeeper:
         return self._governor.effort
 
     def pardon(self) -> None:
-        """Exempt the current cost from judgement, because a user has requested it."""
+        """Exclude the agent's current cost from the check of its budget, because a user has requested the work."""
         self._governor.pardon(time.monotonic())
 
     def keep(self) -> bool:
-        """Check the budget, and return True if another set of processes must be recorded. The main loop calls this all
-        the time.
+        """Check the agent's budget, and return True if another set of processes must be recorded. The main loop calls
+        this all the time.
         """
         now = time.monotonic()
         if now < self._look_at:
@@ -95,7 +96,7 @@ class BudgetKeeper:
         }
 
     def noted(self, profile: Profile) -> Profile:
-        """Add notes about the budget's effect to a window."""
+        """Return the profile of a window with notes about the effect of the agent's budget."""
         notes = self.notes()
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, *notes)))
 

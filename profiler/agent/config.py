@@ -31,12 +31,14 @@ class AgentConfig:
     pushes: tuple[PushTarget, ...] = ()
 
     def samplings(self) -> tuple[SamplingChoice, ...]:
-        """Return the distinct ways of sampling; each needs a collector."""
+        """Return the distinct ways of sampling in the agent's configuration; each needs a collector."""
         return tuple(dict.fromkeys(each for rule in self.rules if rule.include for each in rule.samplings))
 
 
 def without_file() -> AgentConfig:
-    """Return the configuration without a file: all processes of the calling user, each name a service."""
+    """Return the agent's configuration without a file: all processes of the calling user are recorded, and each name is
+    a service.
+    """
     return _Reading("", {}).config(default=({"user": str(os.geteuid())},))
 
 
@@ -58,11 +60,11 @@ def parse(text: str, name: str) -> AgentConfig:
 
 
 class _TooMany(Exception):
-    """There are too many errors to continue."""
+    """The configuration has too many errors to continue."""
 
 
 class _Reading:
-    """A parser of one document that collects errors."""
+    """A parser of one configuration file that collects errors."""
 
     def __init__(self, text: str, document: Mapping[str, Any]) -> None:
         self.errors: list[ConfigError] = []
@@ -178,7 +180,7 @@ class _Reading:
             raise _TooMany
 
     def _line(self, path: tuple[str | int, ...]) -> int:
-        """Return the line of a key, or of its table if the key is not found."""
+        """Return the line of a key in a configuration file, or of its table if the key is not found."""
         table = str(path[0]) if path else ""
         wanted = path[1] if len(path) > 1 and isinstance(path[1], int) else 0
         key, count, best, inside = str(path[-1]) if path else "", -1, 1, len(path) < 2

@@ -14,7 +14,7 @@ from pyprof.records import dataclass
 
 _MOST_BYTES = 1 << 20
 _MOST_DOTS = 1000
-"""Maximum number of dots in a line: tomllib's time grows with the square of a key's parts."""
+"""Maximum number of dots in a line of a configuration file: tomllib's time grows with the square of a key's parts."""
 _TOML_TABLE = re.compile(r"Cannot declare \((.*)\) twice")
 _TOML_KEY = r"'([^']*)'"
 _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
@@ -22,7 +22,7 @@ _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class ConfigError:
-    """An error in a line, counted from 1."""
+    """An error in a line of a configuration file, counted from 1."""
 
     line: int
     text: str
@@ -44,7 +44,7 @@ def read(path: str) -> str:
     """Read a configuration file of the agent or the server.
 
     Raises:
-        UsageError: It cannot be read, or root would read a file that other users may write.
+        UsageError: The file cannot be read, or root would read a file that other users may write.
     """
     try:
         with open(open_regular(path), "rb") as file:
@@ -64,7 +64,7 @@ def document(text: str, name: str) -> dict[str, Any]:
         name: Name of the file.
 
     Raises:
-        BadConfig: It is not TOML.
+        BadConfig: The text is not TOML.
     """
     for number, each in enumerate(text.split("\n"), 1):
         if each.count(".") > _MOST_DOTS:
@@ -78,7 +78,7 @@ def document(text: str, name: str) -> dict[str, Any]:
 
 
 def _toml_problem(text: str) -> str:
-    """Convert a message of tomllib to one that names the table of the file."""
+    """Convert a message of tomllib to one that names the table of the configuration file."""
     table = _TOML_TABLE.fullmatch(text)
     if table:
         return f"the table [{'.'.join(re.findall(_TOML_KEY, table[1]))}] is declared twice"

@@ -17,7 +17,7 @@ COLLECTORS = ("auto", "perf", "ptrace", "bpf")
 
 
 class Wrong(ValueError):
-    """A value that is not valid; the text says which values are."""
+    """A value of a setting that is not valid; the text says which values are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Setting:
 
     Attributes:
         kind: Kind of value, as checked() knows it.
-        default: As it is written in the file, "" for none.
+        default: The default value as it is written in the file, "" for none.
     """
 
     table: str
@@ -58,7 +58,7 @@ SETTINGS = (
     Setting("record", "group", "GROUP", "", "whose members may ask beside root and the agent's user; name or number"),
     Setting("http", "port", "PORT", "", "127.0.0.1:PORT has /metrics, /healthz and /readyz; without it none of them"),
 )
-"""Settings in tables with one value for each name. In addition there are [labels] and [[rule]]."""
+"""Settings of the agent in tables with one value for each name. In addition there are [labels] and [[rule]]."""
 
 RULE = (
     Setting("rule", "action", "ACTION", '"include"', 'or "exclude": such processes are not recorded'),
@@ -68,7 +68,9 @@ RULE = (
     Setting("rule", "modes", "MODES", "", "in place of sampling.modes"),
     Setting("rule", "python", "VIEW", "", "in place of sampling.python"),
 )
-"""Settings of a rule. In addition there are CRITERIA: a pattern, or a list of which one must match. All must match."""
+"""Settings of a rule of the agent. In addition there are CRITERIA: a pattern, or a list of which one must match. All
+must match.
+"""
 
 CRITERIA = {
     "name": "name of the process (comm, 15 letters)",
@@ -80,12 +82,12 @@ CRITERIA = {
     "container": "first 12 letters of the container's id",
     "parent": "name of its parent process",
 }
-"""Criteria of rules -> their meaning. Patterns are those of the shell, except for cmdline."""
+"""Criteria of the agent's rules -> their meaning. Patterns are those of the shell, except for cmdline."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingChoice:
-    """The way in which processes are sampled; those with equal values share a collector."""
+    """The way in which processes are sampled; processes with equal values share a collector."""
 
     rate: float
     mode: str
@@ -118,7 +120,7 @@ class Values:
 
 
 def checked(kind: str, value: object) -> object:
-    """Check a value, and return it as it is used; raise Wrong if it is not valid."""
+    """Check a setting's value, and return it as it is used; raise Wrong if it is not valid."""
     if kind in ("TEXT", "TEMPLATE"):
         if not isinstance(value, str) or not value or not value.isprintable():
             raise Wrong("is not a text")
@@ -173,7 +175,9 @@ def _labels(value: object) -> dict[str, str]:
 
 
 def _headers(value: object) -> dict[str, str]:
-    """Check headers. Usual headers for secrets are refused, because a configuration must not contain secrets."""
+    """Check HTTP headers of a configuration. Usual headers for secrets are refused, because a configuration must not
+    contain secrets.
+    """
     if not isinstance(value, dict) or len(value) > _MOST_HEADERS:
         raise Wrong('is not { name = "text" }')
     for name, text in value.items():

@@ -27,10 +27,10 @@ MOST_S = 300.0
 MOST_TIMES = 150_000
 """Maximum number of sampling times of a requested recording: 300 s at 499 Hz."""
 MOST_FILES, MOST_BYTES = 4096, 1 << 30
-"""Maximum number of files, and of their bytes, in one response."""
+"""Maximum number of files, and of their bytes, in one response of the agent."""
 REFUSED, RECORDING, KEPT, ASKED, DONE = "refused", "recording", "kept", "asked", "done"
 OUTCOMES = ("answered", "gone", *(reason.name for reason in ASKS))
-"""Outcomes of requests."""
+"""Outcomes of requests at the agent's control socket."""
 _SENTENCES = {reason.name: reason for reason in ASKS}
 
 
@@ -67,7 +67,7 @@ def parse(line: bytes) -> AskRequest:
     """Parse a request line of the agent's control socket.
 
     Raises:
-        AskRefused: It is malformed, or asks for too much.
+        AskRefused: The request is malformed, or asks for too much.
     """
     found = _object(line)
     if found is None or not found.keys() <= {"service", "seconds", "rate", "mode"}:
@@ -92,7 +92,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float:
-    """Return a number, and 0 for anything else."""
+    """Return a number of a request, and 0 for anything that is no number."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9 else 0.0
 
 
@@ -114,7 +114,7 @@ class AskAnswer:
 
 
 def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Iterator[AskAnswer]:
-    """Yield the lines of a response until DONE.
+    """Yield the lines of the agent's response until DONE.
 
     Args:
         line: Reads a line of at most that many bytes, including its end.
@@ -150,7 +150,7 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
 
 
 def _refusal(found: dict[str, Any]) -> AskRefused:
-    """Return the refusal. The agent may be newer, so its reason may be unknown."""
+    """Return the refusal of the agent in a response. The agent may be newer, so its reason may be unknown."""
     word = found[REFUSED]
     reason = word if isinstance(word, str) and word in _SENTENCES else "ask_failed"
     return AskRefused(reason, str(found.get("text", ""))[:MOST_LINE])

@@ -28,12 +28,14 @@ MOST_ASKERS = 8
 REQUEST_S = 5.0
 """Time in seconds for the client's request, and for the client to read each line."""
 _ANSWER_S = 60.0
-"""Time in seconds for the client to read all files; at most two clients are served at once."""
+"""Time in seconds for the client to read all files of a response; at most two clients are served at once."""
 _MODE, _FOLDER_MODE = 0o660, 0o710
 
 
 class Asker:
-    """A connected client. All methods raise OSError if it has disconnected or does not read."""
+    """A client that is connected to the agent's control socket. All methods raise OSError if it has disconnected or
+    does not read.
+    """
 
     def __init__(self, connection: socket.socket, peer: Peer) -> None:
         self.peer = peer
@@ -44,7 +46,7 @@ class Asker:
         """Read the request of a client of the control socket.
 
         Raises:
-            AskRefused: It is malformed or late.
+            AskRefused: The request is malformed or late.
         """
         until, found = time.monotonic() + REQUEST_S, b""
         while b"\n" not in found:
@@ -69,11 +71,13 @@ class Asker:
         self._connection.sendall(data)
 
     def wants_more(self, seconds: float) -> bool:
-        """Wait, and return True after that time, or False as soon as the client closes its sending direction."""
+        """Wait for some seconds, and return True after that, or False as soon as the client closes its sending
+        direction.
+        """
         return not self._events(select.POLLIN | select.POLLRDHUP, seconds)
 
     def is_gone(self) -> bool:
-        """Return True if both directions are closed, not only the client's sending one."""
+        """Return True if both directions of the client's connection are closed, not only its sending one."""
         return bool(self._events(0, 0) & (select.POLLHUP | select.POLLERR))
 
     def _events(self, wanted: int, seconds: float) -> int:
@@ -90,18 +94,18 @@ def folder_of(root: str) -> int:
     """Return a descriptor of the spool's folder, which its user may be unable to list.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The folder cannot be opened.
     """
     return os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def address(folder: int) -> str:
-    """Return a path of the socket that is short enough for an address, independent of the folder's path."""
+    """Return a path of the control socket that is short enough for an address, independent of the folder's path."""
     return f"/proc/self/fd/{folder}/{NAME}"
 
 
 class AskSocket:
-    """The listening socket. begin() must be called first."""
+    """The agent's listening control socket. begin() must be called first."""
 
     def __init__(
         self, answer: Callable[[AskRequest, Asker], None], outcome: Callable[[Peer | None, str], None]
@@ -109,7 +113,7 @@ class AskSocket:
         """Create the control socket of an agent. begin() opens it.
 
         Args:
-            answer: Serves a request, in a thread for the client; may raise AskRefused and OSError.
+            answer: Function that serves a request, in a thread for the client; may raise AskRefused and OSError.
             outcome: Called with the outcome of each request: "answered", "gone" or a reason.
         """
         self._answer, self._outcome = answer, outcome
@@ -153,7 +157,7 @@ class AskSocket:
         threading.Thread(target=self._listen, args=(listener,), name="pyprof socket", daemon=True).start()
 
     def close(self, until: float = 0.0) -> None:
-        """Stop listening, and wait for clients that are being served until a monotonic time."""
+        """Stop listening at the control socket, and wait for clients that are being served until a monotonic time."""
         with self._lock:
             self._closing = True
             taken_in = list(self._threads.items())
@@ -229,7 +233,7 @@ class AskSocket:
             self._ended(threading.current_thread())
 
     def _refuse(self, connection: socket.socket, peer: Peer | None, refused: AskRefused) -> None:
-        """Refuse a request. The line fits into the socket's buffer, so this does not wait."""
+        """Refuse a client's request. The line fits into the socket's buffer, so this does not wait."""
         self._outcome(peer, refused.reason)
         with suppress(OSError):
             connection.settimeout(0)
@@ -240,7 +244,7 @@ def group_number(group: str) -> int:
     """Return the number of a user group of the system.
 
     Raises:
-        UsageError: It does not exist.
+        UsageError: The group does not exist.
     """
     try:
         return int(group) if group.isascii() and group.isdigit() else grp.getgrnam(group).gr_gid

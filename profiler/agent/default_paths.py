@@ -6,7 +6,9 @@ import os
 
 
 def default_spool() -> str:
-    """Return the machine's folder for root, and the user's own folder for other users."""
+    """Return the default folder of the agent's spool: the machine's folder for root, and the user's own folder for
+    other users.
+    """
     if os.geteuid() == 0:
         return "/var/lib/pyprof/spool"
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")

@@ -24,16 +24,20 @@ from enum import IntEnum
 from pyprof.records import dataclass
 
 AIM = 0.9
-"""Target of a step relative to the budget, because the load differs between two minutes."""
+"""Cost that a change of the agent's effort aims at, relative to the budget, because the load differs between two
+minutes.
+"""
 MOST_PATIENCE = 64
-"""Maximum number of minutes between two tries."""
+"""Maximum number of minutes between two tries to lower or raise the agent's effort."""
 _MOST_STEPS = 4
-"""Maximum number of steps by sampling times that are taken at once."""
+"""Maximum number of steps at once in which the agent uses fewer sampling times."""
 _HELPED = 0.95
-"""Ratio of the cost (or memory) to that before a step, up to which the step has helped."""
+"""Ratio of the agent's cost (or memory) to that before a reduction of the effort, up to which the reduction has
+helped.
+"""
 SETTLING = 0.25
-"""Time without judgement after the start and after a step by processes, which restarts recordings; relative to
-CostBudget.every_s.
+"""Time without a check of the budget after the start and after a change of the recorded processes, which restarts
+recordings; relative to CostBudget.every_s.
 """
 
 
@@ -43,7 +47,7 @@ class CostBudget:
 
     Attributes:
         cpu: Share of one processor (0.01 is 1 %).
-        memory: Bytes.
+        memory: Maximum memory in bytes.
         every_s: Time in seconds over which both are enforced.
     """
 
@@ -54,24 +58,26 @@ class CostBudget:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The effort: one of `times` sampling times is used, and one of `processes` processes is recorded."""
+    """The agent's effort: one of `times` sampling times is used, and one of `processes` processes is recorded."""
 
     times: int = 1
     processes: int = 1
 
     @property
     def work(self) -> float:
-        """Fraction of all sampling times that is used."""
+        """Fraction of all sampling times that the agent uses."""
         return 1 / self.times
 
 
 STRIDES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PARTS = (1, 2, 4, 8, 16, 32, 64)
-"""Values of Effort.processes."""
+"""Possible values of Effort.processes: one of this many processes is recorded."""
 
 
 class BudgetVerdict(IntEnum):
-    """Result of a check. BROKEN means that the budget is exceeded and no smaller effort would help."""
+    """Result of a check of the agent's budget. BROKEN means that the budget is exceeded and no smaller effort would
+    help.
+    """
 
     NOTHING = 0
     LESS = 1
@@ -92,7 +98,7 @@ class Governor:
 
         Args:
             now: Monotonic time.
-            spent_s: Processor time so far.
+            spent_s: Processor time of the agent so far.
         """
         self.budget = budget
         self.cpu, self.memory = 0.0, 0
@@ -114,15 +120,16 @@ class Governor:
 
     @property
     def needed_cpu(self) -> float:
-        """The budget that the current effort would need, as a share of one processor."""
+        """The processor budget that the agent's current effort would need, as a share of one processor."""
         return self.cpu / AIM
 
     def pardon(self, now: float) -> None:
-        """Exempt the cost up to now from the judgement of the budget."""
+        """Exclude the agent's cost up to now from the check of its budget."""
         self._settled = max(self._settled, now + SETTLING * self.budget.every_s)
 
     def look(self, now: float, spent_s: float, memory: Callable[[], int]) -> BudgetVerdict:
-        """Judge the cost, and adapt the effort. Callers do this several times in budget.every_s.
+        """Check the agent's cost against its budget, and adapt the effort. Callers do this several times in
+        budget.every_s.
 
         Args:
             now: Monotonic time.
@@ -163,7 +170,9 @@ class Governor:
         return BudgetVerdict.LESS
 
     def _is_useless(self) -> bool:
-        """Return True if the last step down has not lowered the cost, and the next one must not be tried yet."""
+        """Return True if the last reduction of the effort has not lowered the cost, and the next one must not be tried
+        yet.
+        """
         if not self._cpu_before or self.cpu <= _HELPED * self._cpu_before:
             return False
         self._useless += 1
@@ -201,7 +210,7 @@ class Governor:
         return BudgetVerdict.MORE
 
     def _is_sure(self) -> bool:
-        """Return True if the next higher effort cannot cost more than the budget."""
+        """Return True if the next higher effort of the agent cannot cost more than the budget."""
         if not self._stride:
             return False
         dearest = self.cpu * STRIDES[self._stride] / STRIDES[self._stride - 1]

@@ -25,10 +25,11 @@ from pyprof.session.recording import Recording
 from pyprof.window_flush_protocol import Stride
 
 IS_CONFINED = False
-"""True if recordings of an agent confine their worker. A worker without rights could not leave SCHED_IDLE
-(idle_priority.py)."""
+"""True if recordings of an agent confine their worker process. A worker without rights could not leave SCHED_IDLE
+(idle_priority.py).
+"""
 _AGAIN_S = 30.0
-"""Time in seconds before a failed collector starts again."""
+"""Time in seconds before a failed collector of the agent starts again."""
 _NAMES_S = 0.8
 """Time in seconds for resolving names when the agent ends, including time spent waiting for a processor."""
 FLUSH_S = 1.0
@@ -38,14 +39,15 @@ _OF_DURABLE = 0.87
 _SOON_S = 0.001
 _LOOK_S = 0.02
 _READ_BEFORE_S = 0.02
-"""Time in seconds before the end of a window at which the clocks of processes are read."""
+"""Time in seconds before the end of a window at which the processor clocks of processes are read."""
 
 
 class SampledGroup:
-    """One collector. tend(), close() and finish() are for one thread, the agent's.
+    """One collector of the agent with its recording and windows. tend(), close() and finish() are for one thread, the
+    agent's.
 
     Attributes:
-        left: Set if a recording did not end when it had to, because a memory page of a target blocks it.
+        left: True if a recording did not end when it had to, because a memory page of a target blocks it.
     """
 
     def __init__(
@@ -63,10 +65,10 @@ class SampledGroup:
 
         Args:
             stride: Stride of the sampling times, for the budget.
-            took: Receives each window and its key, in a thread of this object.
-            save: Receives the parts of an unfinished window before that.
-            failed: Receives the error that ended a recording or prevented its start, and the key of the window under
-                way, "" for none.
+            took: Function that receives each window and its key, in a thread of this object.
+            save: Function that receives the parts of an unfinished window before that.
+            failed: Function that receives the error that ended a recording or prevented its start, and the key of the
+                window under way, "" for none.
         """
         self.sampling = sampling
         self._options = RecordOptions(
@@ -96,7 +98,7 @@ class SampledGroup:
         return self._thread is not None and self._thread.is_alive()
 
     def tend(self) -> None:
-        """Start to record if there is something to record, or add new processes to the recording."""
+        """Start to record if a process is to be recorded, or add new processes to the recording."""
         if self.running:
             self._find_new()
         elif time.monotonic() >= self._not_before:
@@ -187,11 +189,11 @@ class SampledGroup:
 
     @property
     def recent_ns(self) -> Mapping[tuple[int, int], int]:
-        """Processor time of processes in the last window, by pid and start; empty if it is not read."""
+        """Processor time of processes in the last window, by pid and start; empty if the clocks are not read."""
         return self._clocks.recent_ns if self._clocks is not None else {}
 
     def _read_clocks(self) -> None:
-        """Read the clocks of processes because a window or a part of it ends soon.
+        """Read the processor clocks of processes because a window or a part of it ends soon.
 
         The end is interpolated from this reading on.
         """
@@ -199,7 +201,7 @@ class SampledGroup:
             self._clocks.read_near_end(self._table.matching(self.sampling))
 
     def _end_part(self, recording: Recording) -> None:
-        """Compute the on-CPU time of each process in a part of a window that is just taken."""
+        """Compute the on-CPU time of each process in a part of a window that was just taken from the recording."""
         if self._clocks is not None:
             begun_ns, until_ns = recording.span_ns
             processes = self._table.matching(self.sampling)
@@ -214,7 +216,7 @@ class SampledGroup:
             self._window_ns = until_ns
 
     def _exact(self, recording: Recording, profile: Profile) -> Profile:
-        """Scale a window to the oldest processor times that have not been used yet."""
+        """Scale the samples of a window to the oldest processor times that have not been used yet."""
         if self._clocks is None:
             return profile
         if not self._times:  # the last one of the recording
@@ -222,10 +224,10 @@ class SampledGroup:
         return with_exact_sums(profile, self._times.popleft())
 
     def so_far(self) -> Profile | None:
-        """Return the unfinished window. Any thread may call this.
+        """Return the unfinished window of the recording. Any thread may call this.
 
         Raises:
-            PyprofError: It is just ending.
+            PyprofError: The window is just ending.
         """
         recording = self._recording
         return recording.peek() if recording is not None and self.running else None
@@ -246,12 +248,12 @@ class SampledGroup:
                 self._read_clocks()
 
     def close(self) -> None:
-        """End, wait until the last window was delivered, and release all resources."""
+        """End the recording of this group, wait until the last window was delivered, and release all resources."""
         self.finish()
         self._release()
 
     def finish(self) -> None:
-        """End and wait, without releasing resources, because this process ends next.
+        """End the recording of this group and wait, without releasing resources, because this process ends next.
 
         A blocked recording is not waited for, and one that has not begun only for a short time.
         """

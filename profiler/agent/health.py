@@ -14,9 +14,11 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.utf8 import dump_json
 
 SILENT_S = 30.0
-"""Time in seconds after which the main loop, which runs once a second, counts as stuck."""
+"""Time in seconds after which the agent's main loop, which runs once a second, counts as stuck."""
 WINDOWS = 3
-"""Number of window lengths without a window, after START_S, after which an agent with processes is unhealthy."""
+"""Number of window lengths after START_S without a finished window, after which an agent with processes is
+unhealthy.
+"""
 START_S = 60.0
 """Time in seconds in which a recording begins, also again after a failure, and its first window is named."""
 _WAITING = frozenset(LATER.values())
@@ -67,7 +69,7 @@ class Health:
         return self._conditions.reasons
 
     def beat(self) -> None:
-        """Note that the main loop runs, and write the log lines that are due."""
+        """Note that the agent's main loop runs, and write the log lines that are due."""
         self._beat = time.monotonic()
         if not self._processes():
             self._idle_at = self._beat
@@ -78,14 +80,16 @@ class Health:
         self._reload = float(success), time.time()
 
     def new_counts(self) -> dict[str, int]:
-        """Return what was dropped since the last call. A segment that waits to be sent is not dropped."""
+        """Return the numbers of segments and samples that were dropped since the last call, by reason. A segment that
+        waits to be sent is not dropped.
+        """
         counts = {name: count for name, count in self._diagnostics.counts.items() if name not in _WAITING}
         found = {name: count - self._reported.get(name, 0) for name, count in counts.items()}
         self._reported = counts
         return {name: count for name, count in found.items() if count}
 
     def check(self) -> None:
-        """Begin or end the conditions that follow from the time that has passed."""
+        """Begin or end the agent's conditions that follow from the time that has passed."""
         now = time.monotonic()
         self._set("loop_stuck", now - self._beat > SILENT_S)
         last = max(self.metrics.last_window_at, self._idle_at)
@@ -98,11 +102,11 @@ class Health:
             self._conditions.end(reason)
 
     def page(self) -> tuple[int, str, str]:
-        """Return the page for /healthz: 503 if a restart may help."""
+        """Return the response for the agent's /healthz: 503 if a restart may help."""
         return self._page(UNHEALTHY)
 
     def ready_page(self) -> tuple[int, str, str]:
-        """Return the page for /readyz: 503 if data is late or lost."""
+        """Return the response for the agent's /readyz: 503 if data is late or lost."""
         return self._page(NOT_READY)
 
     def _page(self, red: Collection[str]) -> tuple[int, str, str]:

@@ -17,22 +17,22 @@ from collections.abc import Callable, Mapping
 from pyprof.model.reason_conditions import CONDITIONS
 
 UNHEALTHY = frozenset({"loop_stuck", "no_windows"})
-"""Conditions that a restart may end; /healthz answers 503."""
+"""Conditions of the agent that a restart may end; /healthz answers 503."""
 NOT_READY = UNHEALTHY | {"recording_failed", "spool_disk_full", "spool_failed", "push_failing"}
-"""Conditions under which data is late or lost; /readyz answers 503."""
+"""Conditions of the agent under which data is late or lost; /readyz answers 503."""
 MIN_INTERVAL_S = 60.0
-"""Minimum time between two log lines about the begin of the same condition, in seconds."""
+"""Minimum time in seconds between two log lines about the beginning of the same condition."""
 REMINDER_S = 3600.0
 """Time after which the log repeats a condition that still holds, in seconds."""
 EVENT_S = 600.0
 """Time for which an event, such as a refused segment, counts as a condition, in seconds."""
 PLACES = ("sink", "mode", "rate")
-"""Fields that tell conditions with the same reason apart."""
+"""Fields of a log line that tell conditions with the same reason apart."""
 _ROWS = {reason.name: reason for reason in CONDITIONS}
 
 
 class _Condition:
-    """One condition, which holds or has held, and what the log says about it."""
+    """One condition that keeps the agent from its work, now or earlier, and what the log says about it."""
 
     def __init__(self) -> None:
         self.fields: dict[str, object] = {}
@@ -54,7 +54,7 @@ class _Condition:
         self.fields, self.until = fields, until
 
     def take_line(self, now: float) -> tuple[str, str, dict[str, object]] | None:
-        """Return the level, event and fields of the line that is due, None if none is."""
+        """Return the level, event and fields of the log line that is due about a condition, None if none is."""
         if not self.holds(now):
             return self._take_end(now)
         summary = str(self.fields.get("cause") or self.fields["error"])
@@ -80,7 +80,7 @@ class Conditions:
     """All conditions of the agent. Its methods may be called from any thread."""
 
     def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Create an empty set; say writes a line of the log."""
+        """Create an empty set of the agent's conditions; say writes a line of the log."""
         self._say, self._clock = say, clock
         self._known: dict[tuple[object, ...], _Condition] = {}
         self._lock = threading.Lock()
@@ -91,13 +91,15 @@ class Conditions:
         Args:
             reason: A row of CONDITIONS.
             error: What happened, "" for the sentence of the row.
-            remedy: What helps, "" for that of the row.
+            remedy: What helps, "" for the remedy of the row.
             fields: The sink or mode, the cause (a word), and other fields of the log line.
         """
         self._renew(reason, error, remedy, fields, math.inf)
 
     def note(self, reason: str, error: str = "", remedy: str = "", **fields: object) -> None:
-        """Note an event, which counts as a condition for EVENT_S. The arguments are those of begin()."""
+        """Note an event that hinders the agent, which counts as a condition for EVENT_S. The arguments are those of
+        begin().
+        """
         self._renew(reason, error, remedy, fields, self._clock() + EVENT_S)
 
     def _renew(self, reason: str, error: str, remedy: str, fields: dict[str, object], until: float) -> None:
@@ -109,7 +111,7 @@ class Conditions:
         self.write_lines()
 
     def end(self, reason: str, **fields: object) -> None:
-        """Note that a condition no longer holds."""
+        """Note that a condition of the agent no longer holds."""
         with self._lock:
             condition = self._known.get(_key(reason, fields))
             if condition is None or condition.until == -math.inf:
@@ -118,7 +120,7 @@ class Conditions:
         self.write_lines()
 
     def write_lines(self) -> None:
-        """Write the log lines that are due. The main loop calls this once a second."""
+        """Write the log lines about conditions that are due. The main loop calls this once a second."""
         with self._lock:
             lines = [condition.take_line(self._clock()) for condition in self._known.values()]
         for line in lines:
@@ -127,7 +129,7 @@ class Conditions:
                 self._say(level, event, **fields)
 
     def failures(self) -> list[Mapping[str, object]]:
-        """Return the fields of each condition that holds, with since_seconds."""
+        """Return the fields of each condition of the agent that holds, with since_seconds."""
         now = self._clock()
         with self._lock:
             return [
@@ -138,7 +140,7 @@ class Conditions:
 
     @property
     def reasons(self) -> frozenset[str]:
-        """The names of the conditions that hold."""
+        """The names of the agent's conditions that hold."""
         return frozenset(str(each["reason"]) for each in self.failures())
 
 

@@ -14,9 +14,9 @@ ADDRESS = "127.0.0.1"
 _PATIENCE_S = 5.0
 _MOST_AT_ONCE = 8
 _LOOK_S = 1.0
-"""Interval in seconds in which the server checks whether it must end."""
+"""Interval in seconds in which the agent's HTTP server checks whether it must end."""
 Page = Callable[[], tuple[int, str, str]]
-"""Returns status, content type and text."""
+"""Function that returns status, content type and text of an HTTP response."""
 
 
 class HttpPages:
@@ -31,7 +31,7 @@ class HttpPages:
 
         Args:
             port: 0 for any free port.
-            pages: Pages by path.
+            pages: Functions that return the pages, by path.
 
         Raises:
             UsageError: The port is in use.
@@ -54,14 +54,14 @@ class HttpPages:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Log nothing: the agent's log is about its recordings."""
+                """Log nothing for an HTTP request: the agent's log is about its recordings."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
 
             def process_request(self, request: object, client_address: object) -> None:
-                """Serve a request. If many are being served, the oldest one is disconnected, because its client is
-                slow.
+                """Serve an HTTP request. If many are being served, the oldest one is disconnected, because its client
+                is slow.
                 """
                 assert isinstance(request, socket.socket)
                 if len(answered) >= _MOST_AT_ONCE:
@@ -81,7 +81,7 @@ class HttpPages:
                     room.release()
 
             def handle_error(self, request: object, client_address: object) -> None:
-                """Ignore errors of a client that has disconnected."""
+                """Ignore errors of an HTTP client that has disconnected."""
 
         try:
             self._server = Server((ADDRESS, port), Handler)

@@ -20,7 +20,7 @@ from pyprof.model.walk import Trust
 from pyprof.records import replace
 
 _ROW_NS = 100_000_000
-"""Approximate length in nanoseconds of the rows that represent unsampled time."""
+"""Approximate length in nanoseconds of the profile rows that represent unsampled time."""
 _MOST_ROWS = 64
 _NO_SAMPLE = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, NO_SAMPLE.title, NO_SAMPLE)
 
@@ -70,7 +70,7 @@ def _processes(profile: Profile, times: Sequence[ProcessTime]) -> npt.NDArray[np
 
 
 def _is_unsampled(profile: Profile) -> npt.NDArray[np.bool_]:
-    """Return the (n,) mask of rows that represent unsampled time."""
+    """Return the (n,) mask of the profile's rows that represent unsampled time."""
     is_unsampled = np.array([frame.mark in UNSAMPLED for frame in profile.frames] + [False], np.bool_)
     found: npt.NDArray[np.bool_] = is_unsampled[profile.frame[profile.stack]]
     return found
@@ -85,14 +85,14 @@ def _unread(profile: Profile, rows: npt.NDArray[np.int64], unread_ns: int) -> in
 
 
 def _scaled(values: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:
-    """Return the values in the same proportions, with exactly that sum."""
+    """Return the values scaled to exactly this total, in the same proportions."""
     upto = np.cumsum(values)
     found: npt.NDArray[np.int64] = np.diff(np.rint(upto * (total / upto[-1])).astype(np.int64), prepend=0)
     return found
 
 
 def _with_rows(profile: Profile, missing: Sequence[tuple[ProcessTime, int]]) -> Profile:
-    """Return the profile with rows without functions for the time of these processes."""
+    """Return the profile with additional rows without functions for the unsampled time of these processes."""
     node, frame = len(profile.parent), len(profile.frames)
     threads = [
         ThreadInfo(each.pid, each.pid, each.name, each.name, each.began_ns, each.began_ns) for each, _ in missing

@@ -15,11 +15,11 @@ from pyprof.model.walk import Trust
 from pyprof.records import replace
 
 NONE = "(none)"
-"""Value of threads that lack the label."""
+"""Label value of threads that lack the label."""
 
 
 def value_of(thread: ThreadInfo, by: str) -> str:
-    """Return the value of a thread for "thread", "process", "pid", or the name of a label."""
+    """Return a thread's value for "thread", "process", "pid", or the name of a label."""
     if by == "thread":
         return thread.name
     if by == "process":
@@ -28,7 +28,7 @@ def value_of(thread: ThreadInfo, by: str) -> str:
 
 
 def grouped(profile: Profile, by: str) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Return the values, and the (n,) index of each sample's value."""
+    """Return the distinct values of a label, and the (n,) index of each sample's value."""
     values = list(dict.fromkeys(value_of(thread, by) for thread in profile.threads))
     place = {value: at for at, value in enumerate(values)}
     of_thread = np.array([place[value_of(thread, by)] for thread in profile.threads], np.int64)
@@ -36,14 +36,16 @@ def grouped(profile: Profile, by: str) -> tuple[list[str], npt.NDArray[np.int64]
 
 
 def parts(profile: Profile, by: str) -> list[tuple[str, Profile]]:
-    """Return a profile for each value, most expensive first."""
+    """Return a separate profile for each value of a label, most expensive first."""
     values, group = grouped(profile, by)
     found = [(value, selected(profile, group == at)) for at, value in enumerate(values)]
     return sorted(found, key=lambda part: (-part[1].total, part[0]))
 
 
 def rooted(profile: Profile, by: str) -> Profile:
-    """Put the value as outermost frame into each stack; the summary still describes the original stacks."""
+    """Put each thread's value of a label as outermost frame into its stacks; the summary still describes the original
+    stacks.
+    """
     values, group = grouped(profile, by)
     tree, frame_of = Tree(), profile.frame.tolist()
     stack = np.zeros(len(profile.stack), np.int32)

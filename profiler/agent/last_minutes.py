@@ -19,12 +19,14 @@ from pyprof.session.flight_recorder import Kept
 FOLDER = "kept"
 NOT_KEPT = "spool: window not kept for pyprof agent record, it could not be written"
 _UNFINISHED = (".pyprof-", ".part")
-"""Prefix and suffix of the names of unfinished files."""
+"""Prefix and suffix of the names of unfinished files of stored windows."""
 _MODE = 0o700
 
 
 class LastMinutes:
-    """The stored windows. take() and clear() are for one thread at a time, the other methods for any."""
+    """The stored windows of an agent's last minutes. take() and clear() are for one thread at a time, the other methods
+    for any.
+    """
 
     def __init__(self, root: str, last_s: float, most_bytes: int, diagnostics: Diagnostics) -> None:
         """Create the store of an agent's last windows.
@@ -32,7 +34,7 @@ class LastMinutes:
         Args:
             root: Folder of the spool.
             last_s: Minimum time in seconds that a window is stored.
-            most_bytes: Maximum size of all files.
+            most_bytes: Maximum total size of the stored files in bytes.
             diagnostics: Counters of the agent.
         """
         self.last_s = last_s
@@ -41,7 +43,8 @@ class LastMinutes:
         self._number = 0
 
     def open(self) -> None:
-        """Create the folder, keep the windows of a previous agent, and delete its unfinished files.
+        """Create the folder for the last windows, keep the windows of a previous agent, and delete its unfinished
+        files.
 
         Raises:
             OSError: The folder cannot be used.
@@ -54,7 +57,7 @@ class LastMinutes:
                 os.unlink(f"{self._kept.folder}/{name}")
 
     def take(self, profile: Profile) -> bool:
-        """Store a window, and return True if that succeeded."""
+        """Store a window of the last minutes, and return True if that succeeded."""
         self._number = max(self._number + 1, time.time_ns() // 1_000_000)
         try:
             self._kept.receive_profile(profile, self._number)
@@ -64,13 +67,13 @@ class LastMinutes:
         return True
 
     def files(self) -> list[str]:
-        """Return the paths of the files, oldest first. A file may be gone when it is opened."""
+        """Return the paths of the stored windows' files, oldest first. A file may be gone when it is opened."""
         with suppress(OSError):
             return self._kept.files()
         return []
 
     def bytes(self) -> int:
-        """Return the total size of the kept windows' files."""
+        """Return the total size of the stored windows' files in bytes."""
         total = 0
         for path in self.files():
             with suppress(OSError):
@@ -78,7 +81,7 @@ class LastMinutes:
         return total
 
     def clear(self) -> int:
-        """Delete all windows, and return the number of bytes freed."""
+        """Delete all stored windows, and return the number of bytes freed."""
         freed = 0
         for path in self.files():
             with suppress(OSError):

@@ -10,7 +10,7 @@ _DELETE = "\x7f"
 
 
 class Log:
-    """The log; write receives a line without its end."""
+    """The agent's log; write receives a line without its end."""
 
     def __init__(self, write: Callable[[str], None], as_json: bool) -> None:
         self._write, self._as_json = write, as_json

@@ -22,12 +22,12 @@ CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PREFIX = "pyprof_agent_"
 Gauge = Callable[[], float | None]
 PushNumber = tuple[str, Mapping[str, str], float]
-"""(name of a metric of PUSHES, its labels, its value)."""
+"""One value of a sink's metric: (name of a metric of PUSHES, its labels, its value)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricKind:
-    """A metric; labels are the label's name and all its values, or ("", ("",)) for none."""
+    """A metric of the agent; labels are the label's name and all its values, or ("", ("",)) for none."""
 
     name: str
     kind: str
@@ -94,11 +94,13 @@ PUSHES = (
 ACCURACY = ("sampled_ratio", "shares_samples", "shares_half_width_ratio", "shares_half_width_widest_ratio")
 """Names of the gauges that accuracy_of() returns."""
 _MIN_JUDGED_NS = 1_000_000_000
-"""Processor time of a service in a window above which the width of its interval is looked at."""
+"""Processor time of a service in a window above which the width of its confidence interval is used, in nanoseconds."""
 
 
 def accuracy_of(profile: Profile) -> dict[str, float]:
-    """Return how far the shares of a labelled window are known; empty if its values are not sampled."""
+    """Return how accurately the shares of functions in a labelled window are known; empty if its values are not
+    sampled.
+    """
     if (basis := profile_basis(profile)) is None:
         return {}
     services = [dict(thread.labels).get("service", "") for thread in profile.threads]
@@ -114,10 +116,10 @@ def accuracy_of(profile: Profile) -> dict[str, float]:
 
 
 class Metrics:
-    """The metrics. count(), took() and text() may be called from any thread.
+    """The metrics of an agent. count(), took() and text() may be called from any thread.
 
     Attributes:
-        accuracy: How far the shares of the last window of on-CPU samples are known, by the names of ACCURACY.
+        accuracy: How accurately the shares of the last window of on-CPU samples are known, by the names of ACCURACY.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordedNow:
-    """The state of the agent's recordings; a reload replaces it."""
+    """The state of the agent's recordings at one moment; a reload of the configuration replaces it."""
 
     values: Values
     table: ProcessTable
@@ -55,7 +55,7 @@ class OnDemand:
         """Create the agent's handler of requested recordings.
 
         Args:
-            now: Returns what the agent records.
+            now: Function that returns what the agent records.
             kept: The windows of the last minutes.
         """
         self._now, self._kept = now, kept
@@ -65,7 +65,7 @@ class OnDemand:
         self.under_way = 0
 
     def end(self) -> None:
-        """End all recordings early, without waiting; clients get what there is."""
+        """End all requested recordings early, without waiting; clients get what was recorded until then."""
         self._ending.set()
         for recording in tuple(self._recordings):
             recording.end()
@@ -130,7 +130,7 @@ class OnDemand:
 
 
 def _file(profile: Profile) -> bytes:
-    """Return a recording file of a profile."""
+    """Return the contents of a recording file of a profile."""
     from pyprof.recording.writer import write
 
     out = io.BytesIO()
@@ -139,7 +139,7 @@ def _file(profile: Profile) -> bytes:
 
 
 def choice_of(table: ProcessTable, request: AskRequest) -> SamplingChoice:
-    """Return how the agent samples a service.
+    """Return the way in which the agent samples a service.
 
     Raises:
         AskRefused: No process of the service is recorded.
@@ -172,7 +172,7 @@ def _options(values: Values, choice: SamplingChoice, request: AskRequest) -> Rec
 
 
 def _under_way(groups: Sequence[SampledGroup], choice: SamplingChoice) -> Iterable[Profile]:
-    """Yield the unfinished windows."""
+    """Yield the unfinished windows of the agent's recordings that sample in this way."""
     for group in groups:
         if group.sampling.mode == choice.mode:
             with suppress(PyprofError):  # the window has just ended

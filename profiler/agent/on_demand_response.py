@@ -14,7 +14,7 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def joined(kept: Sequence[Profile], asked: Profile, service: str, last_s: float) -> Profile:
-    """Merge stored windows and the requested recording.
+    """Merge stored windows and the requested recording of a service into one profile.
 
     Only samples of the service count that were taken in the last last_s seconds before the requested recording began.
 

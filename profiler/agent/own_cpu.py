@@ -9,7 +9,7 @@ from pyprof.collectors.linux.children import find_descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIELDS = slice(11, 15)
-"""Fields of /proc/PID/stat after the name: utime, stime, and those of waited-for children."""
+"""Fields of /proc/PID/stat after the name that state processor time: utime, stime, and those of waited-for children."""
 
 
 class OwnCpu:
@@ -26,7 +26,7 @@ class OwnCpu:
 
 
 def spent(agent: int | None = None) -> float:
-    """Return the seconds of processor time so far, including ended processes.
+    """Return the seconds of processor time that the agent has used so far, including its ended processes.
 
     Args:
         agent: Pid of the agent, None for this process.
@@ -49,7 +49,7 @@ def _of(pid: int) -> int:
 
 
 def memory(agent: int | None = None) -> int | None:
-    """Return the memory in bytes, shared memory only once (Pss); None if the kernel does not state it.
+    """Return the memory of the agent in bytes, shared memory only once (Pss); None if the kernel does not state it.
 
     Args:
         agent: See spent().

@@ -21,7 +21,9 @@ from pyprof.records import dataclass
 
 _POLL_NS = 1_000_000_000
 _REST = 5_000
-"""A poll that took t is followed by a pause of this many times t."""
+"""Factor that limits the cost of reading processor clocks: a poll that took t is followed by a pause of this many times
+t.
+"""
 
 
 class ProcessTime(NamedTuple):
@@ -41,21 +43,21 @@ class ProcessTime(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """The value of a clock at a monotonic time."""
+    """The value of a process's processor clock at a monotonic time."""
 
     at_ns: int
     ns: int
 
 
 _MIN_READINGS = 2
-"""Number of readings beyond which a poll replaces the last one. The first two show the clock at the start of the
-window.
+"""Number of readings of a processor clock beyond which a poll replaces the last one. The first two show the clock at
+the start of the window.
 """
 
 
 @dataclass(slots=True)
 class _Clock:
-    """The ordered readings of one process in the current window, with one from before it if there is one.
+    """The ordered clock readings of one process in the current window, with one from before it if there is one.
 
     Attributes:
         began_ns: Start of the process by the monotonic clock; always the same, so that times can be added by it.
@@ -68,7 +70,9 @@ class _Clock:
     part_ns: int | None = None
 
     def at(self, at_ns: int) -> int:
-        """Return the value at a time, interpolated; outside the readings, the first or last one."""
+        """Return the processor time of the process at a moment, interpolated; outside the readings, the first or last
+        value.
+        """
         after = bisect.bisect_left(self.readings, (at_ns,))
         if after in (0, len(self.readings)):
             return self.readings[max(after - 1, 0)].ns
@@ -76,14 +80,14 @@ class _Clock:
         return low + (high - low) * (at_ns - start_ns) // (end_ns - start_ns)
 
     def forget_before(self, at_ns: int) -> None:
-        """Drop all readings before a time, and keep the value at this time as the first one."""
+        """Drop all clock readings before a time, and keep the value at this time as the first one."""
         first = _Reading(max(at_ns, self.readings[0].at_ns), self.at(at_ns))
         self.readings = [first, *(each for each in self.readings if each.at_ns > first.at_ns)]
         self.part_ns = None
 
 
 class ProcessClocks:
-    """The clocks of the processes of one recording. All methods may be called from any thread.
+    """The processor clocks of the processes of one recording. All methods may be called from any thread.
 
     Attributes:
         recent_ns: Processor time of running processes in the last window, by pid and start.
@@ -95,8 +99,8 @@ class ProcessClocks:
         """Create readers of the kernel's processor clocks of processes.
 
         Args:
-            read: Returns the clock of a process in nanoseconds, 0 if there is no such process.
-            monotonic_ns: Returns the monotonic clock.
+            read: Function that returns the clock of a process in nanoseconds, 0 if there is no such process.
+            monotonic_ns: Function that returns the monotonic clock.
         """
         self.recent_ns: dict[tuple[int, int], int] = {}
         self._read, self._monotonic_ns = read, monotonic_ns
@@ -108,7 +112,7 @@ class ProcessClocks:
         self._lock = threading.Lock()
 
     def begin(self, processes: Mapping[int, Seen]) -> None:
-        """Read all clocks before the first window of a recording."""
+        """Read the processor clocks of all processes before the first window of a recording."""
         with self._lock:
             self._clocks.clear()
             self._new_since_ns, self._keeps_all, self._part_end_ns = 0, False, 0
@@ -116,7 +120,9 @@ class ProcessClocks:
             self._new_since_ns = self._monotonic_ns()
 
     def poll(self, processes: Mapping[int, Seen]) -> None:
-        """Read all clocks; for a process that ends before the window, its time is known until the last reading."""
+        """Read the processor clocks of all processes. The time of a process that ends before the window is known until
+        the last reading.
+        """
         if (before_ns := self._monotonic_ns()) >= self._poll_at_ns:
             with self._lock:
                 self._read_all(processes)
@@ -124,7 +130,7 @@ class ProcessClocks:
             self._poll_at_ns = after_ns + max(_POLL_NS, _REST * (after_ns - before_ns))
 
     def read_near_end(self, processes: Mapping[int, Seen]) -> None:
-        """Read all clocks because the window, or a part of it, ends soon.
+        """Read the processor clocks of all processes because the window, or a part of it, ends soon.
 
         All readings from now on are kept until end_window() or end_part().
         """
@@ -133,7 +139,8 @@ class ProcessClocks:
             self._read_all(processes)
 
     def end_part(self, processes: Mapping[int, Seen], start_ns: int, end_ns: int) -> list[ProcessTime]:
-        """Return the time of each process in a part of the current window. The times of all parts can be added.
+        """Return the processor time of each process in a part of the current window. The times of all parts can be
+        added.
 
         Args:
             processes: Processes that run now, by pid. Missing ones that ran before have ended.
@@ -155,7 +162,7 @@ class ProcessClocks:
         return times
 
     def end_window(self, processes: Mapping[int, Seen], start_ns: int, end_ns: int) -> list[ProcessTime]:
-        """Return the time of each process in a window that has ended.
+        """Return the processor time of each process in a window that has ended.
 
         Args:
             processes: Processes that run now, by pid. Missing ones that ran before have ended.
@@ -196,5 +203,5 @@ class ProcessClocks:
                 clock.readings.append(reading)
 
     def _boot_time_ahead_ns(self) -> int:
-        """Return how far the clock of processes' starts is ahead of the monotonic clock."""
+        """Return how far the clock of processes' starts (boot time) is ahead of the monotonic clock, in nanoseconds."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()

@@ -22,16 +22,16 @@ from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
 from pyprof.records import dataclass
 
 LOOK_S = 1.0
-"""Minimum time in seconds between two looks."""
+"""Minimum time in seconds between two searches for processes."""
 _YOUNG_S = 3.0
 _AGAIN_S = 30.0
-"""Time in seconds after which each process is read again: it may be another one, or run another program."""
+"""Time in seconds after which the agent reads each process again: it may be another one, or run another program."""
 GONE_S = 600.0
 """Time in seconds for which the labels of an ended process are kept."""
 MOST_GONE = 20_000
 """Maximum number of ended processes whose labels are kept."""
 _LEAST_WEIGHT_NS = 1_000_000
-"""Weight of a process that did not run, so that it may be drawn too."""
+"""Weight in nanoseconds of a process that did not run, so that it may be drawn too."""
 _MOST_ENVIRONMENT = 1 << 16
 _UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount|swap|slice))(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:_.-])([0-9a-f]{64})(?:[/.]|$)")
@@ -77,7 +77,7 @@ def _known(text: str) -> str:
 
 
 def _cgroup(pid: int) -> str:
-    """Return the path in the unified hierarchy, else in systemd's or the first one."""
+    """Return a process's control group: the path in the unified hierarchy, else in systemd's or the first one."""
     try:
         with open(f"/proc/{pid}/cgroup", "rb") as file:
             lines = [line.split(":", 2) for line in os.fsdecode(file.read(_MOST_ENVIRONMENT)).splitlines()]
@@ -88,7 +88,9 @@ def _cgroup(pid: int) -> str:
 
 
 def _variable(pid: int, name: str) -> str:
-    """Return an environment variable without secrets, because it becomes a label that is visible to all readers."""
+    """Return an environment variable of a process without secrets, because it becomes a label that is visible to all
+    readers.
+    """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             text = file.read(_MOST_ENVIRONMENT)
@@ -113,7 +115,7 @@ class Seen:
     Attributes:
         entry: Number of its entry in /proc, see procfs.list_pids_with_inodes().
         start: Start in clock ticks since boot.
-        at: Monotonic time of the look in seconds.
+        at: Monotonic time in seconds when it was seen.
         young: True if it had just started.
     """
 
@@ -137,8 +139,8 @@ class ProcessTable:
     """The processes of the machine, and which of them the agent records.
 
     Attributes:
-        by_pid: Processes at the last successful look.
-        failed: Number of failed looks.
+        by_pid: Processes at the last successful search.
+        failed: Number of failed searches.
         one_in: A collector samples one of this many of its processes, to keep the budget.
     """
 
@@ -164,11 +166,11 @@ class ProcessTable:
         self._random = random.Random()
 
     def leave(self) -> None:
-        """Stop looking: a running look ends and finds nothing. Any thread may call this."""
+        """Stop the search for processes: a running search ends and finds nothing. Any thread may call this."""
         self._left = True
 
     def look(self) -> dict[int, Seen]:
-        """Look for processes, at most once in LOOK_S, and return them. Any thread may call this."""
+        """Search for processes, at most once in LOOK_S, and return them. Any thread may call this."""
         now = time.monotonic()
         if now < self._next:
             return self.by_pid
@@ -207,11 +209,11 @@ class ProcessTable:
             self._gone.setdefault(pid, []).append((at, seen))
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
-        """Return (pid, start) of the processes that a collector must sample, by the last look."""
+        """Return (pid, start) of the processes that a collector must sample, by the last search."""
         return frozenset((pid, seen.start) for pid, seen in self.recorded(sampling).items())
 
     def of_service(self, service: str) -> dict[int, Seen]:
-        """Look, and return the processes of a service by pid, including those that the budget leaves out."""
+        """Search for processes, and return those of a service by pid, including those that the budget leaves out."""
         seen_by_pid = self.look()
         return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
 
@@ -253,10 +255,10 @@ class ProcessTable:
         return self._ranks[key]
 
     def _seen(self, pid: int, entry: int, now: float, uptime: float) -> Seen | None:
-        """Return a process, None if it is gone.
+        """Return what is known of a process, None if it is gone.
 
         Raises:
-            OSError: Its state is not known.
+            OSError: The state of the process is not known.
         """
         known = self.by_pid.get(pid)
         if known is not None and not known.young and known.entry == entry and now - known.at < _AGAIN_S:
@@ -287,7 +289,7 @@ class ProcessTable:
         return [ProcessLabels(pid, seen.start * _TICK_NS - ahead_ns, seen.verdict.labels) for pid, seen in found]
 
     def verdict(self, pid: int, started_ns: int) -> RuleVerdict:
-        """Return the verdict about a process, which may have ended recently.
+        """Return what the agent's rules decide about a process, which may have ended recently.
 
         Args:
             started_ns: Start by the monotonic clock. Of several processes with the pid, the nearest start counts.

@@ -12,7 +12,7 @@ from pyprof.records import dataclass
 
 @dataclass(eq=False)
 class RuleSelection(Selection):
-    """A Selection by rules; chosen returns the current pids."""
+    """A selection of processes by the agent's rules; chosen returns the current pids."""
 
     chosen: Callable[[], Collection[int]] = tuple
 
@@ -21,10 +21,10 @@ class RuleSelection(Selection):
 
 
 def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
-    """Return a selection, or None if no process may be sampled yet.
+    """Return a selection of processes by the agent's rules, or None if no process may be sampled yet.
 
     Args:
-        chosen: Returns the current pids from a ProcessTable, which looks at most once a second.
+        chosen: Function that returns the current pids from a ProcessTable, which looks at most once a second.
     """
     possible, refused = [], 0
     for pid in chosen():

@@ -22,12 +22,12 @@ _MOST_LETTERS = 200
 """Maximum number of characters of a label value, which a process may have chosen."""
 
 RuleLookup = Callable[[str], str]
-"""Returns a fact about a process by name, "" if it is not known."""
+"""Function that returns a fact about a process by name, "" if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """A condition that one of the patterns matches.
+    """A condition of a rule, which is that one of the patterns matches.
 
     Attributes:
         search: The pattern may match anywhere in the text.
@@ -52,7 +52,7 @@ def _upwards(path: str) -> list[str]:
 
 @lru_cache(maxsize=1000)
 def user_name(uid: int) -> str:
-    """Return the name of a user, or the number if there is none."""
+    """Return the name of a user by uid, or the number as text if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -60,7 +60,7 @@ def user_name(uid: int) -> str:
 
 
 def criterion(key: str, value: object) -> Criterion:
-    """Parse a criterion; raise Wrong if the value is not valid."""
+    """Parse a criterion of a rule; raise Wrong if the value is not valid."""
     texts: Sequence[object] = value if isinstance(value, list) else [value]
     if key == "user":
         texts = [user_name(int(str(text))) if re.fullmatch(r"[0-9]{1,10}", str(text)) else text for text in texts]
@@ -76,14 +76,16 @@ def criterion(key: str, value: object) -> Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text with placeholders. A placeholder lists facts; the first one that is not empty is used."""
+    """A label's text with placeholders. A placeholder lists facts about a process; the first one that is not empty is
+    used.
+    """
 
     texts: tuple[str, ...]
     holes: tuple[tuple[str, ...], ...]
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Parse a template; raise Wrong if it is not valid."""
+        """Parse the template of a label; raise Wrong if it is not valid."""
         parts = _HOLE.split(text)
         if any("{" in part or "}" in part for part in parts[::2]):
             raise Wrong("has a bracket { or } that does not belong to a name")
@@ -120,7 +122,7 @@ NOT_RECORDED = RuleVerdict()
 
 @dataclass(frozen=True, slots=True)
 class TargetRule:
-    """A rule; templates are those of labels by name, including "service"."""
+    """A rule of the agent; templates are those of labels by name, including "service"."""
 
     include: bool
     criteria: tuple[tuple[str, Criterion], ...]

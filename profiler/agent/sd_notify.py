@@ -29,13 +29,15 @@ class Notifier:
         self.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def report(self, reasons: Set[str]) -> None:
-        """Send the names of the conditions that hold, for `systemctl status`, if they have changed."""
+        """Send the names of the agent's conditions that hold to systemd, for `systemctl status`, if they have
+        changed.
+        """
         if reasons != self._reported:
             self._reported = frozenset(reasons)
             self.send(f"STATUS={'failing: ' if reasons else 'ok'}{', '.join(sorted(reasons))}")
 
     def alive(self) -> None:
-        """Notify the watchdog if it is due; callers call this more often."""
+        """Notify systemd's watchdog if that is due; callers call this more often."""
         if self._every and time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
             self.send("WATCHDOG=1")

@@ -13,11 +13,11 @@ from pyprof.records import dataclass
 
 SUFFIX = ".pb.gz"
 PART = ".part"
-"""Suffix of the name of an unfinished file; such a name begins with a dot."""
+"""Suffix of the name of an unfinished segment file; such a name begins with a dot."""
 _NAME = re.compile(r"(\d{1,19})-([0-9a-f]{32})\.pb\.gz")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _LONGEST = 200
-"""Maximum number of characters of a folder's name."""
+"""Maximum number of characters of a segment folder's name."""
 _DIGEST = 16
 _KEY = 16
 _DAY_S, _DAYS = 86_400, 1000
@@ -31,7 +31,7 @@ class SegmentName:
         day: Day of the window's end, UTC.
         folder: Service as a folder's name.
         end_ns: End of the window since the epoch.
-        key: Unique key.
+        key: Unique key of the segment.
     """
 
     day: str
@@ -41,7 +41,7 @@ class SegmentName:
 
     @classmethod
     def new(cls, service: str, end_ns: int, window: str = "") -> SegmentName:
-        """Create a name; segments of a service with the same non-empty `window` get the same key."""
+        """Create a segment's name; segments of a service with the same non-empty `window` get the same key."""
         day = day_of(end_ns)
         key = uuid.uuid4().hex
         if window:
@@ -51,7 +51,7 @@ class SegmentName:
 
     @classmethod
     def parse(cls, day: str, folder: str, name: str) -> SegmentName | None:
-        """Parse a path's parts; return None if they are not a segment's name."""
+        """Parse the parts of a path; return None if they are not a segment's name."""
         match = _NAME.fullmatch(name)
         if match is None or not _DAY.fullmatch(day) or not folder or folder.startswith("."):
             return None

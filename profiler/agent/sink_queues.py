@@ -20,7 +20,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue; oldest_ns is the end of its oldest window, 0 for none."""
+    """A queue of segments; oldest_ns is the end of its oldest window, 0 for none."""
 
     sink: str
     segments: int
@@ -29,7 +29,7 @@ class QueueState:
 
 
 def queues(root: str) -> list[QueueState]:
-    """Return the sinks' queues in a spool, sorted by name.
+    """Return the queues of sinks in a spool, sorted by name.
 
     Raises:
         OSError: A folder cannot be read.
@@ -44,7 +44,7 @@ def queues(root: str) -> list[QueueState]:
 
 
 def _files(top: str) -> Iterator[tuple[str, SegmentName, int]]:
-    """Yield (folder, name, size in bytes) of each segment."""
+    """Yield (folder, name, size in bytes) of each segment below a folder."""
     look = Disk().look
     for day in look(top):
         for service in look(f"{top}/{day.name}"):
@@ -55,7 +55,7 @@ def _files(top: str) -> Iterator[tuple[str, SegmentName, int]]:
 
 
 def forget(root: str, sink: str) -> int:
-    """Delete the queue of a former sink with its segments, and return their number. Other files stay.
+    """Delete the queue of a former sink with its segments, and return their number. Other files are kept.
 
     Raises:
         OSError: A file cannot be deleted.

@@ -16,14 +16,16 @@ _ROOT = 0
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process that connected, as it was at that time; groups include its gid."""
+    """The process that connected to a local socket, as it was at that time; groups include its gid."""
 
     pid: int
     uid: int
     groups: frozenset[int]
 
     def may_ask(self, group: int | None) -> bool:
-        """Return True for root, this process's user, and members of a group (None for no group)."""
+        """Return True if the connected process may make requests: root, this process's user, and members of a group
+        (None for no group).
+        """
         return self.uid in (_ROOT, os.geteuid()) or group in self.groups
 
 

@@ -45,15 +45,15 @@ REASONS = {
     "no_segment": STRANGE,
     "refused": REFUSED,
 }
-"""Counters by their words for metrics."""
+"""Counters of dropped data by the words that metrics use for them."""
 QUEUE, ASIDE, SO_FAR = "queue", "refused", "sofar"
 _SAVED = re.compile(r"\d{19}-([0-9a-f]{32})")
 MOST_REFUSED = 100
-"""Maximum number of refused segments that are kept for each reason."""
+"""Maximum number of refused segments that the spool keeps for each reason."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a full disk."""
+"""Error numbers of a full disk."""
 _TRIES = 4
-"""Number of attempts to make room for one segment."""
+"""Number of attempts to make room on the disk for one segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class SpoolSegment:
 
 
 Restore = Callable[[Sequence[str], str, Callable[[], None]], Sequence[SpoolSegment]]
-"""Receives the paths of a window's checkpoints in order, the window, and a function to call for each broken one;
-returns the window's segments.
+"""Function that turns checkpoints into segments. It receives the paths of a window's checkpoints in order, the window,
+and a function to call for each broken one.
 """
 
 
@@ -93,10 +93,10 @@ class Spool:
         """Open the spool in a directory.
 
         Args:
-            diagnostics: Counts what is dropped.
+            diagnostics: Counters of dropped data.
             sinks: Names of sinks that get a queue.
             spare: Frees dispensable files, and returns the number of bytes freed.
-            restore: Makes segments of checkpoints.
+            restore: Function that makes segments of checkpoints.
         """
         self.inventory = Inventory()
         self.held: tuple[SpoolSegment, ...] = ()
@@ -116,7 +116,7 @@ class Spool:
         self._saved_ns = 0
 
     def open(self) -> None:
-        """Find the existing segments by names and sizes, and delete unfinished files.
+        """Find the existing segments of the spool by names and sizes, and delete unfinished files.
 
         Raises:
             OSError: The spool cannot be read.
@@ -145,7 +145,7 @@ class Spool:
                         self._diagnostics.count(STRANGE)
 
     def _recover(self) -> None:
-        """Turn checkpoints into segments if their window has none."""
+        """Turn checkpoints of earlier windows into segments if their window has no segment."""
         known = {name.key: name for name in self.inventory.all()}
         folder, saved = f"{self.root}/{SO_FAR}", dict[str, list[str]]()
         for name in sorted(found.name for found in self._disk.look(folder)):
@@ -278,7 +278,7 @@ class Spool:
             self._disk.close(fd)
 
     def _take_back(self, name: SegmentName, part: str) -> None:
-        """Remove what a failed attempt left, since the segment will be written again."""
+        """Remove the files that a failed attempt to store a segment left, since the segment will be written again."""
         for path in (part, *(self._path(place, name.path) for place in self._queues)):
             with suppress(OSError):
                 self._disk.unlink(path)
@@ -309,7 +309,7 @@ class Spool:
         return freed > 0
 
     def keep_within(self) -> None:
-        """Drop the oldest segments as long as the spool exceeds a limit."""
+        """Drop the oldest segments as long as the spool exceeds one of its limits."""
         while (found := self.inventory.excess(self._caps, self._clock())) is not None:
             oldest, excess = found
             if not self._drop(oldest):
@@ -355,7 +355,7 @@ class Spool:
         """Remove a segment that was sent from the queue of its sink.
 
         Raises:
-            OSError: It cannot be removed.
+            OSError: The file cannot be removed.
         """
         place = f"{QUEUE}/{sink}"
         with suppress(FileNotFoundError):
@@ -366,10 +366,10 @@ class Spool:
         """Set aside a segment that a sink will never accept, and drop the oldest of too many.
 
         Args:
-            reason: A word (push/responses.py).
+            reason: A key of REFUSED in push/responses.py.
 
         Raises:
-            OSError: It cannot be moved.
+            OSError: The file cannot be moved.
         """
         place, folder = f"{QUEUE}/{sink}", f"{self.root}/{ASIDE}/{reason}"
         for each in (f"{self.root}/{ASIDE}", folder):

@@ -24,7 +24,7 @@ class Excess(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Limits of all segments together; age_s counts from a window's end."""
+    """Limits of all segments in a spool together; age_s counts from a window's end."""
 
     most_bytes: int = 1 << 30
     most_files: int = 100_000
@@ -33,7 +33,7 @@ class Caps:
 
 @dataclass(slots=True)
 class StoredSegment:
-    """A segment of `size` bytes; places are "" or folders of queues."""
+    """A segment of `size` bytes in the spool; places are "" or folders of queues."""
 
     size: int
     places: set[str] = field(default_factory=set)
@@ -44,9 +44,9 @@ class Place:
     """The queue of a sink in the spool.
 
     Attributes:
-        names: Its segments.
-        bytes: Their size.
-        heap: Its segments by age, with some that are gone.
+        names: Names of the segments.
+        bytes: Total size of the segments.
+        heap: The segments by age, with some that are gone.
     """
 
     names: dict[SegmentName, None] = field(default_factory=dict)
@@ -94,11 +94,11 @@ class Inventory:
         return iter(self._kept)
 
     def places(self, name: SegmentName) -> set[str]:
-        """Return the places of a segment, none if it is not known."""
+        """Return the places of a segment in the spool ("" or queues), none if it is not known."""
         return set(self._kept[name].places) if name in self._kept else set()
 
     def left(self, name: SegmentName, place: str) -> None:
-        """Record that a segment was removed from a place. A segment without places is forgotten."""
+        """Record that a segment was removed from a place in the spool. A segment without places is forgotten."""
         known = self._kept.get(name)
         if known is not None and place in known.places:
             known.places.discard(place)
@@ -115,7 +115,7 @@ class Inventory:
         return self._oldest[0][2] if self._oldest else None
 
     def excess(self, caps: Caps, now_ns: int) -> tuple[SegmentName, Excess] | None:
-        """Return the oldest segment and why it must be dropped, or None."""
+        """Return the oldest segment of the spool and why it must be dropped, or None."""
         oldest = self.oldest()
         if oldest is None:
             return None
@@ -126,5 +126,5 @@ class Inventory:
         return (oldest, Excess.BYTES) if self.bytes > caps.most_bytes else None
 
     def queued(self, place: str) -> Iterator[SegmentName]:
-        """Return the segments of a queue, oldest first."""
+        """Return the segments of a sink's queue, oldest first."""
         return iter(sorted(self.place(place).names, key=lambda name: (name.end_ns, name.key)))

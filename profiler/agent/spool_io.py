@@ -12,13 +12,15 @@ from pyprof.exporters import output_file
 from pyprof.records import dataclass
 
 MIN_FREE_BYTES = 1 << 20
-"""Free bytes up to which a disk counts as full, once a file could not be written."""
+"""Number of free bytes up to which a disk counts as full, once a file could not be written."""
 _FOLDER, _FILE = 0o750, 0o640
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry of a folder; size is that of a file. Entries that are neither files nor folders are left out."""
+    """An entry that was found in a folder; size is that of a file. Entries that are neither files nor folders are left
+    out.
+    """
 
     name: str
     size: int
@@ -26,7 +28,9 @@ class Found:
 
 
 class Disk:
-    """The file system. All methods raise OSError. Only the spool's user may write into the folders of these paths."""
+    """The file system as the spool uses it. All methods raise OSError. Only the spool's user may write into the folders
+    of these paths.
+    """
 
     def look(self, folder: str) -> Iterator[Found]:
         """Yield the entries of a folder, nothing if it is gone."""
@@ -77,7 +81,7 @@ class Disk:
         os.rmdir(path)
 
     def sync_folder(self, path: str) -> None:
-        """Make names in a folder survive a power failure."""
+        """Make the names in a folder survive a power failure."""
         fd = output_file.open_directory(path)
         try:
             output_file.sync_file(fd)
@@ -95,7 +99,7 @@ def has_room(root: str) -> bool:
 
 
 def locked(root: str) -> int:
-    """Create and lock the spool's folder, and return its descriptor. While it is open, no other agent has the spool.
+    """Create and lock the spool's folder, and return its descriptor. While it is open, no other agent uses the spool.
 
     Raises:
         OutputError: The folder cannot be used, or another agent uses it.

@@ -27,13 +27,13 @@ from pyprof.recording.private_database import read_bytes
 from pyprof.records import dataclass, field, replace
 
 MOST_SAMPLES = 4_000_000
-"""Maximum number of different (window, thread, stack)."""
+"""Maximum number of different (window, thread, stack) in a query of a spool."""
 MOST_NODES = 4_000_000
 _SUMMED_TOGETHER = 256
 
 
 def segments(root: str, span: TimeSpan, services: Sequence[str] = ()) -> list[SegmentName]:
-    """Return the segments of a span, oldest first.
+    """Return the names of a spool's segments in a span of time, oldest first.
 
     Args:
         services: Names or shell patterns, empty for all.
@@ -61,7 +61,7 @@ def _days(span: TimeSpan) -> tuple[str, str]:
 
 
 def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
-    """Yield the segments of the days from the first to the last one, None for all."""
+    """Yield the segments of a spool's days from the first to the last one, None for all."""
     disk = Disk()
     try:
         for day in disk.look(root):
@@ -77,7 +77,9 @@ def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
 
 @dataclass(slots=True)
 class _Heads:
-    """Properties of the segments as a whole; others are the value types of segments that were left out."""
+    """The properties of all segments of a query together; `others` are the value types of segments that were left
+    out.
+    """
 
     kinds: tuple[ValueType, ...] = ()
     period_ns: int = 1
@@ -96,7 +98,7 @@ class _Heads:
             self.done = [summed(self.done)]
 
     def before(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the total time before each moment that is in any window."""
+        """Return for each moment the total time before it that is in any window."""
         starts: list[int] = []
         ends: list[int] = []
         for start, end in sorted(self.windows):
@@ -113,7 +115,7 @@ class _Heads:
 
 
 def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, gapless: bool = False) -> Profile:
-    """Return the segments of a mode as one profile.
+    """Return the segments of one mode as one profile.
 
     Args:
         gapless: Remove the time between windows, so that costs per time refer to the recorded time.

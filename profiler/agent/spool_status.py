@@ -26,7 +26,7 @@ class ServiceState:
 
     Attributes:
         segments: Number of segments.
-        bytes: Their size.
+        bytes: Total size of the segments.
         newest_ns: End of the last window.
         samples: Samples of all modes.
         stand_for: Average number of sampling times that a sample stands for.
@@ -96,7 +96,7 @@ def state(root: str, span: TimeSpan) -> SpoolState:
 
 
 class _Sizes:
-    """Sizes of segments, cached by folder."""
+    """Sizes of a spool's segments, cached by folder."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -110,7 +110,7 @@ class _Sizes:
 
 
 def _profiles(root: str, names: Sequence[SegmentName]) -> Iterator[Profile]:
-    """Yield one profile for each mode that has any samples."""
+    """Read segments, and yield one profile for each mode (such as CPU time) that has any samples."""
     for mode in SIMPLE_MODES:
         try:
             yield spool_query.profile_of(root, names, mode, mode)
@@ -119,7 +119,7 @@ def _profiles(root: str, names: Sequence[SegmentName]) -> Iterator[Profile]:
 
 
 def _unnamed(service: str, profiles: Sequence[Profile], total: int) -> Iterator[Unnamed]:
-    """Yield the files without names, by the file in which samples were taken."""
+    """Yield the object files for which function names are missing, by the file in which samples were taken."""
     cost: Counter[tuple[str, str]] = Counter()
     problems: dict[tuple[str, str], dict[Problem, None]] = {}
     for profile in profiles:

@@ -12,7 +12,7 @@ CAPABILITIES = {
     "CAP_SYS_PTRACE": "read the memory and the files of other users' processes",
     "CAP_DAC_READ_SEARCH": "read programs and libraries that only their owner may read",
 }
-"""Capabilities that root's agent keeps, and their purpose."""
+"""Capabilities that the agent of root keeps, and their purpose."""
 _TEXT = """\
 [Unit]
 Description=pyprof agent: continuous profiling of this host
@@ -92,7 +92,7 @@ def quoted(word: str) -> str:
     """Quote one word of a command in a systemd unit.
 
     Raises:
-        ValueError: A unit cannot hold it.
+        ValueError: A unit cannot contain this word.
     """
     if not word.isprintable():
         raise ValueError(f"{word!r} cannot stand in a unit")

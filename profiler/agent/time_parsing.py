@@ -21,14 +21,14 @@ _EXAMPLES = '2h, "14:00", "yesterday 14:00", "2026-11-22 14:00"'
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A span of time from start_ns, before end_ns, since the epoch."""
+    """A span of time that begins at start_ns and ends before end_ns, in nanoseconds since the epoch."""
 
     start_ns: int
     end_ns: int
 
 
 def seconds(text: str) -> float | None:
-    """Return the seconds of "90s", "15m", "2h" or "7d"; None for other texts."""
+    """Return the seconds of a duration such as "90s", "15m", "2h" or "7d"; None for other texts."""
     match = _AGO.fullmatch(text.strip())
     return float(match[1]) * _UNITS[match[2]] if match else None
 
@@ -56,7 +56,7 @@ def moment(text: str, now: datetime.datetime) -> int:
 
 
 def span(text: str, now: datetime.datetime) -> TimeSpan:
-    """Parse a span such as "today 14:00-15:00". If its end is not after its start, it continues after midnight.
+    """Parse a span of time such as "today 14:00-15:00". If its end is not after its start, it continues after midnight.
 
     Raises:
         UsageError: The text is not a span of time.

@@ -46,7 +46,7 @@ def packed(part: WindowPart, notes: Sequence[str], labels: Iterable[ProcessLabel
     """Encode a checkpoint file of an unfinished window.
 
     Args:
-        part: A part of a window.
+        part: The part of the window to save.
         notes: Notes for the summary.
         labels: Labels of the processes.
     """
@@ -70,7 +70,7 @@ class _SavedPart:
     """The contents of a checkpoint file.
 
     Attributes:
-        verdicts: Start and labels of processes, by pid.
+        verdicts: Start times and labels of processes, by pid.
         times: See WindowPart; None also of a file by an older version.
     """
 
@@ -119,7 +119,7 @@ def _read(path: str) -> bytes:
 
 
 def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> Sequence[SpoolSegment]:
-    """Return the segments of a window from its checkpoint files (spool.Restore)."""
+    """Return the segments of an unfinished window from its checkpoint files (spool.Restore)."""
     parts: list[_SavedPart] = []
     for path in paths:
         try:
@@ -134,7 +134,9 @@ def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> S
 
 
 def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment]:
-    """Return the segments of a window, with exact sums if all its parts have the times of its processes."""
+    """Return the segments of a window from its parts, with exact sums if all parts have the times of their
+    processes.
+    """
     whole = merge(part.profile for part in parts)
     has_exact_sums = all(part.times is not None for part in parts)
     if has_exact_sums:
@@ -149,7 +151,7 @@ def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment
 
 
 def _summed_times(times: Iterable[ProcessTime]) -> list[ProcessTime]:
-    """Return the times of each process in all parts together."""
+    """Return the total time of each process in all parts of a window."""
     found: dict[tuple[int, int], ProcessTime] = {}
     for each in times:
         key = each.pid, each.began_ns

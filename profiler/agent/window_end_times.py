@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 _SHIFT = 0.05
-"""Maximum shift relative to a window's length."""
+"""Maximum shift of a window's end relative to the window's length."""
 _LEAST = 0.25
 """Minimum length of a window relative to the configured one; a shorter one continues to the next end."""
 
@@ -25,13 +25,15 @@ class WindowClock:
         self._shift = random.uniform(0, _SHIFT * every) if shift is None else shift
 
     def left(self, now: float) -> float:
-        """Return the seconds from a time (since the epoch) to the next end."""
+        """Return the seconds from a time (since the epoch) to the next end of a window."""
         found = self.every - (now - self._shift) % self.every
         return found if found >= _LEAST * self.every else found + self.every
 
 
 _TOLERANCE_NS = 100_000_000
-"""Smaller differences come from scheduling between two readings, or cannot be seen in a window."""
+"""Differences in nanoseconds between clocks that do not count as a step. They come from scheduling between two
+readings, or cannot be seen in a window.
+"""
 _READINGS = 3
 
 
@@ -51,7 +53,7 @@ class ClockSteps:
         """Read the wall clock and the monotonic clock for the first time.
 
         Args:
-            say: Writes a line of the log, one for each step.
+            say: Function that writes a line of the log, one for each step.
             wall_ns: Returns the wall clock.
             monotonic_ns: Returns the monotonic clock.
         """

@@ -19,13 +19,15 @@ from pyprof.model.share_interval import profile_basis
 from pyprof.records import replace
 
 MOST_SERVICES = 500
-"""Maximum number of services in a window; all others become the service OTHER, since names come from processes."""
+"""Maximum number of services in a window; all others become the service OTHER, since the names come from processes."""
 OTHER = "other"
 _EVIDENCE = ExportOptions(evidence=True)
 
 
 def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Profile:
-    """Give each thread the labels of its process, including "service"; verdict is called with pid and start."""
+    """Give each thread of a profile the labels of its process, including "service"; verdict is called with pid and
+    start.
+    """
     verdicts = [verdict(*thread.process_key) for thread in profile.threads]
     threads = [
         replace(thread, labels=found.labels or (("service", OTHER),))
@@ -78,7 +80,7 @@ def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
 
 
 def _used(profile: Profile) -> Profile:
-    """Remove the modules without frames."""
+    """Remove the modules without frames from a profile."""
     used = sorted({frame.module for frame in profile.frames if frame.module >= 0})
     index: Mapping[int, int] = {module: at for at, module in enumerate(used)} | {-1: -1}
     return replace(

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 WHAT = ("run", "status", "install", "record")
 _MOST_S = 10.0
-"""Maximum time from the first signal to the end, in seconds. A memory page of a target that never arrives blocks its
-reader; windows are saved regularly, so little is lost.
+"""Maximum time in seconds from the first signal to the end of the agent.
+
+A memory page of a target that never arrives blocks its reader. Windows are saved regularly, so little is lost.
 """
 
 DESCRIPTION = """\
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load(arguments: argparse.Namespace) -> AgentConfig:
-    """Load the configuration and apply the command-line options.
+    """Load the agent's configuration and apply the command-line options.
 
     Raises:
         BadConfig: The configuration is wrong.
@@ -125,7 +126,7 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
 
 
 def _spool(arguments: argparse.Namespace) -> str:
-    """Return the folder of the spool.
+    """Return the folder of the agent's spool.
 
     Raises:
         BadConfig: The configuration is wrong.

@@ -24,7 +24,7 @@ def make_folder(path: str) -> None:
 def install(
     config: AgentConfig, path: str | None, folder: str, make: Callable[[str], None] = make_folder
 ) -> Iterator[str]:
-    """Write the systemd unit into a folder, and yield lines that say what was done.
+    """Write the agent's systemd unit into a folder, and yield lines that say what was done.
 
     Args:
         path: Path of the configuration.

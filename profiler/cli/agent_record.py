@@ -30,14 +30,14 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
 
 _PATIENCE_S = 60.0
-"""Maximum silence of the agent in addition to the recording's time, in seconds. It may have to open files for the first
-time.
+"""Maximum silence of the agent in seconds, in addition to the time of the requested recording. It may have to open
+files for the first time.
 """
 _LEAVE_S = 0.15
-"""Time for the rest of the answer after the user gave up, in seconds; a file may never arrive."""
+"""Time in seconds for the rest of the agent's answer after the user gave up; a file may never arrive."""
 _GIVEN_UP = 130
 _MOST_ROWS = 1 << 24
-"""Maximum number of samples, nodes and frames in all recordings of an answer: a small file may have a million
+"""Maximum number of samples, nodes and frames in all recordings of an agent's answer: a small file may have a million
 samples.
 """
 
@@ -95,7 +95,7 @@ def _connected(root: str) -> Iterator[socket.socket]:
 
 
 class _Asking:
-    """One request to the agent."""
+    """One request for a recording to the agent."""
 
     def __init__(self, request: AskRequest) -> None:
         self._request = request
@@ -104,7 +104,7 @@ class _Asking:
         self._folder = ""
 
     def profile(self, root: str) -> Profile:
-        """Send the request and return the merged profile.
+        """Send the request to the agent and return the merged profile.
 
         Raises:
             PyprofError: The agent refused the request, or its answer is wrong.
@@ -141,7 +141,9 @@ class _Asking:
         return joined(kept, asked, self._request.service, last_s)
 
     def _begun(self, answer: AskAnswer) -> float:
-        """Tell the user that the recording has begun, and return how many seconds of stored windows will come."""
+        """Tell the user that the agent's recording has begun, and return how many seconds of stored windows will
+        come.
+        """
         request, last_s = self._request, answer.fields.get("last_s")
         processes = f"{answer.number:,} process{'es' * (answer.number != 1)}"
         what = f"{printable(request.service)}, {processes}, for {request.seconds:g} s at {request.rate:g} Hz"
@@ -149,7 +151,9 @@ class _Asking:
         return float(last_s) if isinstance(last_s, int | float) and 0 <= last_s < 1e9 else 0.0
 
     def _interrupted(self, connection: socket.socket, number: int) -> None:
-        """Handle a signal: the first SIGINT ends the recording early, everything else gives up."""
+        """Handle a signal during a request to the agent: the first SIGINT ends the recording early, everything else
+        gives up.
+        """
         self._interrupts += 1
         self._given_up = self._interrupts > 1 or number != signal.SIGINT
         with suppress(OSError):
@@ -160,7 +164,7 @@ class _Asking:
             timer.start()
 
     def _leave(self) -> None:
-        """Exit without waiting for the main thread."""
+        """Exit the command without waiting for the main thread."""
         shutil.rmtree(self._folder, ignore_errors=True)
         complain("interrupted, nothing was written")
         os._exit(_GIVEN_UP)
@@ -170,7 +174,7 @@ def _loaded(data: bytes, folder: str) -> Profile:
     """Load a recording from the agent's answer.
 
     Raises:
-        RecordingError: It is broken.
+        RecordingError: The recording is broken.
     """
     from pyprof.recording.reader import load_recording
 

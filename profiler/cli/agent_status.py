@@ -79,7 +79,7 @@ def _unnamed(each: Unnamed) -> Iterator[str]:
 
 
 def _queues(waiting: list[QueueState], sinks: list[str] | None) -> Iterator[str]:
-    """Yield the table of queues; sinks are the configured ones, None if no configuration was given."""
+    """Yield the lines of the table of queues; sinks are the configured ones, None if no configuration was given."""
     yield f"{'waiting':>9} {'KB':>7} {'oldest':>12}  sink"
     for each in waiting:
         gone = sinks is not None and each.sink not in sinks

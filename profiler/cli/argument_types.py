@@ -64,7 +64,7 @@ def positive_int(text: str) -> int:
 
 
 def duration(text: str) -> float:
-    """Parse a time with s, ms or us, and return it in seconds."""
+    """Parse a time with the unit s, ms or us, and return it in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?)(s|ms|us)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 1ms, 200us or 0.5s")
@@ -79,7 +79,7 @@ def regex(text: str) -> re.Pattern[str]:
 
 
 def label(text: str) -> tuple[str, str]:
-    """Parse a label of the form NAME=VALUE."""
+    """Parse a label of the form NAME=VALUE to (name, value)."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -87,7 +87,7 @@ def label(text: str) -> tuple[str, str]:
 
 
 def moment(text: str) -> float | datetime.time:
-    """Parse seconds since the beginning, or a time of day without a zone."""
+    """Parse a point in time: seconds since the beginning of the recording, or a time of day without a zone."""
     import datetime
 
     try:
@@ -116,7 +116,7 @@ def seconds_since(when: float | datetime.time, start_ns: int, duration_ns: int) 
 
 
 def chosen_format(name: str | None, output: str) -> Exporter:
-    """Return the format given by --format, else by the output's suffix; collapsed for standard output.
+    """Return the output format that --format names, else the one of the output's suffix; collapsed for standard output.
 
     Raises:
         UsageError: There is no such format, or it is binary and the output is standard output.
@@ -137,7 +137,7 @@ def chosen_format(name: str | None, output: str) -> Exporter:
 
 
 def bytes_size(text: str) -> int:
-    """Parse a number of bytes, optionally with K, M or G."""
+    """Parse a number of bytes, optionally with the suffix K, M or G."""
     scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text[-1:].lower(), 1)
     number = text[:-1] if scale > 1 else text
     if not number.isascii() or not number.isdigit() or not 4096 <= int(number) * scale <= 1 << 30:
@@ -146,7 +146,7 @@ def bytes_size(text: str) -> int:
 
 
 def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
-    """Return the options of --unwind, --scan, --max-depth and --symbols.
+    """Return the unwind options given by --unwind, --scan, --max-depth and --symbols.
 
     Raises:
         UsageError: Unwinding by Breakpad symbol files is wanted, but no files are given.
@@ -160,7 +160,7 @@ def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
 
 
 def source_list(text: str) -> tuple[str, ...]:
-    """Parse a list of source names; "default" stands for the default sources."""
+    """Parse a list of names of unwind sources; "default" stands for the default sources."""
     words = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
     names = tuple(dict.fromkeys(name for word in words for name in (DEFAULT_SOURCES if word == DEFAULT else (word,))))
     unknown = [name for name in names if name not in KNOWN_SOURCES]

@@ -7,11 +7,13 @@ import signal
 from pyprof.session.worker import priority
 
 _URGENT = {"record", "dump", "top"}
-"""Commands whose user waits for the first sample."""
+"""Commands for which the user waits for the first sample."""
 
 
 def prepare(command: str) -> None:
-    """Raise the priority of this process if the user waits for it, and block the signal of a flight recorder."""
+    """Raise the priority of this process if the user waits for the command, and block the signal of a flight
+    recorder.
+    """
     if command == "record":
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))  # interrupts.listen() handles it
     if command in _URGENT:

@@ -21,16 +21,17 @@ _MODULE, _LEAST = 20, 16
 _CELL = 9
 _SHOWN_DRIFT = 0.005
 _NAMED, _NAME = 3, 40
-"""Number of functions for which the table states the smallest detectable change, and the maximum length of their
-names.
+"""Number of functions for which the comparison table states the smallest detectable change, and the maximum length of
+their names.
 """
 _GREY, _RED, _GREEN, _END = "\x1b[90m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 SURE = "*"
-"""Mark of a change that is more than chance."""
+"""Mark in the comparison table of a change that is more than chance."""
 
 
 def by_callers(found: Comparison, compare: Callable[[Profile, Profile], Comparison]) -> Comparison:
-    """Return the comparison of the functions that `record` shows: native code counts in the interpreter's function.
+    """Return the comparison of the functions that `pyprof record` shows: native code counts in the interpreter's
+    function that calls it.
 
     Args:
         found: The comparison of all functions, which is returned for programs without an interpreter.
@@ -46,7 +47,8 @@ def _is_interpreted(found: Comparison) -> bool:
 def table(
     found: Comparison, by: Literal["own", "total"], count: tuple[int, int], width: int, colour: bool
 ) -> Iterator[str]:
-    """Yield the lines: functions whose change is more than chance first, the largest change first.
+    """Yield the lines of a comparison table: functions whose change is more than chance first, the largest change
+    first.
 
     Args:
         found: the comparison.
@@ -78,7 +80,8 @@ def table(
 def native_table(
     found: Comparison, shown: Comparison, by: Literal["own", "total"], width: int, colour: bool
 ) -> Iterator[str]:
-    """Yield the lines of the native functions that table() counts in their callers and that changed for sure.
+    """Yield the lines of a comparison table of native functions that table() counts in their callers and that changed
+    for sure.
 
     Args:
         found: the comparison of all functions.
@@ -97,14 +100,14 @@ def native_table(
 
 
 def sensitivity(found: Comparison, width: int) -> Iterator[str]:
-    """Yield the lines that say which changes of the most expensive functions this comparison finds."""
+    """Yield the lines that say which changes of the most expensive functions a comparison finds."""
     if words := _sensitivity(found):
         yield ""
         yield from wrapped(words, width, "")
 
 
 def _ordered(found: Comparison, by: Literal["own", "total"]) -> list[Change]:
-    """Return the functions that changed, those first whose change is more than chance.
+    """Return the functions that changed in a comparison, those first whose change is more than chance.
 
     Of changes of a total, the application's functions come first. Functions with the total of another one are left out
     if others are there: they changed because that one did.

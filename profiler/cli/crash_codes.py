@@ -59,11 +59,11 @@ EXCEPTIONS = {
 ADDRESS_SIGNALS = frozenset({4, 5, 7, 8, 11})
 """Linux signals about an address: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV."""
 ABOUT_MEMORY = (0xC0000005, 0xC0000006)
-"""Exceptions whose parameters are the kind of access and its address."""
+"""Windows and macOS exceptions whose parameters are the kind of access and its address."""
 ACCESSES = {0: "_READ", 1: "_WRITE", 8: "_EXEC"}
 
 STACK_BUFFER_OVERRUN = 0xC0000409
-"""Exception of __fastfail too, whose code is the first parameter."""
+"""Exception code of Windows that __fastfail uses too; its own code is then the first parameter."""
 _FAST_FAILS = """
 LEGACY_GS_VIOLATION VTGUARD_CHECK_FAILURE STACK_COOKIE_CHECK_FAILURE CORRUPT_LIST_ENTRY INCORRECT_STACK INVALID_ARG
 GS_COOKIE_INIT FATAL_APP_EXIT RANGE_CHECK_FAILURE UNSAFE_REGISTRY_ACCESS GUARD_ICALL_CHECK_FAILURE
@@ -84,7 +84,7 @@ INVALID_EXTENDED_STATE KERNEL_POINTER_EXPECTED
 FAST_FAILS = {code: f"FAST_FAIL_{name}" for code, name in enumerate(_FAST_FAILS.split()) if name != "-"}
 
 NS_EXCEPTION = 0x43506E78
-"""'CPnx': an uncaught Objective-C exception; it has no address."""
+"""Exception code 'CPnx' of macOS: an uncaught Objective-C exception; it has no address."""
 MACH_EXCEPTIONS = {
     1: "EXC_BAD_ACCESS",
     2: "EXC_BAD_INSTRUCTION",

@@ -78,7 +78,7 @@ class CrashReason:
 
     Attributes:
         code: Exception or signal number, as in the dump.
-        flags: As in the dump.
+        flags: Flags of the exception, as in the dump.
         address: None if the reason is not about an address.
     """
 
@@ -105,7 +105,7 @@ class CrashReason:
 
 
 def crash_reason(system: str, recorded: DumpException | None) -> CrashReason | None:
-    """Return the reason of a crash dump; system is CrashDump.os."""
+    """Return the reason of a crash from a crash dump; system is CrashDump.os."""
     if recorded is None:
         return None
     address: int | None = recorded.address

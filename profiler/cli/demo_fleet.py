@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Yield the processes by name, and end all of them afterwards."""
+    """Start the processes of the demo, yield them by name, and end all of them afterwards."""
     import subprocess
 
     from pyprof.exporters import output_file
@@ -127,14 +127,14 @@ def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[byte
 
 
 def _check(fleet: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Raise PyprofError if a process has ended."""
+    """Raise PyprofError if a process of the demo has ended."""
     for name, process in fleet.items():
         if process.poll() is not None:
             raise PyprofError(f"{name} has ended, with {process.returncode}")
 
 
 def _until_windows(port: int, fleet: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Wait until the server has a window of each service.
+    """Wait until the demo's server has a window of each service.
 
     Raises:
         PyprofError: A process has ended, or no window arrived in time.

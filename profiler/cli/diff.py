@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pyprof.model.profile import Profile
 
 _ROWS, OTHERS = 20, 3
-"""Rows of the table; and how many of them may be chance if others are more than chance."""
+"""Number of rows of the comparison table; and how many of them may be chance if others are more than chance."""
 _RANGE = re.compile(r"(?P<file>.+)@(?P<from>[^@-]*)-(?P<to>[^@-]*)", re.DOTALL)
 GREW = 3
-"""Exit code if a function grew by more than --fail-over."""
+"""Exit code of `pyprof diff` if a function grew by more than --fail-over."""
 
 DESCRIPTION = """\
 Compare two recordings, or two ranges of time of one, function by function. Functions are
@@ -130,7 +130,7 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
 
 
 def _show(found: Comparison, compare: Callable[[Profile, Profile], Comparison], arguments: argparse.Namespace) -> None:
-    """Print the tables of a comparison; `compare` makes another comparison in the same way."""
+    """Print the tables of a comparison of two profiles; `compare` makes another comparison in the same way."""
     from pyprof.cli.comparison_table import by_callers, native_table, sensitivity, table
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
@@ -154,7 +154,7 @@ def _write(found: Comparison, place: str) -> None:
 
 
 def _side(text: str, arguments: argparse.Namespace) -> Profile:
-    """Load FILE, or FILE@FROM-TO if there is no file with that name."""
+    """Load one side of a comparison: FILE, or FILE@FROM-TO if there is no file with that name."""
     from pyprof.importers.registry import load
 
     match = None if os.path.exists(text) else _RANGE.fullmatch(text)

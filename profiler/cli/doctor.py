@@ -124,7 +124,7 @@ def show(findings: list[Finding]) -> bool:
 
 
 def show_collectors(pid: int) -> None:
-    """Print which collectors can sample a process; 0 means any process on this machine."""
+    """Print which collectors can sample a process; pid 0 means any process on this machine."""
     from pyprof.collectors import registry
     from pyprof.collectors.targets.collector_request import CollectorTarget
     from pyprof.options import CollectOptions
@@ -133,7 +133,7 @@ def show_collectors(pid: int) -> None:
 
 
 def show_modules(modules: Sequence[ModuleSurvey]) -> bool:
-    """Print the modules; return True if a module with code can be neither unwound nor read."""
+    """Print the modules of a process; return True if a module with code can be neither unwound nor read."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -162,7 +162,7 @@ def show_modules(modules: Sequence[ModuleSurvey]) -> bool:
 
 
 def show_code(found: RunTimeSurvey) -> None:
-    """Print what the process says about code that no file contains."""
+    """Print what the process says about code that no file contains, such as JIT code."""
     if not found.unfiled and not found.sources:
         return
     print()

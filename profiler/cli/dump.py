@@ -147,7 +147,7 @@ def subject_of(arguments: argparse.Namespace) -> Subject:
 
 
 def of_live(arguments: argparse.Namespace) -> Subject:
-    """Dump a process, or a target behind a GDB stub."""
+    """Dump the stacks of a live process, or of a target behind a GDB stub."""
     unwind = unwind_options(arguments)
     options = DumpOptions(
         stack_size=arguments.stack_size,
@@ -230,7 +230,9 @@ def text_lines(
 
 
 def document(subject: Subject) -> dict[str, Any]:
-    """Return the stable form of --json. Registers, problems and the crash are only there for post-mortem dumps."""
+    """Return the JSON of a dump in the stable form of --json. Registers, problems and the crash are only there for
+    post-mortem dumps.
+    """
     from pyprof.cli import post_mortem
 
     found: dict[str, Any] = {"pid": subject.pid, "exe": subject.exe, "arch": subject.arch}
@@ -254,8 +256,8 @@ def document(subject: Subject) -> dict[str, Any]:
 
 
 def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any]]:
-    """Yield the JSON of frames. Registers are in the entry of the function that was called, not in those inlined into
-    it.
+    """Yield the JSON of a dumped thread's frames. Registers are in the entry of the function that was called, not in
+    those inlined into it.
     """
     from pyprof.model.profile import FrameKind
     from pyprof.model.thread_stacks import FrameDetail
@@ -272,7 +274,7 @@ def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any
 
 
 def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:
-    """Yield one entry for each function; those inlined into the frame come first."""
+    """Yield one JSON entry for each function of a frame; those inlined into the frame come first."""
     from pyprof.model.profile import FrameKind
 
     module = profile.modules[frame.module] if frame.module >= 0 else None

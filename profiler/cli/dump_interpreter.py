@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def interpreter_words(known: int, merge: str) -> Iterator[str]:
-    """Yield what is known of a thread that belongs to an interpreter.
+    """Yield words about the state of a thread that belongs to an interpreter, such as whether it holds the GIL.
 
     Args:
         known: SampleState bits.
@@ -45,7 +45,9 @@ def _kind(detail: FrameDetail) -> str:
 
 
 def interpreted_lines(frame: Frame, detail: FrameDetail) -> Iterator[str]:
-    """Yield a frame in the columns of native frames, its source line, and its local variables."""
+    """Yield the lines of an interpreter frame in the columns of native frames: the frame, its source line, and its
+    local variables.
+    """
     line = frame.lines[0]
     source = f" at {line.file}:{line.line or '?'}" if line.file else ""
     yield f"{_kind(detail):<18}  {frame.title}{source}  [{frame.trust.label}]"
@@ -56,7 +58,7 @@ def interpreted_lines(frame: Frame, detail: FrameDetail) -> Iterator[str]:
 
 
 def add_detail(entry: dict[str, Any], detail: FrameDetail) -> None:
-    """Add details to the JSON entry of an interpreted frame."""
+    """Add details such as local variables to the JSON entry of an interpreter frame."""
     entry["kind"] = _kind(detail)
     entry["source"] = detail.source or None
     if detail.locals is not None:
@@ -64,7 +66,7 @@ def add_detail(entry: dict[str, Any], detail: FrameDetail) -> None:
 
 
 def interpreted_frame(frame: Frame) -> dict[str, Any]:
-    """Return the JSON of an interpreted frame, with the keys of native frames."""
+    """Return the JSON of an interpreter frame, with the keys of native frames."""
     line = frame.lines[0]
     return {
         "kind": "interpreted",

@@ -9,7 +9,7 @@ from pyprof.records import dataclass, replace
 from pyprof.session.native_frame_views import with_frames
 
 NATIVE_INCLUDED = ", native code included"
-"""Addition to a heading of the first table, in programs with an interpreter."""
+"""Addition to the heading of the first table of functions, in programs with an interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class FunctionTables:
 
 
 def function_tables(profile: Profile) -> FunctionTables:
-    """Return the tables of a profile's primary value."""
+    """Return the tables of functions of a profile's primary value."""
     found = costs(profile)
     if not is_interpreted(profile):
         return FunctionTables(found)
@@ -72,7 +72,7 @@ def _is_of_runtime(frame: Frame) -> bool:
 
 
 def _of_application(profile: Profile, frame: Frame) -> Frame | None:
-    """Return a frame with those of its functions that are shown, None if that is none of them."""
+    """Return a frame with only those of its functions that tables show, None if that is none of them."""
     if frame.kind == FrameKind.MARKER or _is_of_runtime(frame):
         return frame
     are_own = are_application(profile, frame)

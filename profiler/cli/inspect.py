@@ -99,7 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    """Run the chosen view, and return (exit code, number of missing bytes of a truncated file)."""
+    """Run the view of `pyprof inspect` that the user chose, and return (exit code, number of missing bytes of a
+    truncated file).
+    """
     if arguments.compare:
         return compare(examiner, file, arguments)
     if arguments.rows or arguments.function or arguments.pc is not None:

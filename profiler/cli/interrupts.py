@@ -17,18 +17,18 @@ from pyprof.collectors.linux.libc import read_without_gil
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_S = 0.05
-"""Interval in seconds in which repeated signals count as one request: timeout(1) signals a process, then its group."""
+"""Interval in seconds in which repeated signals count as one: timeout(1) signals a process, then its group."""
 
 
 class EndBySignals:
-    """A handler for listen() that ends a command. The first signal requests the end; a later one leaves at once.
+    """A handler of signals that ends a command. The first signal requests the end; a later one leaves at once.
 
     After most_s seconds the command also leaves at once.
     """
 
     def __init__(self, ask: Callable[[], None], leave: Callable[[], None], most_s: float | None = None) -> None:
-        """Create a handler; both callbacks run in a thread that is not the main one, and leave must end this
-        process.
+        """Create a handler that ends a command; both callbacks run in a thread that is not the main one, and leave must
+        end this process.
         """
         self._ask, self._leave, self._most_s = ask, leave, most_s
         self.asked_at = 0.0
@@ -47,7 +47,7 @@ class EndBySignals:
 
 
 def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) -> None:
-    """Call taken(number) in a separate thread for each signal from now on. nohup is respected.
+    """Call taken(number) in a separate thread for each signal that arrives from now on. A nohup is respected.
 
     Signals that were blocked and are pending are included. SIGUSR1 keeps its default effect unless it is in `more`.
 
@@ -67,7 +67,7 @@ def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) ->
 
 
 def _nothing(number: int, _: object) -> None:
-    """Ignore the signal: Python writes its number into the pipe."""
+    """Ignore a signal: Python writes its number into the pipe."""
 
 
 def _read(source: int, numbers: list[signal.Signals], taken: Callable[[int], None]) -> None:

@@ -41,7 +41,7 @@ helper()
 """
 _POLL_S = 0.1
 _PATIENCE_S = 60.0
-"""Maximum time in seconds for the helper process to resolve names and write the file."""
+"""Maximum time in seconds for the helper process of %%pyprof to resolve names and write the file."""
 
 
 class _CellParser(argparse.ArgumentParser):
@@ -55,11 +55,11 @@ class _CellParser(argparse.ArgumentParser):
 
 
 class _Helped(Exception):
-    """The options were printed on request."""
+    """The options of %%pyprof were printed on request."""
 
 
 def options_of(line: str) -> RecordOptions:
-    """Parse the options in the first line of a cell.
+    """Parse the options in the first line of a %%pyprof cell.
 
     Raises:
         UsageError: An option is wrong.
@@ -85,7 +85,7 @@ class _SecondProcess:
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
 
     def begin(self, options: RecordOptions, path: str) -> None:
-        """Start the recording, and return when it has begun.
+        """Start the recording in the helper process, and return when it has begun.
 
         Raises:
             PyprofError: The helper process has ended.
@@ -101,7 +101,7 @@ class _SecondProcess:
             raise PyprofError("the process that records has ended")
 
     def end(self) -> None:
-        """End the recording, and return when it is written.
+        """End the recording of the helper process, and return when it is written.
 
         Raises:
             PyprofError: The recording failed or was not written in time.
@@ -135,7 +135,9 @@ def _recorded(options: RecordOptions, found: list[Profile]) -> Iterator[None]:
 
 
 def of_cell(profile: Profile) -> Profile:
-    """Remove the frames that run cells: about thirty functions of the notebook's kernel are outside each stack."""
+    """Remove the frames that run cells from a profile: about thirty functions of the notebook's kernel are outside each
+    stack.
+    """
     runs = [_runs_cells(frame) for frame in profile.frames]
     tree, place = Tree(), [0]
     for up, frame in zip(profile.parent.tolist()[1:], profile.frame.tolist()[1:], strict=True):

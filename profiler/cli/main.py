@@ -50,7 +50,7 @@ COMMANDS = (
     "symbols",
     "completion",
 )
-"""Subcommands. Each is a module of this package, with _ for -, that has a function add()."""
+"""Subcommands of pyprof. Each is a module of this package, with _ for -, that has a function add()."""
 
 
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -70,7 +70,7 @@ def _only_pid(arguments: argparse.Namespace) -> int | None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one invocation and return its exit code: 0 done, 1 error, 2 usage.
+    """Run one invocation of pyprof and return its exit code: 0 done, 1 error, 2 usage.
 
     `dump` and `diff` add 3, `record -- CMD` returns the exit code of CMD.
     """

@@ -43,7 +43,9 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Cut texts to at most width characters: their beginnings, or both ends of those whose beginnings are equal."""
+    """Cut texts to at most width characters: only their beginnings remain, or both ends of texts whose beginnings are
+    equal.
+    """
     short = [shorten(text, width) for text in texts]
     seen: dict[str, set[str]] = {}
     for text, cut in zip(texts, short, strict=True):

@@ -82,7 +82,9 @@ def check_writable(path: str) -> None:
 
 
 def _may_replace(found: os.stat_result, folder: Path, target: Path) -> bool:
-    """Return True if the file may be replaced: it is not read-only, and in a folder like /tmp it is this user's."""
+    """Return True if an output file may be replaced: it is not read-only, and in a folder like /tmp it is this
+    user's.
+    """
     within = folder.stat()
     if within.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, within.st_uid):
         return False
@@ -90,7 +92,7 @@ def _may_replace(found: os.stat_result, folder: Path, target: Path) -> bool:
 
 
 def write(path: str, writer: Write) -> str:
-    """Write to path completely or not at all, and return the place.
+    """Write an output file completely or not at all, and return the path where it was written.
 
     Raises:
         OutputError: The profile was written elsewhere or nowhere; the message says where it is.

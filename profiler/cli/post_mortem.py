@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def subject(arguments: argparse.Namespace) -> Subject:
-    """Examine a core file, a minidump or a microdump. A worker that has imported all it needs parses it."""
+    """Examine a core file, a minidump or a microdump for `pyprof dump`. A worker that has imported all it needs parses
+    it.
+    """
     from pyprof.options import DeadTarget
     from pyprof.session.post_mortem import examined
     from pyprof.session.worker.worker_process import forked
@@ -55,7 +57,7 @@ def of_core(path: str, found: PostMortem) -> Subject:
 
 
 def of_minidump(path: str, found: PostMortem, crash: StatedCrash) -> Subject:
-    """Return the subject of a minidump or microdump."""
+    """Return the threads and the crash reason of a minidump or microdump for `pyprof dump`."""
     from pyprof.cli.crash_reason import crash_reason
 
     reason = crash_reason(crash.system, crash.exception)
@@ -91,7 +93,7 @@ def stated(module: DumpModule) -> dict[str, str | None]:
 
 
 def complain(profile: Profile) -> None:
-    """Print tolerated errors and what modules lack, with each remedy once."""
+    """Print the errors that were tolerated and what modules lack, with each remedy once."""
     from pyprof.model.reason_table import DUMPS
     from pyprof.model.reasons import counted
 
@@ -118,7 +120,7 @@ def lacks_files(profile: Profile) -> bool:
 
 
 def facts(subject: Subject) -> dict[str, Any]:
-    """Return the additional JSON entries of a dead process."""
+    """Return the additional JSON entries of a dumped process that has died."""
     problems = [
         {"module": module.path, "build_id": module.build_id or None, "text": problem.text, "remedy": problem.remedy}
         for module in subject.profile.summary.modules

@@ -43,7 +43,7 @@ class Progress:
         self._start = time.monotonic()
 
     def update(self, stats: Callable[[], CollectorStats], samples: int) -> None:
-        """Draw the line if it is due; stats is only called then."""
+        """Draw the progress line if it is due; stats is only called then."""
         now = time.monotonic()
         if now < self._next or not self.is_shown:
             return
@@ -51,7 +51,7 @@ class Progress:
         self._show(self.line(now - self._start, stats(), samples, columns() - 1))
 
     def line(self, elapsed_s: float, stats: CollectorStats, samples: int, width: int) -> str:
-        """Format the line in at most width characters, the most important parts first."""
+        """Format the progress line in at most width characters, the most important parts first."""
         left = ""
         if self.duration_s is not None:
             left = f", {max(self.duration_s - elapsed_s, 0):.0f} s left"
@@ -67,7 +67,9 @@ class Progress:
         return text[:width]
 
     def wait(self, ended: Callable[[], bool]) -> None:
-        """Wait for the recorded command to end, with a live line that says so; without a terminal return at once."""
+        """Wait for the recorded command to end, with a progress line that says so; without a terminal return at
+        once.
+        """
         start = time.monotonic()
         while not self.quiet and sys.stderr.isatty() and not ended():
             self._show(f"{printable(self.title)}  waiting for its end, {time.monotonic() - start:.0f} s")
@@ -75,7 +77,7 @@ class Progress:
         self.clear()
 
     def _show(self, text: str) -> None:
-        """Replace the line on the terminal."""
+        """Replace the progress line on the terminal."""
         width = columns() - 1
         try:
             sys.stderr.write("\r\x1b[K" + shorten(text, width))

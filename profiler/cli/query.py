@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _exporter(arguments: argparse.Namespace) -> Exporter | None:
-    """Return the exporter, or None for a table in the terminal."""
+    """Return the exporter of the format that the options choose, or None for a table in the terminal."""
     if arguments.format == TOP or (arguments.format is None and arguments.output is None):
         if arguments.output not in (None, "-"):
             raise UsageError(f"{TOP} is a table for the terminal", f"pyprof query … > {arguments.output}")

@@ -56,7 +56,7 @@ examples:
 
 
 def formats() -> str:
-    """Return one line for each format with its suffixes."""
+    """Return one line for each output format with its suffixes, for the help."""
     rows = [(entry.name, " ".join(entry.suffixes), entry.summary) for entry in registry.FORMATS]
     return "\n".join(f"    {name:<11} {suffixes:<26} {summary}" for name, suffixes, summary in rows)
 
@@ -104,7 +104,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _check_one(command: list[str], targets: TargetOptions | None, remote: RemoteOptions | None) -> None:
-    """Raise UsageError unless there is exactly one target."""
+    """Raise UsageError unless the options name exactly one target."""
     if len(command) == 1 and command[0].isdigit() and not targets and not remote:
         raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
     ways = sum(map(bool, (command, targets, remote)))

@@ -28,11 +28,11 @@ SECOND_S = 0.12
 for a processor does not count.
 """
 _MAX_SECOND_S = 2.0
-"""Maximum of SECOND_S if waiting for a processor counts."""
+"""Maximum of SECOND_S in seconds, including time spent waiting for a processor."""
 _NOT_BEGUN = "ended before the recording began: nothing was written"
 _LOOK_S = 0.02
 _OFTEN_S = 1.0
-"""Interval in seconds of checkpoints of the recording file, and of the progress line."""
+"""Interval in seconds between checkpoints of the recording file, and between updates of the progress line."""
 
 
 _START_S = 0.15
@@ -48,7 +48,7 @@ def times_as_slow() -> float:
 
 
 def _exit(why: str, code: int = 1) -> None:
-    """End the process from any thread, regardless of the others. The kernel releases what is stopped or open."""
+    """End this process from any thread, regardless of the others. The kernel releases what is stopped or open."""
     from pyprof.session.worker.worker_process import exit_at_once
 
     complain(why)
@@ -133,7 +133,7 @@ class Invocation:
             raise PyprofError(f"the command ended within the {delay:g} s of --delay: nothing was recorded")
 
     def _taken(self, number: int) -> None:
-        """Handle a signal."""
+        """Handle a signal that arrives while `pyprof record` runs."""
         if number != signal.SIGUSR1:
             self._end(number)
         elif self._flight is not None and self._recording is not None and self._recording.has_begun:
@@ -241,7 +241,7 @@ class Invocation:
 
     @property
     def _how_long(self) -> str:
-        """Return the end of the line that says that sampling has begun."""
+        """The end of the line that says that the recording has begun: how long it lasts, or how to end it."""
         if self._when.last_s:
             return f"; kill -USR1 {os.getpid()} writes the last part, Ctrl-C to finish"
         lasts = "until it ends" if self._command else ""
@@ -249,7 +249,7 @@ class Invocation:
         return f", {lasts}; Ctrl-C to finish" if lasts else "; Ctrl-C to finish"
 
     def _not_begun(self, recording: Recording, flight: Flight | None, sink: WindowWriter, progress: Progress) -> int:
-        """End a recording that a signal ended before samples were taken, and return the exit code."""
+        """End a recording that a signal stopped before samples were taken, and return the exit code."""
         recording.detach()
         if flight is not None:
             flight.discard()
@@ -259,7 +259,9 @@ class Invocation:
         return code if self._command is None else self._waited_for(self._command, recording, sink, progress) or code
 
     def _delivered(self, recording: Recording, sink: WindowWriter) -> Flight | None:
-        """Configure which sink receives each window."""
+        """Choose the sink that receives each window of the recording: the output files, or a flight recorder. Return
+        the flight recorder, if there is one.
+        """
         if self._when.last_s:
             self._flight = Flight(self._when, recording, sink, self._how.output, sink.say)
         else:
@@ -271,7 +273,7 @@ class Invocation:
     def _waited_for(
         self, command: LaunchedCommand, recording: Recording, sink: WindowWriter, progress: Progress
     ) -> int:
-        """Wait for the command to end, and return its exit code."""
+        """Wait for the recorded command to end, and return its exit code."""
         if command.poll() is None:
             sink.say(f"pyprof: {printable(recording.subject.name)} runs on; waiting for its end (Ctrl-C ends it)")
             progress.wait(lambda: recording.returncode is not None)

@@ -44,7 +44,7 @@ LATER = (
 
 
 class _Finder:
-    """An import finder that creates placeholders for parts.
+    """An import finder that creates placeholders for parts of numpy.
 
     Attributes:
         waiting: Names of parts that have not been used yet.
@@ -60,10 +60,10 @@ class _Finder:
         return _Part(spec.name, self)
 
     def exec_module(self, part: ModuleType) -> None:
-        """Load nothing yet."""
+        """Load nothing yet: the part of numpy is loaded on first use."""
 
     def load(self) -> None:
-        """Load all parts, because they import names from one another."""
+        """Load all parts of numpy that were left out, because they import names from one another."""
         known = self.waiting & sys.modules.keys()
         self.waiting.clear()
         for name in known:
@@ -77,7 +77,7 @@ class _Finder:
 
 
 class _Part(ModuleType):
-    """A placeholder for a module. Its attributes are placeholders for the module's attributes."""
+    """A placeholder for a module of numpy. Its attributes are placeholders for the module's attributes."""
 
     __all__: Sequence[str] = ()
 
@@ -96,7 +96,7 @@ class _Part(ModuleType):
 
 
 class _Name:
-    """A placeholder for something in a part, until it is used."""
+    """A placeholder for a name in a part of numpy, until it is used."""
 
     def __init__(self, part: _Part, name: str) -> None:
         self._part = part
@@ -117,11 +117,11 @@ class _Name:
         return (self._itself(),)
 
     def __instancecheck__(self, value: object) -> bool:
-        """Return False while the part is not loaded: its classes have no instances then."""
+        """Return False while the part of numpy is not loaded: its classes have no instances then."""
         return self._part.__name__ not in self._part._finder.waiting and isinstance(value, self._itself())
 
     def __getitem__(self, _: object) -> type:
-        """Return a type for a subscripted alias, which occurs only in annotations."""
+        """Return a type for a subscripted alias of numpy, which occurs only in annotations."""
         return object
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyprof.symbolize.resymbolize import Places
 
 TOP = "top"
-"""The format that is a table in the terminal; it is the default."""
+"""The format of `pyprof report` that is a table in the terminal; it is the default."""
 _ROWS = 30
 _NOTES = 3
 _FETCH_S = 60.0
@@ -116,7 +116,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _add_tables(how: argparse._ArgumentGroup) -> None:
-    """Add the options for tables other than that of the most expensive functions."""
+    """Add the options of `pyprof report` for tables other than that of the most expensive functions."""
     table = how.add_mutually_exclusive_group()
     table.add_argument("--callers", metavar="NAME", help="who calls this function: its name, or a REGEX")
     table.add_argument("--callees", metavar="NAME", help="what this function calls")
@@ -166,7 +166,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _exporter(arguments: argparse.Namespace) -> Exporter | None:
-    """Return the exporter, or None for a table in the terminal."""
+    """Return the exporter of the format that the options choose, or None for a table in the terminal."""
     tables = [name for name in _TABLES if getattr(arguments, name)]
     if arguments.asm and arguments.annotate is None:
         raise UsageError("--asm shows the instructions of one function", "--annotate NAME --asm")
@@ -183,7 +183,7 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
 
 
 def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """Resolve missing names with files of this machine, if an option requests that."""
+    """Resolve a profile's missing names with files of this machine, if an option requests that."""
     from pyprof.symbolize.resymbolize import Places, find_unnamed_modules
 
     places = Places(tuple(arguments.symbols), tuple(arguments.sysroot))
@@ -204,7 +204,7 @@ def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
 
 
 def _by_worker(profile: Profile, places: Places) -> Profile:
-    """Resolve names in a worker, which parses the files."""
+    """Resolve a profile's missing names in a worker, which parses the files."""
     from pyprof.model.profile import Profile
     from pyprof.records import replace
     from pyprof.tools.report_tasks import NamesOf, drop_samples
@@ -222,7 +222,7 @@ def _answer(errand: OneShotTask, kind: type[Value]) -> Value:
 
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """Return the samples that the options choose."""
+    """Return the profile with only the samples that the options choose."""
     from pyprof.model.recursion import without_recursion
     from pyprof.model.sample_filter import timed
 
@@ -283,7 +283,9 @@ def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iter
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    """Print the rows of an SQL query. Filter options are refused, because a query has its own conditions."""
+    """Print the rows of an SQL query of a recording. Filter options are refused, because a query has its own
+    conditions.
+    """
     import sqlite3
 
     from pyprof.recording.reader import INTERRUPTED

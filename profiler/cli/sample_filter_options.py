@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyprof.model.profile import Profile
 
 CRITERIA = ("thread", "process", "pid", "tid", "function", "exclude", "module", "label")
-"""Names of options, and of criteria of Profile.filter()."""
+"""Names of options that choose samples, and of the criteria of Profile.filter() that they set."""
 
 
 def add_criteria(what: argparse._ArgumentGroup) -> None:
@@ -40,7 +40,7 @@ def add_criteria(what: argparse._ArgumentGroup) -> None:
 
 
 def chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """Return the samples of a profile that the options choose."""
+    """Return the profile with only the samples that the options choose."""
     criteria = {name: getattr(arguments, name) for name in CRITERIA}
     if arguments.label is not None:
         criteria["label"] = {name: {v for n, v in arguments.label if n == name} for name, _ in arguments.label}

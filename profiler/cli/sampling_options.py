@@ -59,7 +59,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def _add_how(what: argparse._ArgumentGroup) -> None:
-    """Add the options for limits, the sandbox, and labels."""
+    """Add the options for limits, the sandbox, and labels to a parser."""
     what.add_argument(
         "--max-overhead",
         type=percent,
@@ -147,7 +147,7 @@ def add_unwinding(parser: argparse.ArgumentParser) -> None:
 
 
 def record_options(arguments: argparse.Namespace) -> RecordOptions:
-    """Return the options of this module, of add_selection() and of add_python().
+    """Return the recording options from the arguments of this module, of add_selection() and of add_python().
 
     Raises:
         UsageError: The options contradict one another.

@@ -11,8 +11,9 @@ from pyprof.cli.terminal_output import HelpFormatter, line
 from pyprof.errors import UsageError
 
 _MOST_S = 10.0
-"""Maximum time in seconds from the first signal until running requests have ended. Received windows are in files and
-enter the database later.
+"""Maximum time in seconds from the first signal to the server until running requests have ended.
+
+Received windows are in files and enter the database later.
 """
 
 DESCRIPTION = """\
@@ -53,7 +54,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _unit(config: str | None, data: str) -> str:
-    """Return the systemd unit.
+    """Return the text of the server's systemd unit.
 
     Raises:
         UsageError: A path cannot be written in a unit.

@@ -14,18 +14,18 @@ _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w
 _ANONYMOUS = "(anonymous namespace)"
 _TRAILER = re.compile(r"(?:const|volatile|noexcept|requires|\[|&|\(\.)")
 _SCRIPT = re.compile(r"(\w+:[^:\s].*) \S*/([^/\s]+)", re.DOTALL)
-"""V8's names: kind and function, a space, the file with line and column."""
+"""Pattern of function names of V8: kind and function, a space, the file with line and column."""
 _PACKAGE = re.compile(r"[\w.~/-]+/([^/ ]+)")
-"""Go's names, which begin with the whole path of the package."""
+"""Pattern of function names of Go, which begin with the whole path of the package."""
 _PYTHON = re.compile(r"(?=.*<)(?:\w+|<\w+>)(?:\.(?:\w+|<\w+>))*")
-"""Python's name of a nested function; a part in angle brackets is a separate part."""
+"""Pattern of Python's name of a nested function; a part in angle brackets is a separate part."""
 _PARAMETER = re.compile(r"\[?[A-Z]\]?")
-"""A type parameter of a generic function, which says less than its trait."""
+"""Pattern of a type parameter of a generic Rust function, which says less than its trait."""
 _SCOPES = re.compile(r"(?<!\w)(?:\w++::)+(?=[\w{<\[(&*])")
 _ABI = re.compile(r"\.(?:(?:cpython|pypy)\w?-?\d+\w*(?:-[\w-]{1,64})?|abi3)(?=\.so)")
-"""Part of an extension module's name, ".cpython-311-x86_64-linux-gnu"."""
+"""Pattern of the part of an extension module's file name that states the ABI: ".cpython-311-x86_64-linux-gnu"."""
 _LONGEST = 4096
-"""Maximum number of characters of a name that are parsed; some names have 100,000."""
+"""Maximum number of characters of a function name that are parsed; some names have 100,000."""
 
 
 def function_name(name: str, width: int) -> str:
@@ -67,7 +67,7 @@ def _of_python(name: str, width: int) -> str:
 
 
 def _without_folders(name: str) -> str:
-    """Return the name of a script's or Go's function without folders, "" for others."""
+    """Return the function name of a script or of Go without folders, "" for other names."""
     if script := _SCRIPT.fullmatch(name):
         return " ".join(script.groups())
     package = _PACKAGE.fullmatch(name) if "::" not in name and not name.endswith(")") else None
@@ -75,7 +75,7 @@ def _without_folders(name: str) -> str:
 
 
 def function_names(names: Sequence[str], width: int) -> list[str]:
-    """Shorten names to at most width characters each.
+    """Shorten function names to at most width characters each.
 
     Names that would become equal get a suffix: the first template argument or parameter that differs.
     """
@@ -90,12 +90,14 @@ def function_names(names: Sequence[str], width: int) -> list[str]:
 
 
 def module_names(modules: Sequence[str], width: int) -> list[str]:
-    """Return names of files in at most width letters. Tags of an interpreter's version say nothing of an extension."""
+    """Return names of object files in at most width characters. Tags of an interpreter's version are removed from
+    extension modules.
+    """
     return shorten_apart([_ABI.sub("", each[:_LONGEST]) if len(each) > width else each for each in modules], width)
 
 
 def _difference(name: str, others: Sequence[str]) -> str:
-    """Return the argument in which a name first differs from all the others."""
+    """Return the template argument or parameter in which a function name first differs from all the others."""
     texts = (name, *others)
     begin = next(
         (at for at, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), min(map(len, texts))
@@ -108,7 +110,7 @@ def _difference(name: str, others: Sequence[str]) -> str:
 
 
 def _path(text: str, owner: Callable[[str], str]) -> list[str]:
-    """Return the parts of a qualified name, outermost first, without what is in brackets.
+    """Return the parts of a qualified function name, outermost first, without what is in brackets.
 
     Args:
         owner: Returns what is shown for Rust's <type> and <type as trait>.
@@ -152,13 +154,15 @@ def _path(text: str, owner: Callable[[str], str]) -> list[str]:
 
 
 def _owner(inside: str) -> str:
-    """Return the last name of the type, or that of the trait if the type is a parameter."""
+    """Return the last name of the type in Rust's <type> or <type as trait>, or that of the trait if the type is a
+    parameter.
+    """
     of_type, trait = map(_last, _type_and_trait(inside))
     return trait if trait and _PARAMETER.fullmatch(of_type) else of_type
 
 
 def _owner_and_trait(inside: str) -> str:
-    """Return the type and the trait with their last names, in Rust's notation."""
+    """Return the type and the trait in Rust's <type as trait> with their last names, in Rust's notation."""
     of_type, trait = map(_last, _type_and_trait(inside))
     return f"<{of_type} as {trait}>" if trait else of_type
 
@@ -169,7 +173,7 @@ def _last(path: str) -> str:
 
 
 def _type_and_trait(inside: str) -> tuple[str, str]:
-    """Split "type as trait"; the trait is "" if there is none."""
+    """Split Rust's "type as trait" into type and trait; the trait is "" if there is none."""
     at = 0
     while at < len(inside):
         if inside.startswith(" as ", at):
@@ -179,7 +183,7 @@ def _type_and_trait(inside: str) -> tuple[str, str]:
 
 
 def _close(text: str, at: int) -> int:
-    """Return the index behind the bracket that closes the one at `at`, or the text's length. An arrow is not a
+    """Return the index behind the bracket that closes the bracket at `at`, or the text's length. An arrow (->) is not a
     bracket.
     """
     awaited: list[str] = []

@@ -19,21 +19,21 @@ from pyprof.symbolize.source_files import SourceFiles
 from pyprof.tools.report_tasks import CodeOf, FunctionCode
 
 _AROUND = 3
-"""Number of lines or instructions that are shown before and after one with samples."""
+"""Number of source lines or instructions that are shown before and after one with samples."""
 _MARGIN = 12
 _LEAST = 24
-"""Minimum number of characters for a place or a line."""
+"""Minimum number of characters of a source line or its place in the terminal."""
 _NO_LINE = "[no line is known]"
 _HEAD = f"{'self':>{SHARE}} {'total':>{SHARE}}"
 
 Sums = dict[int, tuple[int, int]]
-"""(own value, total value) by line or by address."""
+"""Costs (own value, total value) by source line or by address."""
 LineRow = tuple[int, str]
-"""A line or an address, and its text."""
+"""Row of source code: a line or an address, and its text."""
 
 
 def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
-    """Yield the most expensive lines with their functions."""
+    """Yield the most expensive source lines with their functions."""
     yield heading(profile, profile.total)
     yield ""
     yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':10} line"
@@ -64,10 +64,10 @@ class Annotation:
 
 
 def annotated(profile: Profile, text: str, how: Annotation) -> Iterator[str]:
-    """Yield the lines of the functions that a text names.
+    """Yield the annotated source lines of the functions that a text names.
 
     Raises:
-        UsageError: It names no function.
+        UsageError: The text names no function.
         PyprofError: An object file cannot be read.
     """
     found, names = functions_of(profile, text)
@@ -104,7 +104,7 @@ def _file(profile: Profile, file: str, sums: Sums, how: Annotation) -> Iterator[
 
 
 def _code(profile: Profile, names: Collection[str], places: Places, how: Annotation) -> Iterator[str]:
-    """Yield the instructions of all functions with one of these names.
+    """Yield the instructions with their shares of all functions with one of these names.
 
     Raises:
         PyprofError: An object file cannot be read.
@@ -138,7 +138,7 @@ def _code(profile: Profile, names: Collection[str], places: Places, how: Annotat
 
 
 def _nearby(rows: Sequence[LineRow], sums: Sums) -> list[LineRow | None]:
-    """Return the rows with samples and some around them; None marks a gap."""
+    """Return the source rows with samples and some around them; None marks a gap."""
     shown: list[LineRow | None] = []
     last = -1
     hits = [at for at, (number, _) in enumerate(rows) if number in sums]

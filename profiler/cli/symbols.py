@@ -95,7 +95,7 @@ def name(path: str) -> str:
 
 
 def in_store(store: str, store_path: str) -> str:
-    """Return the path of a file in a store, and make its folder.
+    """Return the path of a Breakpad symbol file in a store, and make its folder.
 
     Args:
         store_path: Relative path from the worker, made of the file's name and its id; it is checked here.
@@ -113,7 +113,7 @@ def in_store(store: str, store_path: str) -> str:
 
 
 def upload(url: str, token_file: str, write: Callable[[IO[bytes]], None]) -> None:
-    """Upload a symbol file to a pyprof server.
+    """Upload a Breakpad symbol file to a pyprof server.
 
     Args:
         write: Writes the text of the symbol file.

@@ -10,7 +10,7 @@ from pyprof.options import TargetOptions
 
 
 def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the options; what is a verb for the help: "record"."""
+    """Add the options that choose processes and threads; what is a verb for the help: "record"."""
     parser.add_argument(
         "-p",
         "--pid",

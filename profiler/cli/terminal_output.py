@@ -40,7 +40,9 @@ def line(text: str, out: TextIO | None = None) -> None:
 
 
 def json(document: object, option: int = 0) -> None:
-    """Write a JSON document and a line feed to standard output, in UTF-8 for all terminals; option is orjson's."""
+    """Write a JSON document and a line feed to standard output, in UTF-8 for all terminals; option is orjson's option
+    flags.
+    """
     import orjson
 
     from pyprof.exporters.utf8 import dump_json
@@ -56,12 +58,12 @@ def one_terminal() -> bool:
 
 
 def advice(text: str) -> str:
-    """Return a command without sudo if the user is root."""
+    """Return a hint for the user, in which a command has no sudo if the user is root."""
     return _AS_ROOT.sub("", text) if os.geteuid() == 0 else text
 
 
 def complain(message: str, hint: str = "") -> None:
-    """Print one sentence and a hint on standard error."""
+    """Print a sentence about a problem and a hint on standard error."""
     line(f"pyprof: {message}", sys.stderr)
     if hint := advice(hint):
         line(f"  hint: {hint}", sys.stderr)
@@ -78,17 +80,19 @@ def columns() -> int:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """The help formatter of all parsers. argparse creates one for each option of a parser."""
+    """The help formatter of all argument parsers. argparse creates one for each option of a parser."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=columns() - 2)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests the command or option which a mistyped one resembles."""
+    """An argument parser that suggests the command or option which a mistyped one resembles."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Report unknown options in the parser of a command, because only it knows the command's options."""
+        """Report unknown options in the parser of a subcommand, because only that parser knows the subcommand's
+        options.
+        """
         found, unknown = super().parse_known_args(args, namespace)
         if unknown and self._subparsers is None:
             self.error(_UNKNOWN + " ".join(unknown))
@@ -137,7 +141,7 @@ def failure(error: BaseException, pid: int | None = None) -> None:
 
 
 def tolerate_encodings() -> None:
-    """Make output streams escape characters that the terminal cannot show."""
+    """Make output streams escape characters that the terminal's encoding cannot represent."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -19,24 +19,26 @@ from pyprof.model.walk import StackEnd, Trust
 
 TOP = 5
 NATIVE = PROCESSES = 3
-"""Number of rows in the table of native functions below an interpreter's, and in the table of processes."""
+"""Number of rows in the summary's table of native functions below an interpreter's, and in the table of processes."""
 _LABEL, _MODULE = 9, 22
 BY_PERF = "by perf_events"
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
 _SHOWN_MISSING = 0.01
-"""Share of unsampled time above which it is a row of the first table and the processor time is split by reason."""
+"""Share of unsampled time above which it is a row of the summary's first table and the processor time is split by
+reason.
+"""
 _MISSING_ROW = "[not sampled]"
 _LOST = ("sample lost: the ring was full",)
-"""Counters of records whose time is in Summary.lost_s."""
+"""Names of the counters of lost records whose time is in Summary.lost_s."""
 _ADVISED_HZ = (199, 499, 999)
 _SLOW = 0.95
-"""Share of the wanted rate below which the reached rate is printed."""
+"""Share of the requested sampling rate below which the summary prints the reached rate."""
 _FROM_OUTSIDE = said("sleepers_from_outside")
 _NAMELESS = SENTENCES["code_without_names"].sentence
 
 
 def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:
-    """Return the lines of the summary, the most important first, with at most width characters each.
+    """Return the lines of a recording's summary, the most important first, with at most width characters each.
 
     Args:
         page: True if a page was written, which also has the details.
@@ -91,7 +93,7 @@ def _warnings(summary: Summary, width: int) -> list[str]:
 
 
 def _locks(profile: Profile, width: int) -> Iterator[str]:
-    """Yield the table of locks for which threads waited."""
+    """Yield the lines of the table of locks for which threads waited."""
     if found := lock_costs(profile):
         yield ""
         yield _row("lock", "waited for; below: functions of who waited, and of who gave it up", "", width)
@@ -100,7 +102,7 @@ def _locks(profile: Profile, width: int) -> Iterator[str]:
 
 
 def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str]:
-    """Yield the tables of functions: shares of the shown time, or numbers of samples if there are few."""
+    """Yield the lines of the tables of functions: shares of the shown time, or numbers of samples if there are few."""
     summary, whole = profile.summary, found.functions.value
     amount = _samples(profile) if summary.is_small else _share(whole)
     of = f"of {duration(whole)}: " if summary.shown.unit == "nanoseconds" else ""
@@ -148,7 +150,7 @@ def _samples(profile: Profile) -> Callable[[float], str]:
 
 
 def _more_samples(summary: Summary) -> str:
-    """Say how few samples there are, and which command takes enough."""
+    """Return a sentence that says how few samples there are, and which command takes enough."""
     times = -(-ENOUGH_SAMPLES // summary.samples)
     rate_hz = next((rate for rate in _ADVISED_HZ if rate >= summary.rate_wanted * times), _ADVISED_HZ[-1])
     more = f"-r {rate_hz}" if rate_hz > summary.rate_wanted else ""
@@ -228,7 +230,9 @@ def _whole(summary: Summary) -> int:
 
 
 def _may_be_guessed(summary: Summary) -> bool:
-    """Return True if stacks end in code generated at run time that has no unwind rules and no description."""
+    """Return True if stacks end in JIT code that has no unwind rules and no description, so that frames may be
+    guessed.
+    """
     cut, made = summary.shown.ends.get(StackEnd.NO_RULE.label, 0), [m for m in summary.modules if _nameless(m)]
     return bool(made) and cut >= MUCH * summary.shown.total > 0 and not summary.trust.get(Trust.SCAN.label)
 
@@ -281,7 +285,7 @@ def _details(summary: Summary, width: int) -> list[str]:
 
 
 def lacking_modules(summary: Summary) -> list[str]:
-    """Return what each object file lacks, with each remedy once."""
+    """Return lines that say what each object file lacks, with each remedy once."""
     lines = []
     for module in (module for module in summary.modules if module.problems):
         lines += ["", f"  {module.path}"]

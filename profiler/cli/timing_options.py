@@ -25,14 +25,18 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
 _LEAST_SIZE = 1 << 20
 _MOST_S = 1e6
-"""Maximum time that is kept, in seconds. With --max-size alone, this means that only the size is limited."""
+"""Maximum time in seconds that a flight recorder keeps. With --max-size alone, this means that only the size is
+limited.
+"""
 _SIZED_WINDOW_S, _SIZED_REST_S = 10.0, 3600.0
-"""Length of a stored window and minimum time between two triggers, in seconds, if only a size is given."""
+"""Length of a flight recorder's stored window and minimum time between two triggers, in seconds, if only a size is
+given.
+"""
 _POLL_S = 0.02
 
 
 def span(text: str) -> float:
-    """Parse a time and return it in seconds."""
+    """Parse the time of a timing option and return it in seconds."""
     found = _TIME.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 1 <= seconds < _MOST_S:
@@ -41,7 +45,7 @@ def span(text: str) -> float:
 
 
 def disk_size(text: str) -> int:
-    """Parse a size and return it in bytes."""
+    """Parse the size of a timing option and return it in bytes."""
     found = _SIZE.fullmatch(text)
     size = int(found[1]) << 10 * "KMG".find(found[2].upper() or " ") + 10 if found and found[2] else 0
     size = int(found[1]) if found and not found[2] else size
@@ -83,11 +87,11 @@ class Timing:
     """The options of `pyprof record` that say when it begins and when it writes.
 
     Attributes:
-        delay: Seconds, None if not given.
-        every: Seconds, None if not given.
+        delay: Seconds before the recording begins, None if not given.
+        every: Seconds between two files, None if not given.
         last_s: Seconds that a flight recorder keeps, None if there is none.
         triggers: Conditions of a flight recorder.
-        most_bytes: Maximum size of what a flight recorder keeps.
+        most_bytes: Maximum size in bytes of what a flight recorder keeps.
     """
 
     delay: float | None
@@ -98,11 +102,11 @@ class Timing:
 
     @property
     def several(self) -> bool:
-        """True if more than one file is written."""
+        """True if a recording writes more than one file."""
         return self.every is not None or self.last_s is not None
 
     def as_text(self) -> dict[str, str]:
-        """Return the given options as texts for the recording file."""
+        """Return the given timing options as texts for the recording file."""
         given = {"delay": self.delay, "every": self.every, "last": None if self.sized else self.last_s}
         found = {name: f"{seconds:g}" for name, seconds in given.items() if seconds is not None}
         if self.triggers:
@@ -124,7 +128,7 @@ def timing(arguments: argparse.Namespace) -> Timing:
     """Return the parsed options that say when a recording begins and when it writes.
 
     Raises:
-        UsageError: They contradict one another.
+        UsageError: The options contradict one another.
     """
     last_s = arguments.last or (_MOST_S if arguments.max_size else None)
     if last_s is None and arguments.trigger:
@@ -138,7 +142,7 @@ def timing(arguments: argparse.Namespace) -> Timing:
 
 
 def wait(delay: float | None, over: Callable[[], bool]) -> None:
-    """Wait for the delay in seconds, or until over() is true."""
+    """Wait for the delay in seconds before a recording, or until over() is true."""
     until = time.monotonic() + (delay or 0)
     while not over() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _POLL_S))
@@ -151,7 +155,7 @@ class Flight:
         """Create the flight recorder of `pyprof record --last`.
 
         Args:
-            how: Options.
+            how: The timing options.
             recording: The recording.
             to: Sink that receives what is written.
             output: Path of the output; the stored windows are in its folder.
@@ -193,7 +197,7 @@ class Flight:
         self._triggers.look()
 
     def write_out(self, cause: str) -> None:
-        """Write what is kept soon, and continue recording. Any thread may call this.
+        """Write the windows that the flight recorder keeps soon, and continue recording. Any thread may call this.
 
         Args:
             cause: The signal or the trigger, for the user.
@@ -206,10 +210,10 @@ class Flight:
         self._deliveries.inherit(self.at_end)
 
     def discard(self) -> None:
-        """Remove what is kept, for a recording that has not begun."""
+        """Remove the windows that the flight recorder keeps, for a recording that has not begun."""
         self._kept.clear()
 
     @property
     def left(self) -> str:
-        """Folder of windows that could not be written at the end, "" if all were written."""
+        """Folder of windows that the flight recorder could not write at the end, "" if all were written."""
         return self._kept.folder if os.path.isdir(self._kept.folder) else ""

@@ -18,12 +18,12 @@ from pyprof.model.profile import Profile
 
 SHARE, _MODULE, _BAR = 8, 24, 10
 _LEAST = 20
-"""Minimum number of characters for a function's name."""
+"""Minimum number of characters for a function's name in a table."""
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def top(profile: Profile, width: int, count: int, by_frames: bool = False) -> Iterator[str]:
-    """Yield the table of functions with their own and total costs.
+    """Yield the lines of the table of functions with their own and total costs.
 
     Args:
         by_frames: Keep frames as they are: native code is not counted in the interpreter's function that calls it.
@@ -64,7 +64,7 @@ def functions_of(profile: Profile, text: str) -> tuple[Neighbours, str]:
     """Return the functions that a text names, and their names for a heading.
 
     Raises:
-        UsageError: It names no function.
+        UsageError: The text names no function.
     """
     try:
         found = neighbours(profile.tree(), text)
@@ -77,10 +77,10 @@ def functions_of(profile: Profile, text: str) -> tuple[Neighbours, str]:
 
 
 def relations(profile: Profile, text: str, callers: bool, width: int, count: int) -> Iterator[str]:
-    """Yield the callers or callees of the functions that a text names.
+    """Yield the lines of the table of callers or callees of the functions that a text names.
 
     Raises:
-        UsageError: It names no function.
+        UsageError: The text names no function.
     """
     found, names = functions_of(profile, text)
     yield f"{'callers' if callers else 'callees'} of {names}: {amount(profile, found.total)}"
@@ -95,7 +95,7 @@ def _neighbours(found: Neighbours, callers: bool, width: int, count: int) -> Ite
 
 
 def heading(profile: Profile, value: int) -> str:
-    """Return the title of the profile, its total and, if known, the recorded time."""
+    """Return the heading of a table: the title of the profile, its total and, if known, the recorded time."""
     elapsed = f" in {duration(profile.recorded_ns)}" if profile.duration_ns else ""
     return printable(f"{profile.title}: {amount(profile, value)}{elapsed}")
 
@@ -106,7 +106,7 @@ def amount(profile: Profile, value: int) -> str:
 
 
 def _rows(heads: Sequence[str], functions: Sequence[FunctionWords], width: int) -> Iterator[str]:
-    """Yield a line for each function: the given head, the name, the file."""
+    """Yield a table line for each function: the given head, the name, the file."""
     room = max(width - max(map(len, heads), default=0) - _MODULE - 2, _LEAST)
     names = function_names([printable(name) for name, _ in functions], room)
     modules = module_names([printable(module) for _, module in functions], _MODULE)
@@ -119,7 +119,7 @@ def share(value: int, whole: int) -> str:
 
 
 def bar(value: int, whole: int) -> str:
-    """Draw a bar in steps of an eighth of a character."""
+    """Draw a value's share of the whole as a bar, in steps of an eighth of a character."""
     eighths = round(8 * _BAR * value / whole) if whole > 0 else 0
     eighths = min(max(eighths, 0), 8 * _BAR)
     full, rest = divmod(eighths, 8)

@@ -28,8 +28,8 @@ class WindowOptions:
 
     Attributes:
         output: File name with %p %n %t %i.
-        save: The same for the recording file, None for none.
-        summary: The same for the summary, None for none.
+        save: File name pattern of the recording file, None for none.
+        summary: File name pattern of the summary, None for none.
         target: "pid", "command", "stub", or "" for processes that were chosen by criteria.
         idle: True if waits of idle threads are shown.
     """
@@ -55,7 +55,7 @@ class WindowOptions:
 
 @dataclass(frozen=True, slots=True)
 class WindowWriter:
-    """A Sink that writes each window to its files; options are those of the recording."""
+    """A Sink that writes each window of a recording to its files; options are those of the recording."""
 
     how: WindowOptions
     subject: Recorded

@@ -20,7 +20,7 @@ _UNITS = {"nanoseconds": "nanoseconds", "count": "samples"}
 
 
 def both(comparison: Comparison) -> Profile:
-    """Return one profile with the samples of both sides, without times."""
+    """Return one profile with the samples of both sides of a comparison, without times."""
     frames, modules = _frames(comparison)
     markers: dict[tuple[str, Mark | None], int] = {}
     tree = Tree()
@@ -58,7 +58,7 @@ def both(comparison: Comparison) -> Profile:
 
 
 def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[np.int32]:
-    """Add the samples' stacks to the common tree, and return the node of each sample."""
+    """Add the stacks of a profile's samples to the common tree, and return the node of each sample."""
     frame_of = profile.frame.tolist()
     leaves, inverse = np.unique(profile.stack, return_inverse=True)
     place = rewrite(profile.parent.tolist(), lambda node: rows[frame_of[node]], tree, leaves.tolist())
@@ -66,7 +66,7 @@ def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[
 
 
 def _frames(comparison: Comparison) -> tuple[list[Frame], tuple[ModuleInfo, ...]]:
-    """Return one frame for each function, which its kind, file and name identify, and their modules."""
+    """Return one frame for each function of a comparison, which its kind, file and name identify, and their modules."""
     sources: dict[int, str | None] = {}
     matching = comparison.matching
     for profile, rows in ((comparison.before, matching.before), (comparison.after, matching.after)):

@@ -18,7 +18,7 @@ from pyprof.model.sample_filter import timed
 LEAST_CHANGE = 0.01
 """Minimum relative change of a function that counts. A program that is built or loaded again differs by this much."""
 _MOST_JUDGED = 4000
-"""Maximum number of functions whose change is tested. The most expensive ones are chosen."""
+"""Maximum number of functions of a comparison whose change is tested. The most expensive ones are chosen."""
 _COUNT = ValueType("samples", "count")
 
 
@@ -74,7 +74,7 @@ def compare(
 
 
 def _weights(profile: Profile, column: int) -> npt.NDArray[np.int64]:
-    """Return the compared value of each sample.
+    """Return the value of each sample that is compared.
 
     Raises:
         UsageError: The profile has no samples, or negative values.
@@ -107,7 +107,7 @@ def _columns(before: Profile, after: Profile) -> tuple[int, int]:
 
 
 def _doubt(before: Profile, after: Profile) -> str:
-    """Return why the significance of changes cannot be tested, "" if it can."""
+    """Return why the significance of changes between two profiles cannot be tested, "" if it can."""
     if not (timed(before) and timed(after)):
         return "it is not known when samples were taken, so it is not known which changes are chance"
     if not (slices_of(before) and slices_of(after)):
@@ -123,7 +123,7 @@ def _judged(
     scale: Scale,
     limits: tuple[float, float],
 ) -> tuple[Judgement, Drift]:
-    """Test the changes of all functions, of own and total costs, and of all samples.
+    """Test the changes between two profiles of all functions, of own and total costs, and of all samples.
 
     Args:
         profiles: Both sides.

@@ -28,7 +28,7 @@ class Scale:
 
     @property
     def words(self) -> str:
-        """Return a text that describes the scaled amounts, such as "per second of recording"."""
+        """Return a text that describes the amounts of a comparison after scaling, such as "per second of recording"."""
         return {
             "time": "per second of recording",
             "samples": "as shares of all",
@@ -50,7 +50,7 @@ def scale_of(
         before: The first profile.
         after: The second profile.
         totals: Sum over all samples of each profile.
-        normalize: The kind. None selects time if the lengths of both recordings are known, else samples.
+        normalize: The kind of scale. None selects time if the lengths of both recordings are known, else samples.
         per: Units of work that the program did during each recording.
 
     Raises:

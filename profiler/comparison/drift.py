@@ -13,13 +13,15 @@ from pyprof.comparison.time_slices import F64
 from pyprof.records import dataclass
 
 LARGEST = 0.2
-"""Maximum drift that is attributed to the machine. A larger one is a change of the program."""
+"""Maximum factor by which all functions changed together (drift) that is attributed to the machine. A larger one is a
+change of the program.
+"""
 _LEAST_SAMPLES = 50
 _LEAST_FUNCTIONS = 5
 _LARGEST_WEIGHT = 0.2
-"""Maximum weight of one function. A function that is most of a program must not decide alone."""
+"""Maximum weight of one function in the drift. A function that is most of a program must not decide alone."""
 _ALIKE = 3.0
-"""Maximum distance from the median for functions that agree, in standard errors."""
+"""Maximum distance from the median change for functions that agree on the drift, in standard errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Drift:
 
     Attributes:
         factor: Costs after, divided by costs before; 1 if functions do not agree.
-        error: Its relative standard error.
+        error: Relative standard error of the factor.
         ratios: (functions,) Logarithm of each function's change.
         exact: (functions,) Inverse variance of each ratio, 0 for functions that are left out.
     """
@@ -39,7 +41,7 @@ class Drift:
     exact: F64
 
     def beside(self) -> tuple[F64, F64]:
-        """Return factor and error for each function, computed from all other functions.
+        """Return for each function the drift's factor and error, computed from all other functions.
 
         The change of a function must not be a part of what it is compared with.
         """
@@ -74,7 +76,7 @@ def load_factor(rates: tuple[F64, F64], samples: tuple[F64, F64]) -> float:
 def drift_of(
     rates: tuple[F64, F64], samples: tuple[F64, F64], largest: float, functions: int = _LEAST_FUNCTIONS
 ) -> Drift:
-    """Return the change that most functions have in common.
+    """Return the change (drift) that most functions of two profiles have in common.
 
     Args:
         rates: Own cost of each function, before and after.

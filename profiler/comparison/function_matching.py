@@ -24,7 +24,7 @@ _CLONE_WORDS = re.compile(r"( \[clone [^\]]{1,80}\]| \(\.(isra|constprop|part|co
 _HASH = re.compile(r"::h[0-9a-f]{16}$")
 _VERSION = re.compile(r"(-\d[\d.]*)?\.so([.\d]*)$")
 _LONGEST_END = 512
-"""Number of characters at the end of a name in which suffixes of compilers are searched."""
+"""Number of characters at the end of a function name in which suffixes of compilers are searched."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,7 +34,7 @@ class MatchedFunction:
     Attributes:
         name: Name without suffixes of compilers.
         module: Name of its file.
-        place: Path of its file, or of the script for an interpreter function; "" if it is unknown.
+        place: Path of its object file, or of the script for an interpreter function; "" if it is unknown.
         kind: Kind of its frames.
     """
 
@@ -60,7 +60,7 @@ class Matching:
 
 
 def plain_name(name: str) -> str:
-    """Remove suffixes that compilers give to copies of a function, and Rust's hash."""
+    """Return a function name without suffixes that compilers give to copies of a function, and without Rust's hash."""
     begin, end = name[:-_LONGEST_END], name[-_LONGEST_END:]
     return begin + _HASH.sub("", _CLONE_WORDS.sub("", _CLONE.sub("", end))) or name
 
@@ -98,7 +98,7 @@ def _by_name(function: MatchedFunction) -> Hashable:
 def _unique(
     functions: Iterable[MatchedFunction], key: Callable[[MatchedFunction], Hashable]
 ) -> dict[Hashable, MatchedFunction]:
-    """Return the functions that are the only ones with their key, by key."""
+    """Return those functions that are the only ones with their key, by key."""
     found: defaultdict[Hashable, list[MatchedFunction]] = defaultdict(list)
     for function in functions:
         found[key(function)].append(function)
@@ -106,7 +106,7 @@ def _unique(
 
 
 def _functions(profile: Profile, others: tuple[ModuleInfo, ...]) -> list[list[MatchedFunction]]:
-    """Return the functions of each frame.
+    """Return the functions of each frame of a profile, in a form that matches those of another profile.
 
     Args:
         profile: The profile.

@@ -13,7 +13,7 @@ from pyprof.records import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A cost in both profiles, scaled as Comparison.scale says.
+    """A cost in both compared profiles, scaled as Comparison.scale says.
 
     Attributes:
         before: Cost in the first profile.
@@ -33,7 +33,9 @@ class Amount:
 
     @property
     def relative(self) -> float:
-        """Return the change relative to the cost before: 0.1 is a tenth more; inf if there was no cost before."""
+        """Return the change of a cost relative to the cost before: 0.1 is a tenth more; inf if there was no cost
+        before.
+        """
         if self.before:
             return self.change / self.before
         return float("inf") if self.change else 0.0
@@ -41,7 +43,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one function: own cost, and total cost with its callees."""
+    """Change of one function between two profiles: own cost, and total cost with its callees."""
 
     function: MatchedFunction
     own: Amount
@@ -99,7 +101,7 @@ class Comparison:
         return render_iframe(lambda out: write_html(self, out), repr(self))
 
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Change]:
-        """Return the functions that changed most; significant changes come first."""
+        """Return the functions that changed most between the profiles; significant changes come first."""
         return self.sorted_by(by)[:count]
 
     def sorted_by(self, by: Literal["own", "total"]) -> list[Change]:
@@ -144,7 +146,7 @@ class Comparison:
         return frame_of(self.to_columns(), library)
 
     def to_columns(self) -> dict[str, list[str] | list[float] | list[bool]]:
-        """Return the table of to_dataframe() as columns by name."""
+        """Return the comparison's table of functions (see to_dataframe()) as columns by name."""
         found: dict[str, list[str] | list[float] | list[bool]] = {
             "function": [change.name for change in self.functions],
             "module": [change.module for change in self.functions],

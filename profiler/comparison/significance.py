@@ -27,19 +27,21 @@ ODDS = 0.03
 """Probability that a comparison of two equal programs shows any significant change."""
 LEAST_SAMPLES = 10
 LEAST_SPREAD = 8.0
-"""Minimum effective number of slices, of both sides, in which a function is busy: squared sum over sum of squares."""
+"""Minimum effective number of time slices, of both sides, in which a function must be busy for a test: squared sum over
+sum of squares.
+"""
 POWER_QUANTILE = 0.8416212335729143
-"""Quantile of the normal distribution for a power of 80 %."""
+"""Quantile of the normal distribution for a statistical power of 80 %."""
 _MOST = 0.5
 _DRAWS = 2000
 _AT_ONCE = 512
 _SEED = 20
-"""Seed of the random numbers. It is fixed, so that the same files give the same result."""
+"""Seed of the random numbers for significance tests. It is fixed, so that the same files give the same result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The costs of one side, one column for each function.
+    """The costs of one side of a comparison, one column for each function.
 
     Attributes:
         values: (slices, columns) Costs.
@@ -83,7 +85,7 @@ class Judgement:
     """The significant changes of a comparison, and the changes that it could have detected.
 
     Attributes:
-        significant: (columns,) True if the change is significant.
+        significant: (columns,) True if the change of the column is significant.
         detectable: (columns,) Smallest increase relative to the cost before that is detected with a probability of 80
             %, infinite if none is.
     """
@@ -93,11 +95,11 @@ class Judgement:
 
 
 def judge(before: Evidence, after: Evidence, least: float, unsure: F64) -> Judgement:
-    """Test whether the change of each column is significant.
+    """Test whether the change of each column between two recordings is significant.
 
     Args:
-        before: The first side.
-        after: The second side.
+        before: Costs of the first recording.
+        after: Costs of the second recording.
         least: The relative change that is ignored, 0..1.
         unsure: (columns,) Relative standard error of the scale of both sides.
     """
@@ -113,7 +115,7 @@ def judge(before: Evidence, after: Evidence, least: float, unsure: F64) -> Judge
 
 
 def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:
-    """Return the relative increase d that exceeds both thresholds with a probability of 80 %.
+    """Return the smallest relative increase d of a cost that exceeds both thresholds with a probability of 80 %.
 
     With r the cost before, the error of r and r (1 + d) is that of two equal costs times the root of 1 + d / 2, because
     the variance of a count is its mean. So d is the larger of the positive solutions of these equations:
@@ -137,7 +139,7 @@ def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:
 
 
 def _standard_error(before: Evidence, after: Evidence) -> F64:
-    """Return the standard error of the change of each rate: the largest of several estimates.
+    """Return the standard error of the change of each cost rate: the largest of several estimates.
 
     The variation of slices is estimated from both sides together, and from each side separately.
     """
@@ -152,14 +154,14 @@ def _standard_error(before: Evidence, after: Evidence) -> F64:
 
 
 def _spread(beside: F64, merged: int) -> F64:
-    """Return the variance of the sum over all slices, estimated from groups of `merged` slices."""
+    """Return the variance of a cost's sum over all time slices, estimated from groups of `merged` slices."""
     groups = beside.reshape(-1, merged, beside.shape[1]).sum(axis=1)
     found: F64 = (groups**2).sum(axis=0) * len(groups) / (len(groups) - 1)
     return found
 
 
 def _of_independent_samples(before: Evidence, after: Evidence) -> F64:
-    """Return the variance of the sum of both sides if samples hit a function independently of each other."""
+    """Return the variance of a cost's sum over both sides if samples hit a function independently of each other."""
     value = before.values.sum(axis=0) + after.values.sum(axis=0)
     samples = np.maximum(before.samples + after.samples, 1)
     share = np.minimum(value / (before.load.sum() + after.load.sum()), 1)
@@ -176,7 +178,7 @@ def _judged(before: Evidence, after: Evidence) -> Mask:
 
 
 def _reach(before: Evidence, after: Evidence, judged: Mask) -> tuple[float, float]:
-    """Return the thresholds in standard errors.
+    """Return the thresholds for significant changes in standard errors.
 
     Returns:
         (for the largest change of all columns, for the largest change in one direction).

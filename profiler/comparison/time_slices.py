@@ -13,19 +13,21 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 SLICES = 40
-"""Number of slices of a recording.
+"""Number of time slices of a recording for significance tests.
 
 A slice must be long enough to depend little on the one before, and there must be enough slices to estimate chance.
 """
 LEAST_SLICES = 12
 _LEAST_NS = 50_000_000
 MERGED = 4
-"""Number of slices in a group. Variation is measured over single slices and over groups."""
+"""Number of time slices in a group. Variation is measured over single slices and over groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Costs of functions, each of shape (functions,): own as the innermost function, total anywhere on the stack."""
+    """Costs of functions, each of shape (functions,): `own` as the innermost function, `total` anywhere on the
+    stack.
+    """
 
     own: F64
     total: F64
@@ -67,7 +69,7 @@ class Stacks:
         """Return the sums of the samples' values, by function.
 
         Args:
-            weights: (samples,) Values.
+            weights: (samples,) Values of the samples.
             chosen: Indices of the samples to use.
         """
         nodes, values = self._profile.stack[chosen], weights[chosen]
@@ -82,7 +84,7 @@ class Stacks:
         """Sum values by function in equal slices of the recorded time.
 
         Args:
-            weights: (samples,) Values.
+            weights: (samples,) Values of the samples.
             slices: Number of slices.
             wanted: (w,) Functions.
         """
@@ -102,13 +104,13 @@ def _summed(at: I64, values: npt.NDArray[np.generic], length: int) -> F64:
 
 
 def slices_of(profile: Profile) -> int:
-    """Return the number of slices for a profile, 0 if it is too short."""
+    """Return the number of time slices for a profile, 0 if it is too short."""
     count = min(SLICES, profile.recorded_ns // _LEAST_NS) // MERGED * MERGED
     return count if count >= LEAST_SLICES else 0
 
 
 def _walked(profile: Profile, rows: list[list[int]], functions: int) -> tuple[I64, I64, tuple[I64, I64, I64]]:
-    """Number the nodes of the tree in depth-first order.
+    """Number the nodes of the stack tree in depth-first order.
 
     Returns:
         Number of each node; innermost function of each node, -1 if there is none; and for outermost occurrences of

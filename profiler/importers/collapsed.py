@@ -13,11 +13,11 @@ from pyprof.model.walk import Trust
 
 _LINE = re.compile(r"(.*\S) (\d{1,18})(?:\.\d*)?$")
 _LONGEST = 1 << 24
-"""Maximum length of the first line in bytes; a deep stack makes it long."""
+"""Maximum length of the first line of a collapsed file in bytes; a deep stack makes it long."""
 MAX_DEPTH = 1 << 20
-"""Maximum number of frames of one stack: the largest depth that `pyprof record` writes by default."""
+"""Maximum number of frames of one collapsed stack: the largest depth that `pyprof record` writes by default."""
 _MAX_CACHED_LETTERS = 1 << 26
-"""Maximum number of letters of the stacks whose nodes are cached by their text."""
+"""Maximum number of letters of the collapsed stacks whose nodes are cached by their text."""
 _MARKER = re.compile(r"\[[^\]]*\]$")
 
 
@@ -51,7 +51,7 @@ def read_collapsed(data: bytes, title: str) -> Profile:
 
 
 class _Stacks:
-    """The stacks of one file. It makes each frame once, and reads a repeated stack once."""
+    """The stacks of one collapsed file. It makes each frame once, and reads a repeated stack once."""
 
     def __init__(self) -> None:
         self.builder = Builder()

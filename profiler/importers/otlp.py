@@ -43,7 +43,7 @@ each sample in the output.
 _MAX_VALUE = (1 << 62) - 1
 _COUNT = ValueType("samples", "count")
 _KINDS = {"native": FrameKind.NATIVE, "kernel": FrameKind.KERNEL}
-"""Kinds by profile.frame.type; all other types are interpreters."""
+"""Kinds of frames by OpenTelemetry's profile.frame.type; all other types are interpreters."""
 _BUILD_IDS = (
     "process.executable.build_id.gnu",
     "process.executable.build_id.go",
@@ -51,7 +51,7 @@ _BUILD_IDS = (
 )
 _OF_PROCESS = ("process.pid", "process.executable.name", "process.executable.path")
 _LEFT_OUT = ("cpu.logical_number", "process.command_args", "process.command_line")
-"""Attributes that do not become labels: they differ between samples, or may contain secrets."""
+"""OpenTelemetry attributes that do not become labels: they differ between samples, or may contain secrets."""
 
 
 def read_otlp(data: bytes) -> list[PushedProfile]:
@@ -89,7 +89,7 @@ def _resource(message: bytes, dictionary: _Dictionary) -> Iterator[PushedProfile
 
 
 class _Dictionary:
-    """The tables that all profiles of a request share."""
+    """The tables that all profiles of an OpenTelemetry request share."""
 
     def __init__(self, data: bytes) -> None:
         rows, _ = group_fields(data)
@@ -111,21 +111,21 @@ class _Dictionary:
         return _entry(self._attributes, at, "attribute")
 
     def stack(self, at: int) -> list[int]:
-        """Return the locations of a stack, innermost first."""
+        """Return the locations of a stack in an OpenTelemetry request, innermost first."""
         return read_indices(_entry(self._stacks, at, "stack"), 1) if at else []
 
     def count(self, calls: int) -> None:
-        """Count the calls of one more sample.
+        """Count the calls of one more sample, and check the limit of calls in a request.
 
         Raises:
-            FormatError: There are too many.
+            FormatError: The samples have too many calls.
         """
         self._calls += calls
         if self._calls > _MAX_CALLS:
             raise FormatError("otlp", self._calls, f"samples of more than {_MAX_CALLS:,} calls together")
 
     def pair(self, message: bytes) -> Iterator[tuple[str, str]]:
-        """Yield the key and value of a KeyValue, or nothing if the value is neither text nor number."""
+        """Yield the key and value of an OpenTelemetry KeyValue, or nothing if the value is neither text nor number."""
         key = b"".join(read_texts(message, 1)[-1:]).decode("utf-8", "replace") or self.text(
             parse_numbers(message).get(3, 0)
         )
@@ -186,7 +186,7 @@ class _OtlpSample:
 
 
 class _OtlpProfile:
-    """One profile of a request.
+    """One profile of an OpenTelemetry request.
 
     Attributes:
         kind: Type of its values.
@@ -215,10 +215,10 @@ class _OtlpProfile:
         return _OtlpSample(parse_numbers(row).get(1, 0), tuple(read_indices(row, 2)), value, times)
 
     def built(self, service: str, owner: ThreadInfo, dictionary: _Dictionary) -> Profile:
-        """Build the profile.
+        """Build a Profile from one profile of an OpenTelemetry request.
 
         Raises:
-            FormatError: It refers to missing table entries.
+            FormatError: The profile refers to missing table entries.
             OverflowError: A number is too large for a Profile.
         """
         builder = Builder()
@@ -268,7 +268,7 @@ class _OtlpProfile:
 
 
 def _moved(frame: Frame, dictionary: _Dictionary, builder: Builder) -> Frame:
-    """Return the frame with the builder's number of its module."""
+    """Return the frame with the module number of the given builder."""
     return replace(frame, module=builder.add_module(dictionary.modules[frame.module])) if frame.module >= 0 else frame
 
 

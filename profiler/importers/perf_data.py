@@ -44,7 +44,7 @@ def load_perf_data(path: str) -> Profile:
 
 
 def _printed(command: list[str], errors: IO[bytes], title: str) -> tuple[Profile, int]:
-    """Return the profile that perf prints, and perf's exit code."""
+    """Run perf, and return the profile that it prints and its exit code."""
     environment = os.environ | {"LC_ALL": "C"}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment

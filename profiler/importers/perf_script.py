@@ -31,24 +31,28 @@ _SAMPLE = re.compile(
 )
 _FRAME = re.compile(rb"\s+([0-9a-f]{1,16}) (.*)")
 _ALONE = re.compile(rb"\s*[0-9a-f]{1,16} \S.*\)\s*")
-"""The frame of a sample without callers, which is on the sample's line."""
+"""Pattern of the frame of a sample without callers, which `perf script` prints on the sample's line."""
 _OFFSET = re.compile(r"\+0x([0-9a-f]{1,16})$")
 _SOURCE = re.compile(rb"  (\S.*):(\d{1,9})\s*")
 _MODIFIERS = re.compile(r":[ukhHGpPSDIWeb]+$")
 _CLOCKS = ("cpu-clock", "task-clock")
-"""Events whose period is nanoseconds of processor time."""
+"""Names of perf events whose period is nanoseconds of processor time."""
 _UNKNOWN, _DELETED, _PYTHON = "[unknown]", "(deleted)", "py::"
 _FIRST_LINES, _LONGEST = 1000, 1 << 16
 _MAX_OF_STACK = 1 << 17
-"""Maximum number of lines of a stack. perf unwinds at most 65,535 frames, each perhaps with a source line."""
+"""Maximum number of lines of a stack in the output of `perf script`. perf unwinds at most 65,535 frames, each perhaps
+with a source line.
+"""
 _MAX_KEPT = 1 << 26
-"""Maximum number of bytes of the stacks that are cached by their text."""
+"""Maximum number of bytes of the stacks of `perf script` that are cached by their text."""
 _MAX_TOTAL = 1 << 62
 _NOT_KNOWN = -1
 
 
 def is_perf_script(data: bytes) -> bool:
-    """Return True if the first line that is neither empty nor a comment is a sample."""
+    """Return True if the data begins like the output of `perf script`: its first line that is neither empty nor a
+    comment describes a sample.
+    """
     start = data[:_LONGEST].splitlines(keepends=True)[:_FIRST_LINES]
     first = next((line for line in start if line.strip() and not line.startswith(b"#")), b"")
     found = _SAMPLE.fullmatch(first)
@@ -66,7 +70,7 @@ def read_perf_script(data: bytes, title: str) -> Profile:
 
 
 def read_perf_script_lines(lines: Iterable[bytes], title: str) -> Profile:
-    """Read the samples of the first sample's event.
+    """Read the samples that `perf script` printed of one event, that of the first sample.
 
     Raises:
         FormatError: No line is a sample.
@@ -77,7 +81,7 @@ def read_perf_script_lines(lines: Iterable[bytes], title: str) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """One line of a stack; the name is "" if it is not known."""
+    """One line of a stack in the output of `perf script`; the name is "" if it is not known."""
 
     address: int
     name: str
@@ -120,7 +124,7 @@ class _Reader:
         return self._build(title)
 
     def _finish(self, sample: re.Match[bytes] | None, stack: list[bytes]) -> None:
-        """Add the sample whose lines have been read, if there is one."""
+        """Add the `perf script` sample whose lines have been read, if there is one."""
         if sample is None:
             return
         event = _MODIFIERS.sub("", _text(sample["event"])) if sample["event"] else ""
@@ -149,7 +153,9 @@ class _Reader:
         return node
 
     def _frames(self, lines: Sequence[bytes]) -> Iterator[Frame]:
-        """Yield the frames, innermost first. Inlined functions are printed before the function that contains them."""
+        """Yield the frames of a `perf script` sample, innermost first. Inlined functions are printed before the
+        function that contains them.
+        """
         codes: list[tuple[_Code, str | None, int]] = []
         for line in lines:
             if found := _FRAME.fullmatch(line.rstrip()):
@@ -210,7 +216,7 @@ class _Reader:
         return replace(found, cpu=cpu) if (cpu != _NOT_KNOWN).any() else found
 
     def _thread(self, pid: int, tid: int) -> ThreadInfo:
-        """Return the thread; by default perf prints only the tid."""
+        """Return the thread of a `perf script` sample; by default perf prints only the tid."""
         if pid == _NOT_KNOWN:
             return ThreadInfo(0, max(tid, 0), self._names[pid, tid], "")
         name = self._names[pid, tid]
@@ -222,7 +228,9 @@ def _text(text: bytes) -> str:
 
 
 def _code(address: int, text: str) -> _Code:
-    """Parse `function+0xoffset (/path/of/file)`; the offset and the file may be missing."""
+    """Parse `function+0xoffset (/path/of/file)` in the output of `perf script`; the offset and the file may be
+    missing.
+    """
     file = ""
     if text.endswith(")"):
         at = text.rfind(" (", 0, -len(_DELETED) - 2 if text.endswith(_DELETED + ")") else None)

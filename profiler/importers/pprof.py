@@ -30,19 +30,21 @@ from pyprof.records import replace
 
 _GZIP = b"\x1f\x8b"
 _MAX_BYTES = 1 << 28
-"""Maximum size of an inflated file in bytes."""
+"""Maximum size of an inflated pprof file in bytes."""
 _MOST_TIMES, _FEW_BYTES = 50, 1 << 20
-"""Limits for data from an untrusted sender: it may inflate to the larger of this multiple of its size and this number
-of bytes. Segments inflate to twice their size.
+"""Limits for gzipped data from an untrusted sender.
+
+It may inflate to the larger of this multiple of its size and this number of bytes. Segments inflate to twice their
+size.
 """
 _MAX_SUM = 1 << 60
-"""Maximum sum of the values of a file, so that sums over several files still fit into an int64."""
+"""Maximum sum of the values of a pprof file, so that sums over several files still fit into an int64."""
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
-"""Maximum number of stacks that are cached from file to file, and maximum size of one in bytes."""
+"""Maximum number of stacks that are cached from one pprof file to the next, and maximum size of one in bytes."""
 _MAX_TYPES = 100
-"""Maximum number of value types; a push makes one segment for each."""
+"""Maximum number of value types of a pprof file; a push makes one segment for each."""
 MAX_LABELLED = 10_000
-"""Maximum number of different sets of labels that samples may have."""
+"""Maximum number of different sets of labels that the samples of a pprof file may have."""
 
 SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING, TIME, DURATION, PERIOD, DEFAULT = (
     *(1, 2, 3, 4, 5, 6),
@@ -72,7 +74,7 @@ def read_into(
     wanted: Callable[[tuple[ValueType, ...]], bool] = lambda _: True,
     most: int | None = None,
 ) -> About:
-    """Add the samples of one file to the builder.
+    """Add the samples of one pprof file to a profile builder.
 
     Args:
         since_ns: Origin of the sample times, None for the file's start.
@@ -129,8 +131,8 @@ def read_stated_size(data: bytes) -> int:
 
 
 class _Reader:
-    """Reader of one file. If stack digests precede the tables of locations, it reads the tables only if it needs
-    them.
+    """A reader of one pprof file. If stack digests precede the tables of locations, it reads the tables only if it
+    needs them.
     """
 
     def __init__(self, data: bytes, builder: Builder) -> None:
@@ -178,7 +180,7 @@ class _Reader:
         return text_at(self._strings, at)
 
     def _read_frames(self, wanted: Container[int] | None) -> dict[int, int]:
-        """Return the number of the frame by the id of its location; wanted are ids, None for all."""
+        """Return frame numbers by the ids of the pprof file's locations; wanted are ids, None for all."""
         self._message.read()
         self._read_strings()
         return self._frames.read_frames(self._rows.get(FUNCTION, ()), self._rows.get(LOCATION, ()), wanted)
@@ -202,13 +204,15 @@ class _Reader:
             self._builder.add_samples(stacks, some.threads, time_ns, in_order)
 
     def _digests(self) -> list[bytes]:
-        """Return the digests of the stacks that the file states, [] if it does not state one for each sample."""
+        """Return the digests of the stacks that the pprof file states, [] if it does not state one for each sample."""
         stated = self._rows.get(pprof_extra_fields.STACKS, (b"",))[-1]
         fits = len(stated) == SIZE * len(self._rows.get(SAMPLE, ()))
         return [stated[at : at + SIZE] for at in range(0, len(stated), SIZE)] if fits else []
 
     def _stacks_of(self, digests: list[bytes], some: Samples) -> list[int]:
-        """Return the node of each stack. Frames are read only for stacks whose digests are not known."""
+        """Return the tree node of each stack of the pprof file. Frames are read only for stacks whose digests are not
+        known.
+        """
         known, of = self._builder.by_digest, self._builder.digests
         found: list[int | None] = list(map(known.get, digests)) if digests else [None] * len(some)
         new = [at for at, node in enumerate(found) if node is None]
@@ -227,7 +231,7 @@ class _Reader:
         return [node for node in found if node is not None]
 
     def _looked_up(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """Return the frames of locations by their ids.
+        """Return the frames of a pprof file's locations by their ids.
 
         If all samples of the file are read together, only their locations are read.
 
@@ -249,7 +253,7 @@ class _Reader:
         return found
 
     def _stacks(self, frames: npt.NDArray[np.int32], edges: list[int]) -> list[int]:
-        """Return the node of each stack; frames are those of all stacks, innermost first."""
+        """Return the tree node of each stack of the pprof file; frames are those of all stacks, innermost first."""
         known, data, found = self._builder.stacks, frames.tobytes(), []
         width = frames.itemsize
         for first, end in pairwise(edges):
@@ -265,7 +269,7 @@ class _Reader:
         return found
 
     def _label(self, data: bytes) -> tuple[str, str]:
-        """Parse a label. Threads have many labels in common, so each is parsed once."""
+        """Parse a label of a pprof sample. Threads have many labels in common, so each is parsed once."""
         found = self._labels.get(data)
         if found is None:
             row = parse_numbers(data)
@@ -294,10 +298,10 @@ class _Reader:
 
 
 def _fit(labels: Labels) -> bool:
-    """Return True if labels are within the limits for their number and length."""
+    """Return True if a sample's labels are within the limits for their number and length."""
     return len(labels) <= MOST and all(len(text) <= LONGEST for pair in labels for text in pair)
 
 
 def _number(text: str) -> int:
-    """Return the number, and 0 for anything that is not a number."""
+    """Return the number in a text, and 0 for anything that is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

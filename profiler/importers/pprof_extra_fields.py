@@ -100,7 +100,7 @@ def read_summary(text: bytes) -> Summary:
 
 
 def _modules(found: object) -> tuple[ModuleSummary, ...]:
-    """Return the modules with the problems that the file states for them."""
+    """Return the modules of a recording's summary with the problems that the file states for them."""
     problems: dict[tuple[str, str], list[Problem]] = {}
     for row in found[:MAX_LACKS] if isinstance(found, list) else ():
         if isinstance(row, list) and len(row) == 4 and all(isinstance(text, str) for text in row):
@@ -114,6 +114,6 @@ def _part(found: object) -> Mapping[str, Any]:
 
 
 def _amount(found: Mapping[str, Any], name: str) -> float:
-    """Return a number of at least 0, and 0 for anything that is not a number."""
+    """Return a number of the summary that is at least 0, and 0 for anything that is not a number."""
     value = found.get(name, 0)
     return min(max(value, 0), _MAX_NUMBER) if isinstance(value, int | float) else 0

@@ -14,7 +14,9 @@ from pyprof.model.stack_digest import of_frame
 from pyprof.records import replace
 
 MAX_LETTERS = 1 << 28
-"""Maximum number of characters in the names of all locations; a name counts for each location that has it."""
+"""Maximum number of characters in the names of all locations of a pprof file; a name counts for each location that has
+it.
+"""
 MOST_MEMORY, _LINE = 1 << 16, 200
 """Maximum size in bytes of a frame that is cached (ReadFrame.memory), and size of a line without its texts."""
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
@@ -23,16 +25,16 @@ _USUAL_LOCATION = re.compile(
     rb"\x22([\0-\x7f])(\x08%(n)b(?:\x10%(n)b)?)(?:\xc2\x3e([\0-\x7f])(.*))?" % {b"n": _NUMBER},
     re.DOTALL,
 )
-"""A location with one function and its fields in the usual order. The caller checks the sizes."""
+"""Pattern of a pprof location with one function and its fields in the usual order. The caller checks the sizes."""
 FunctionNames = tuple[str, str, str | None]
-"""(name, system_name, file)."""
+"""Names of a pprof function: (name, system_name, file)."""
 FunctionLine = tuple[FunctionNames, int]
 _HEAD, _ID = (1, 2, 3), 1 << 3
-"""Fields of a location: its id, its mapping's id, its address."""
+"""Patterns of the fields of a pprof location: its id, its mapping's id, its address."""
 
 
 class FrameTables:
-    """The frames of one file; strings is its table of texts, which may grow until frames are read."""
+    """The frames of one pprof file; strings is its table of texts, which may grow until frames are read."""
 
     def __init__(self, builder: Builder, strings: Sequence[str]) -> None:
         self._builder, self._strings = builder, strings
@@ -41,7 +43,7 @@ class FrameTables:
         self._letters = self._made = 0
 
     def read_modules(self, mappings: Iterable[bytes]) -> None:
-        """Read the mappings; this must happen before frames are read."""
+        """Read the mappings of a pprof file; this must happen before frames are read."""
         for row in map(parse_numbers, mappings):
             path, build_id = (text_at(self._strings, row.get(key, 0)) for key in (5, 6))
             span = row.get(2, 0), row.get(3, 0), row.get(4, 0)
@@ -52,7 +54,7 @@ class FrameTables:
     def read_frames(
         self, functions: Sequence[bytes], locations: Iterable[bytes], wanted: Container[int] | None
     ) -> dict[int, int]:
-        """Return the number of the frame by the id of its location.
+        """Return frame numbers by the ids of a pprof file's locations.
 
         Args:
             wanted: Ids of locations, None for all.
@@ -107,7 +109,7 @@ class FrameTables:
     def _numbered(
         self, heads: list[list[int]], lines: list[FunctionLine], spans: list[tuple[int, int, bytes]]
     ) -> dict[int, int]:
-        """Return the number of the frame by the id of its location.
+        """Return frame numbers by location id for locations whose lines have been read.
 
         Files of one program have the same frames. Each is made once and identified by its digest. Code of a file with a
         build ID is identified by its place in the file, independent of where a process has mapped it.
@@ -174,7 +176,7 @@ def text_at(strings: Sequence[str], at: int) -> str:
     """Return a text of a pprof file's string table.
 
     Raises:
-        FormatError: It does not exist.
+        FormatError: The string does not exist.
     """
     if at >= len(strings):
         raise FormatError("pprof", at, "a text that does not exist")

@@ -11,11 +11,11 @@ from pyprof.errors import FormatError
 from pyprof.importers.protobuf import pack_number, parse_fields, row_sizes
 
 AT_ONCE = 1 << 22
-"""Number of bytes of rows that are read together."""
+"""Number of bytes of sample rows of a pprof file that are read together."""
 _LONGEST_ROW = 1 << 20
-"""Maximum size in bytes of one sample's stack or values."""
+"""Maximum size in bytes of one pprof sample's stack or values."""
 _STACK, _VALUES, _LABELS = 0x0A, 0x12, 0x1A
-"""Fields 1, 2 and 3 of a sample in their usual form and order: packed, packed, messages."""
+"""Patterns of fields 1, 2 and 3 of a pprof sample in their usual form and order: packed, packed, messages."""
 _LEAST, _MORE = 6, 0x80
 _UNKNOWN = -1
 
@@ -47,7 +47,7 @@ class Samples:
         return [unusual[at] if at in unusual else joined[spans[at][0] : spans[at][1] - 2] for at in wanted]
 
     def set_row(self, at: int, locations: bytes, values: bytes, thread: int) -> None:
-        """Set a row that does not have the usual form."""
+        """Set the columns of a pprof sample that does not have the usual form."""
         self._unusual[at], self.values[at], self.threads[at] = locations, values, thread
 
 
@@ -79,7 +79,8 @@ def read_samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], i
 
 
 def _unusual(row: bytes, thread_of: Callable[[Iterable[bytes]], int]) -> tuple[bytes, bytes, int]:
-    """Return the packed locations, the packed values and the thread of a row that does not have the usual form.
+    """Return the packed locations, the packed values and the thread of a pprof sample that does not have the usual
+    form.
 
     Raises:
         FormatError: The row is broken or too large.
@@ -108,7 +109,7 @@ def _batches(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _usual(joined: bytes, rows: Sequence[bytes]) -> list[list[int]]:
-    """Return four columns of offsets in joined: begin of each row's stack, values and labels, and its end.
+    """Return four columns of offsets into `joined`: the begin of each sample's stack, values and labels, and its end.
 
     A row is all zeros if its fields do not have the usual form, or if it has no labels.
     """

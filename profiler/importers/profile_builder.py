@@ -34,7 +34,7 @@ class About:
         title: Title of the profile.
         value_types: Types of the values.
         note: Note for the user.
-        start_ns: Start since the epoch, 0 if the file does not state it.
+        start_ns: Start in nanoseconds since the epoch, 0 if the file does not state it.
         done: Summary of the recording, if the file has one.
         evidence: True if the file states how stacks ended and how frames were found.
     """
@@ -49,7 +49,7 @@ class About:
     evidence: bool = True
 
     def check(self) -> None:
-        """Raise OverflowError for numbers that a Profile cannot hold."""
+        """Raise OverflowError for times of a foreign profile that a Profile cannot hold."""
         if not all(0 <= number < _MAX_NS for number in (self.start_ns, self.duration_ns, self.period_ns)):
             raise OverflowError("a time below 0, or too large")
 
@@ -82,7 +82,7 @@ def function_frame(name: str, file: str | None = None, line: int = 0, kind: Fram
 
 
 class KnownDigests(Protocol):
-    """A mapping from digests to the nodes of stacks; a dict is one."""
+    """The protocol of a mapping from digests of stacks to nodes of the tree; a dict is one."""
 
     def get(self, digest: bytes, /) -> int | None: ...
     def __setitem__(self, digest: bytes, stack: int, /) -> None: ...
@@ -147,7 +147,7 @@ class Builder:
         digests: Digests of frames by their numbers.
         by_digest: Nodes of stacks by their digests (model/stack_digest.py).
         read: Frames by what files state about them; several builders may share it.
-        met: Those of them that this builder has, None if they are not collected.
+        met: Those frames of `read` that this builder has, None if they are not collected.
         little: Limits of the reader, None for none.
     """
 
@@ -199,7 +199,7 @@ class Builder:
         return self._frames.setdefault(frame, len(self._frames))
 
     def add_stack(self, frames: Iterable[int], below: int = 0) -> int:
-        """Return the node of frames, outermost first, below a node.
+        """Add a stack to the tree: frames, outermost first, below a node. Return the innermost frame's node.
 
         Raises:
             OverflowError: The tree has too many nodes.

@@ -12,18 +12,18 @@ from pyprof.errors import FormatError
 
 Field = tuple[int, int | bytes]
 MAX_FIELDS = 1 << 20
-"""Maximum number of fields of a message that is not read by group_fields()."""
+"""Maximum number of fields of a protobuf message that is not read by group_fields()."""
 MAX_ROWS = 1 << 22
-"""Maximum number of fields of one kind in a message that is read by group_fields()."""
+"""Maximum number of fields of one kind in a protobuf message that is read by group_fields()."""
 _BITS = 64
 _LONGEST = 10
-"""Maximum size of a varint in bytes."""
+"""Maximum size of a protobuf varint in bytes."""
 _FIXED = {1: 8, 5: 4}
-"""Sizes of the wire types of fixed width, which are skipped."""
+"""Sizes of the protobuf wire types of fixed width, which are skipped."""
 
 
 def parse_fields(data: bytes) -> list[Field]:
-    """Return (number, value) of each field in the order of the message; varints are unsigned."""
+    """Return (number, value) of each field of a protobuf message in its order; varints are unsigned."""
     found: list[Field] = []
     at, end = 0, len(data)
     while at < end:
@@ -55,11 +55,11 @@ def parse_fields(data: bytes) -> list[Field]:
 
 
 class TooManyRows(FormatError):
-    """A message has more fields of one kind than the caller allows."""
+    """A protobuf message has more fields of one kind than the caller allows."""
 
 
 class Grouped:
-    """The fields of a message that has very many, as far as read() has come.
+    """The fields of a protobuf message that has very many, as far as read() has come.
 
     Attributes:
         rows: Fields that are bytes, by their numbers.
@@ -72,7 +72,7 @@ class Grouped:
         self._data, self._at, self._most = data, 0, most
 
     def read(self, after: int = 0, before: Container[int] = ()) -> None:
-        """Read on from where the last call ended, to the end or to a certain field.
+        """Read on in a protobuf message from where the last call ended, to the end or to a certain field.
 
         Args:
             after: Number of a field.
@@ -80,7 +80,7 @@ class Grouped:
 
         Raises:
             FormatError: The message is broken.
-            TooManyRows: There are too many fields of one kind.
+            TooManyRows: The message has too many fields of one kind.
         """
         data, rows, at, end = self._data, self.rows, self._at, len(self._data)
         while at < end:
@@ -113,7 +113,7 @@ class Grouped:
 
 
 def _like(data: bytes, at: int, tag: int, rows: list[bytes], room: int) -> int:
-    """Append following fields with the same tag and less than 2^14 bytes; return the offset behind them.
+    """Append following protobuf fields with the same tag and less than 2^14 bytes; return the offset behind them.
 
     The function stops before a broken field.
     """
@@ -134,7 +134,7 @@ def _like(data: bytes, at: int, tag: int, rows: list[bytes], room: int) -> int:
 
 
 def group_fields(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
-    """Return the fields of a message that has very many.
+    """Return the fields of a protobuf message that has very many.
 
     Returns:
         (fields that are bytes by their numbers, last value of the fields that are varints by their numbers).
@@ -145,12 +145,12 @@ def group_fields(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
 
 
 def parse_numbers(data: bytes) -> dict[int, int]:
-    """Return the last value of each field that is a varint."""
+    """Return the last value of each field of a protobuf message that is a varint."""
     return {key: value for key, value in parse_fields(data) if isinstance(value, int)}
 
 
 def read_fixed64(data: bytes, key: int) -> int:
-    """Return the last 64-bit fixed field with a number, 0 if there is none."""
+    """Return the last 64-bit fixed field of a protobuf message with this number, 0 if there is none."""
     found = at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -170,12 +170,12 @@ def read_fixed64(data: bytes, key: int) -> int:
 
 
 def read_texts(data: bytes, key: int) -> list[bytes]:
-    """Return the fields with a number that are bytes."""
+    """Return the fields of a protobuf message with this number that are bytes."""
     return [value for each, value in parse_fields(data) if each == key and isinstance(value, bytes)]
 
 
 def read_indices(data: bytes, key: int) -> list[int]:
-    """Return a repeated integer field, packed or not."""
+    """Return a repeated integer field of a protobuf message, packed or not."""
     rows = [
         value if isinstance(value, bytes) else pack_number(value) for each, value in parse_fields(data) if each == key
     ]
@@ -183,7 +183,7 @@ def read_indices(data: bytes, key: int) -> list[int]:
 
 
 def decode_repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Decode packed repeated fields of many rows.
+    """Decode packed repeated protobuf fields of many rows.
 
     Returns:
         (numbers of all rows, one row after the other; index at which each row begins, and the last one's end).
@@ -210,7 +210,7 @@ def row_sizes(rows: Sequence[bytes]) -> npt.NDArray[np.int64]:
 
 
 def read_columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
-    """Return the varint fields of many messages: a list for each key, with 0 if a message lacks it."""
+    """Return the varint fields of many protobuf messages: a list for each key, with 0 if a message lacks it."""
     words, edges = decode_repeated(rows)
     tags = words[::2]
     if (np.diff(edges) % 2).any() or (tags & np.uint64(7)).any():  # there are fields of other kinds
@@ -240,7 +240,7 @@ def to_signed(number: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return (value, offset behind it)."""
+    """Return (value, offset behind it) of the protobuf varint at an offset."""
     value = shift = 0
     while at < len(data) and shift < _BITS + 6:
         byte = data[at]

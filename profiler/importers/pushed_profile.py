@@ -10,15 +10,15 @@ from pyprof.model.profile import Profile
 from pyprof.records import dataclass, replace
 
 SERVICE = ("service_name", "service.name", "service", "job", "app", "comm")
-"""Labels that name the service; the first one that is present counts."""
+"""Names of labels that name the service of a pushed profile; the first one that is present counts."""
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class PushedProfile:
-    """A pushed profile, whose threads have the labels of the push.
+    """A profile that another profiler has pushed; its threads have the labels of the push.
 
-    Its last value is the primary one. The first one is the number of samples, if the sender states it.
+    The last value is the primary one. The first value is the number of samples, if the sender states it.
     """
 
     service: str
@@ -26,7 +26,8 @@ class PushedProfile:
 
 
 def split_labels(pairs: Iterable[tuple[str, str]]) -> tuple[str, Labels]:
-    """Return the service and the labels, without the sender's internal ones (`__name__`) and those of threads.
+    """Return the service and the labels of a pushed profile, without the sender's internal labels (`__name__`) and
+    those of threads.
 
     Raises:
         FormatError: A label is not valid.
@@ -46,7 +47,7 @@ def split_labels(pairs: Iterable[tuple[str, str]]) -> tuple[str, Labels]:
 
 
 def add_labels(profile: Profile, labels: Labels) -> Profile:
-    """Add labels to all threads; they replace the threads' labels of the same names.
+    """Add labels to all threads of a profile; they replace the threads' labels of the same names.
 
     Raises:
         FormatError: A label is not valid.

@@ -25,16 +25,18 @@ from pyprof.model.profile import Profile
 from pyprof.records import replace
 
 MAX_PROFILES = 1000
-"""Maximum number of profiles in one request."""
+"""Maximum number of profiles in one push request."""
 MAX_BYTES = 1 << 27
-"""Maximum inflated size in bytes of all profiles of one request."""
+"""Maximum inflated size in bytes of all profiles of one push request."""
 JSON = "application/json"
 _NAME = re.compile(r"([^{}]{1,1000})(?:\{(.{0,60000})\})?")
 _BOUNDARY = re.compile(r'multipart/form-data;.*\bboundary="?([\w\'()+,./:=? -]{1,70})"?', re.IGNORECASE)
 _FIELD = re.compile(rb'\bname="?(\w{1,40})"?')
 _MAX_PARTS = 16
 _SECONDS, _MILLISECONDS = 10**11, 10**14
-"""Times below these are in seconds or milliseconds, because senders use different units."""
+"""Upper limits of times of a push request that are in seconds or in milliseconds, because senders use different
+units.
+"""
 
 
 def read_pyroscope_ingest(words: Mapping[str, str], content_type: str, body: bytes) -> list[PushedProfile]:
@@ -85,7 +87,7 @@ def read_parca_write(content_type: str, body: bytes) -> list[PushedProfile]:
 
 
 Series = tuple[list[tuple[str, str]], list[bytes]]
-"""Labels, and the encoded profiles that have them."""
+"""Pair of labels and the encoded profiles of a push request that have them."""
 
 
 def _is_json(content_type: str) -> bool:
@@ -104,8 +106,8 @@ def _pushed(series: Iterator[Series]) -> Iterator[PushedProfile]:
 
 
 def _profiles(data: bytes, service: str, labels: Labels, room: list[int]) -> Iterator[Profile]:
-    """Yield the profiles in one pprof file; room[0] is the number of bytes left, which is reduced by the inflated
-    size.
+    """Yield the profiles in one pprof file of a push request; room[0] is the number of bytes left, which is reduced by
+    the inflated size.
     """
     if len(whole := pprof.inflate(data, max(room[0], 1))) > room[0]:
         raise FormatError("push", room[0], f"the profiles of one request have more than {MAX_BYTES:,} bytes")
@@ -120,7 +122,9 @@ def _profiles(data: bytes, service: str, labels: Labels, room: list[int]) -> Ite
 
 
 def _of_message(body: bytes, key: int, nested: bool) -> Iterator[Series]:
-    """Yield the series of a protobuf request; nested means that labels are in a separate message."""
+    """Yield the series (labels and profiles) of a protobuf push request; nested means that labels are in a separate
+    message.
+    """
     for row in read_texts(body, key):
         sets = read_texts(row, 1)
         pairs = [pair for each in sets for pair in read_texts(each, 1)] if nested else sets
@@ -133,7 +137,7 @@ def _text(message: bytes, key: int) -> str:
 
 
 def _of_json(body: bytes, within: str) -> Iterator[Series]:
-    """Yield the series of a JSON request.
+    """Yield the series (labels and profiles) of a JSON push request.
 
     Args:
         within: Field of `labels` that has the list, "" if `labels` is the list.
@@ -149,7 +153,7 @@ def _of_json(body: bytes, within: str) -> Iterator[Series]:
 
 
 def _list(found: object, name: str) -> list[dict[str, Any]]:
-    """Return a list of objects.
+    """Return a list of objects from a JSON push request.
 
     Raises:
         FormatError: The field is something else.
@@ -187,7 +191,7 @@ def _form(body: bytes, boundary: bytes) -> dict[str, bytes]:
 
 
 def _moment(text: str) -> int:
-    """Parse a time and return ns since the epoch, 0 if it is not a number."""
+    """Parse a time of a push request and return ns since the epoch, 0 if it is not a number."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         return 0
     number = int(text)
@@ -195,7 +199,7 @@ def _moment(text: str) -> int:
 
 
 def _timed(profile: Profile, from_ns: int, until_ns: int) -> Profile:
-    """Set the times of the request if the profile has none."""
+    """Give a profile the times of its push request if it has none."""
     if profile.start_ns or not 0 < from_ns <= until_ns < 1 << 62:
         return profile
     length = profile.duration_ns or until_ns - from_ns

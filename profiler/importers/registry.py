@@ -13,7 +13,7 @@ from pyprof.recording.private_database import MAGIC, read_bytes
 
 IsOne = Callable[[bytes], bool]
 Read = Callable[[bytes, str], Profile]
-"""Reads (data, title); raises FormatError."""
+"""Function that reads a profile from (data, title); raises FormatError."""
 
 FORMATS: dict[str, tuple[IsOne, Read]] = {
     "speedscope": (speedscope.is_speedscope, speedscope.read_speedscope),
@@ -21,7 +21,7 @@ FORMATS: dict[str, tuple[IsOne, Read]] = {
     "perf script": (perf_script.is_perf_script, perf_script.read_perf_script),
     "collapsed": (collapsed.is_collapsed, collapsed.read_collapsed),
 }
-"""Formats in the order in which they are tried."""
+"""Readers of file formats in the order in which they are tried."""
 
 
 def load(path: str | PathLike[str]) -> Profile:

@@ -88,7 +88,7 @@ def _known(frames: Sequence[int], index: int) -> int:
 
 
 def _sampled(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """Yield (node of a stack, weight)."""
+    """Yield (node of a stack, weight) of each sample of a speedscope profile of type "sampled"."""
     samples, weights = profile["samples"], profile["weights"]
     if len(samples) != len(weights):
         raise FormatError("speedscope", len(weights), "as many weights as samples are wanted")
@@ -97,7 +97,7 @@ def _sampled(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[
 
 
 def _evented(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """Yield (node, length) of the stack between each two events."""
+    """Yield (node of a stack, length) between each two events of a speedscope profile of type "evented"."""
     inside: list[int] = []
     nodes = [0]
     last = profile["startValue"]

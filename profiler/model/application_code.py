@@ -24,13 +24,13 @@ _PACKAGE = re.compile(
 )
 """Folders of installed packages and of standard libraries, as part of a path."""
 _OF_EACH_PACKAGE = frozenset({"__init__.py", "__main__.py", "index.js", "index.ts", "mod.rs"})
-"""Names of files that say nothing without their folders."""
+"""Names of source files that say nothing without their folders, such as __init__.py."""
 SCRIPT = "JS:"
-"""Prefix of the names of functions that V8 compiled."""
+"""Prefix of the names of JavaScript functions that V8 compiled."""
 _SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")
-"""A function of a script in V8's notation: name and place."""
+"""Pattern of a script's function in V8's notation: name and place."""
 _TYPED_IN = ("<stdin>", "<ipython-input", "<console>")
-"""Names of code that a user typed in.
+"""Names of files that stand for code which a user typed in.
 
 "<string>" is not among them, because libraries generate most of such code (named tuples, data classes).
 """
@@ -53,7 +53,7 @@ def script_of(name: str) -> str:
 
 
 def script_title(path: str) -> str:
-    """Return what a source file is called: its name, with its folder's if each package has a file of that name."""
+    """Return the title of a source file: its name, with its folder's if each package has a file of that name."""
     folder, _, name = path.rpartition("/")
     return f"{folder.rpartition('/')[2]}/{name}" if folder and name in _OF_EACH_PACKAGE else name
 

@@ -17,7 +17,7 @@ def _unknown_size(code: bytes) -> int:
 
 
 def never(code: bytes) -> bool:
-    """Return False, for an architecture without such code, or for which it is unknown."""
+    """Return False: the predicate of an architecture without such code, or for which it is unknown."""
     return False
 
 
@@ -178,7 +178,7 @@ class Signals:
     Attributes:
         frames: Signal trampolines of the kernel and of C libraries, identified by their code where no table covers
             them.
-        kernel_cfi: True if the kernel's own CFI of its trampolines is correct.
+        kernel_cfi: True if the kernel's own CFI of signal trampolines is correct.
         exception_return: Addresses from here on are no code but return values of hardware exception handlers (Cortex-M:
             EXC_RETURN); 0 if there are none.
     """
@@ -208,7 +208,7 @@ class Signals:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The interface of Linux for threads of this architecture.
+    """The interface of Linux for threads of one architecture.
 
     Attributes:
         prstatus: For each column the index of its word in the kernel's user_regs_struct, -1 if it has none.

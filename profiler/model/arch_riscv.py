@@ -22,7 +22,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _instructions(code: bytes) -> Iterator[int]:
-    """Yield the instructions of 16 and 32 bits, up to the first incomplete one."""
+    """Yield the RISC-V instructions of 16 and 32 bits, up to the first incomplete one."""
     at = 0
     while at + 2 <= len(code):
         size = 4 if code[at] & 3 == 3 else 2
@@ -33,7 +33,9 @@ def _instructions(code: bytes) -> Iterator[int]:
 
 
 def _follows_call(code: bytes) -> bool:
-    """Match jal or jalr with ra or t0 as link register, or c.jalr, before the return address at the end of the code."""
+    """Match a RISC-V jal or jalr with ra or t0 as link register, or c.jalr, before the return address at the end of the
+    code.
+    """
     half = int.from_bytes(code[-2:], "little")
     if len(code) >= 2 and half & 0xF07F == 0x9002 and half != 0x9002:
         return True
@@ -43,13 +45,15 @@ def _follows_call(code: bytes) -> bool:
 
 
 def _jump_offset(word: int) -> int:
-    """Return the immediate of a jal instruction, in bytes."""
+    """Return the immediate of a RISC-V jal instruction, in bytes."""
     bits = word >> 31 << 20 | (word >> 12 & 0xFF) << 12 | (word >> 20 & 1) << 11 | (word >> 21 & 0x3FF) << 1
     return _signed(bits, 21)
 
 
 def _call_target(code: bytes, address: int) -> int | None:
-    """Return the target of the jal, or of auipc and jalr, before the return address `address`; None for other code."""
+    """Return the target of the RISC-V jal, or of auipc and jalr, before the return address `address`; None for other
+    code.
+    """
     if len(code) < 4 or not _follows_call(code):
         return None
     word = int.from_bytes(code[-4:], "little")
@@ -62,7 +66,7 @@ def _call_target(code: bytes, address: int) -> int | None:
 
 
 def _jumps(code: bytes) -> bool:
-    """Match j, c.j, or the auipc t3 of a PLT entry."""
+    """Match a RISC-V j, c.j, or the auipc t3 of a PLT entry."""
     first = next(_instructions(code), 0)
     if first & 3 != 3:
         return first & 0xE003 == 0xA001
@@ -70,17 +74,17 @@ def _jumps(code: bytes) -> bool:
 
 
 def _saves_ra(word: int) -> bool:
-    """Return True for sd ra, off(sp) and c.sdsp ra."""
+    """Return True for the RISC-V instructions sd ra, off(sp) and c.sdsp ra."""
     return word & 0xE07F == 0xE006 if word & 3 != 3 else word & 0x01FF_F07F == 0x0011_3023
 
 
 def _stores(word: int) -> bool:
-    """Return True for an sd to the stack."""
+    """Return True for a RISC-V sd to the stack."""
     return word & 0xE003 == 0xE002 if word & 3 != 3 else word & 0x000F_F07F == 0x0001_3023
 
 
 def _sets_fp(word: int) -> bool:
-    """Return True for addi s0, sp, n and c.addi4spn s0."""
+    """Return True for the RISC-V instructions addi s0, sp, n and c.addi4spn s0."""
     return word & 0xE01F == 0 and word != 0 if word & 3 != 3 else word & 0x000F_FFFF == 0x0001_0413
 
 
@@ -91,7 +95,9 @@ def _branches(word: int) -> bool:
 
 
 def _saves_lr(code: bytes) -> bool:
-    """Return True if sd ra follows before any branch, or if it was executed and s0 is not set yet."""
+    """Return True if RISC-V code saves ra to the stack before any branch, or if it has saved ra and s0 is not set
+    yet.
+    """
     in_prologue = True
     for word in _instructions(code):
         if _saves_ra(word):
@@ -105,7 +111,7 @@ def _saves_lr(code: bytes) -> bool:
 
 
 def _sets_base(code: bytes) -> bool:
-    """Return True if s0 was set, and no branch follows.
+    """Return True if RISC-V code has set s0 (the frame pointer), and no branch follows.
 
     The start of the first instruction is unknown, so each one is tried.
     """
@@ -121,7 +127,7 @@ def _sets_base(code: bytes) -> bool:
 
 
 def _plt_target(code: bytes, svma: int) -> tuple[str, int] | None:
-    """Match auipc t3, hi; ld t3, lo(t3), and return its slot."""
+    """Match auipc t3, hi; ld t3, lo(t3) of a RISC-V PLT entry, and return its slot."""
     upper, load = int.from_bytes(code[:4], "little"), int.from_bytes(code[4:8], "little")
     if len(code) < 8 or upper & 0xFFF != _T3 << 7 | 0x17 or load & 0x000F_FFFF != 0x000E_3E03:
         return None
@@ -135,10 +141,10 @@ _NAMES = (
     *(f"t{n}" for n in range(3, 7)),
     "pc",
 )
-"""Names of x1 to x31 in GDB; fp is s0."""
+"""Names of the RISC-V registers x1 to x31 in GDB; fp is s0."""
 
 _SLOTS = (*range(1, 32), 0)
-"""Index of each column's word in the kernel's user_regs_struct, which holds pc and then x1 to x31."""
+"""Index of each RISC-V register's word in the kernel's user_regs_struct, which holds pc and then x1 to x31."""
 
 # struct rt_sigframe: siginfo (128 bytes), ucontext with uc_mcontext at +176, which begins with user_regs_struct
 RISCV64 = Arch(

@@ -59,7 +59,7 @@ def _x86_jumps(code: bytes) -> bool:
 
 
 def _x86_64_plt_target(code: bytes, svma: int) -> tuple[str, int] | None:
-    """Match an entry of a PLT, and return its slot or relocation number.
+    """Match an entry of an x86_64 PLT, and return its slot or relocation number.
 
     An entry is jmp *slot(%rip), perhaps after endbr64, with or without a bnd prefix. An entry of a lazy .plt with a
     separate .plt.sec pushes the number of its relocation. Source: x86-64 psABI, 5.2.

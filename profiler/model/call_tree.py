@@ -14,7 +14,7 @@ from pyprof.records import dataclass, field
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One function under one chain of callers. A marker counts as a function.
+    """One function under one chain of callers in a profile. A marker counts as a function.
 
     Attributes:
         name: Name of the function, never "".
@@ -42,7 +42,9 @@ class Call:
 
 
 def call_tree(profile: Profile) -> Call:
-    """Build the tree. Its root stands for the whole profile and has its title. Calls without samples are left out."""
+    """Build the tree of function calls of a profile. Its root stands for the whole profile and has its title. Calls
+    without samples are left out.
+    """
     ids: dict[tuple[Function, str], int] = {}
     rows: list[list[int]] = []
     for frame in profile.frames:

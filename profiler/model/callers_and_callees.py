@@ -9,12 +9,12 @@ from pyprof.model.call_tree import Call
 from pyprof.records import dataclass
 
 FunctionWords = tuple[str, str]
-"""(name, module) of a function. The name is "" for no caller, and for the function itself among the callees."""
+"""Pair (name, module) of a function. The name is "" for no caller, and for the function itself among the callees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Callers and callees of a function. Both add up to the total.
+    """Callers and callees of a function with their costs. Both add up to the total.
 
     Attributes:
         total: Primary value of all samples through the function.
@@ -36,7 +36,7 @@ def neighbours(tree: Call, text: str) -> Neighbours:
     """Find the callers and callees of the functions that a text names.
 
     Args:
-        tree: The profile.
+        tree: The call tree of the profile.
         text: Name of a function. If no function has it, a regular expression that matches a whole name, or else a part
             of one.
 
@@ -64,7 +64,7 @@ def neighbours(tree: Call, text: str) -> Neighbours:
 
 
 def named(known: set[str], text: str) -> set[str]:
-    """Return the names that a text matches (see neighbours()).
+    """Return the function names that a text matches (see neighbours()).
 
     Raises:
         re.error: The expression is invalid.

@@ -22,19 +22,19 @@ _SOURCES = frozenset({
     *("f", "for", "F", "f90", "F90", "f95", "f03", "f08", "rs", "go", "java", "kt", "kts", "scala", "swift"),
     *("hs", "lhs", "ml", "adb", "ads", "cu", "ptx", "bc", "ll"),
 })  # fmt: skip
-"""Suffixes of source files."""
+"""Suffixes of source files of compilers."""
 _WITH_VALUE = frozenset({
     *("-o", "-MF", "-MT", "-MQ", "-MD", "-MMD", "-include", "-imacros", "-main-file-name"),
     *("-I", "-D", "-U", "-L", "-isystem", "-iquote", "-idirafter", "-coverage-notes-file", "-coverage-data-file"),
     *("-dumpbase", "-dumpbase-ext", "-dumpdir", "-auxbase", "-auxbase-strip", "-aux-info", "-fdebug-compilation-dir"),
     *("-d", "-cp", "-classpath", "-sourcepath"),
 })  # fmt: skip
-"""Options whose value is the next argument and may look like a source file."""
+"""Options of compilers whose value is the next argument and may look like a source file."""
 _OUTPUT = "-o"
 _TEMPORARY = ("/tmp/", "/var/tmp/")
 """Folders of files that one step of a compiler writes for the next one."""
 _MAX_COMM = 15
-"""Maximum number of bytes of a process's name that the kernel keeps."""
+"""Maximum number of bytes of a process's name (comm) that the kernel keeps."""
 _MAX_FILE = 120
 """Maximum number of characters of a file's name that are shown, counted from its end."""
 
@@ -96,7 +96,8 @@ def _is_compiler(name: str) -> bool:
 
 
 def _plain_names(name: str) -> tuple[str, str]:
-    """Return a name without a cross compiler's target ("arm-linux-gnueabihf-gcc") and without a version ("clang-14").
+    """Return a compiler's name without a cross compiler's target ("arm-linux-gnueabihf-gcc") and without a version
+    ("clang-14").
 
     Returns:
         (last part of the name, last two parts for names with a hyphen such as "clang-cl").

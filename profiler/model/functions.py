@@ -24,15 +24,17 @@ START_UP = frozenset({
     *("Thread._bootstrap", "Thread._bootstrap_inner", "_run_module_as_main", "_run_code"),
     *("Py_BytesMain", "Py_RunMain", "pymain_main", "pymain_run_python", "pymain_run_file", "pymain_run_module"),
 })  # fmt: skip
-"""Functions outside of a program's or a thread's own first function, in any program."""
+"""Functions that start a program or a thread and lie outside of its own first function, in any program."""
 _FIRST = frozenset({"main", "<module>", "main.main"})
 _CYTHON_HELPERS = ("__Pyx", "__pyx_")
-"""Prefixes of functions that Cython adds to a module. Other names lose theirs (symbolize/cython_v8_names.py)."""
+"""Prefixes of functions that Cython adds to a module. Other functions lose Cython's prefix
+(symbolize/cython_v8_names.py).
+"""
 PASSED_ON = 0.95
-"""Share of its total cost above which a function that passes it on to one other function is uninformative."""
+"""Share of its total cost above which a function that passes the cost on to one other function is uninformative."""
 
 _NAMELESS, _MAX_ADDRESS = re.compile(r"[!+]0x[0-9a-f]+$"), 32
-"""A function without a symbol ("dash!0x6110"), and the length of a name's end that has its address."""
+"""Pattern of a function without a symbol ("dash!0x6110"), and the length of a name's end that has its address."""
 
 MIN_SHARE = 0.02
 """Minimum share of the time for a function of the application to be listed before those of libraries."""
@@ -44,7 +46,7 @@ class Function:
 
     Attributes:
         where: Build id of the module, else its path; for an interpreter function its script; "" if unknown.
-        name: Its name.
+        name: Name of the function.
         kind: Kind of its frames.
     """
 
@@ -84,7 +86,7 @@ class Costs:
     """The costs of all functions of a profile.
 
     Attributes:
-        value: Sum of all samples, including stacks without a function.
+        value: Sum of the values of all samples, including stacks without a function.
         functions: Costs, most expensive own cost first.
     """
 
@@ -95,7 +97,7 @@ class Costs:
         return [cost for cost in self.functions[:count] if cost.own > 0]
 
     def by_total(self, count: int) -> list[Cost]:
-        """Return the functions with the largest totals, largest first.
+        """Return the functions with the largest total costs, largest first.
 
         Functions that start every program are left out. Functions through which everything passes only fill up the
         list.
@@ -103,11 +105,15 @@ class Costs:
         return sorted(self._telling(count, lambda cost: False), key=_by_total)
 
     def application_first(self, count: int) -> list[Cost]:
-        """Return the list of by_total() with the application's functions first, unless they have hardly any time."""
+        """Return the functions with the largest total costs with the application's functions first, unless they have
+        hardly any time.
+        """
         return sorted(self._telling(count, self._is_later), key=lambda cost: (self._is_later(cost), *_by_total(cost)))
 
     def rank_by_total(self, cost: Cost) -> tuple[int, bool]:
-        """Return how little a function's total tells, more than 0 in front if others have the same total."""
+        """Return a sort key for a function: how little its total cost tells, more than 0 in front if others have the
+        same total.
+        """
         return self._is_trunk(cost), self._is_later(cost)
 
     def _is_later(self, cost: Cost) -> bool:
@@ -120,7 +126,9 @@ class Costs:
         return found[:count]
 
     def _is_trunk(self, cost: Cost) -> int:
-        """Return 2 for a function that only calls another one, 1 for one through which everything passes, else 0."""
+        """Return 2 for a function that only calls another one, 1 for one through which nearly all samples pass, else
+        0.
+        """
         is_first = cost.name in _FIRST and not cost.own
         has_all = cost.total >= PASSED_ON * self.value and cost.own < (1 - PASSED_ON) * self.value
         return 2 if cost.wraps else int(is_first or has_all)
@@ -131,7 +139,7 @@ def _by_total(cost: Cost) -> tuple[int, bool, int, Function]:
 
 
 def are_application(profile: Profile, frame: Frame) -> list[bool]:
-    """Return for each function of functions_of() whether it belongs to the application."""
+    """Return for each function of a frame (see functions_of()) whether it belongs to the application."""
     if frame.kind == FrameKind.MARKER:
         return []
     files = [line.file or "" for line in reversed(frame.lines)] or [""]
@@ -233,7 +241,7 @@ class ProcessCost:
     """The total cost of all processes with one name.
 
     Attributes:
-        name: The name.
+        name: Name of the processes.
         pids: Their pids, ascending.
         value: The primary value of their samples.
     """
@@ -257,7 +265,7 @@ def process_costs(profile: Profile) -> list[ProcessCost]:
 
 
 class TreeSums:
-    """The own cost and the total cost of each function of a tree."""
+    """The own cost and the total cost of each function of a stack tree."""
 
     def __init__(self, profile: Profile, own: list[int], rows: list[list[int]], count: int) -> None:
         """Compute the cost of each function of a stack tree.
@@ -301,7 +309,7 @@ class TreeSums:
             todo.extend(children[node])
 
     def wrapped(self) -> list[int]:
-        """Return for each function the one to which it passes PASSED_ON of its total, -1 for none."""
+        """Return for each function the one callee to which it passes PASSED_ON of its total cost, -1 for none."""
         heaviest = [0] * len(self._parent)
         for node in range(len(self._parent) - 1, 0, -1):
             parent = self._parent[node]

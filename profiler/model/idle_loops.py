@@ -11,7 +11,7 @@ STARTS = frozenset({
     *("<module>", "_run_module_as_main", "_run_code", "run_path", "_run_module_code"),
     *("_bootstrap", "_bootstrap_inner", "main", "_main", "cli"),
 })  # fmt: skip
-"""Functions that start a program or a thread and that call nothing for a request."""
+"""Functions that start a program or a thread and that no request calls."""
 
 _RUNNERS = (
     *("threading.py:run", "asyncio/runners.py:run", "asyncio/base_events.py:run_until_complete"),
@@ -51,10 +51,10 @@ PYTHON = (
         "waitress/wasyncore.py:poll", "waitress/server.py:run",
     }),
 )  # fmt: skip
-"""Functions of each loop of Python: the end of the file's path, and the last part of the name."""
+"""Functions of each idle loop of Python: the end of the file's path, and the last part of the name."""
 
 PYTHON_ROOTS = frozenset({"threading.py:_bootstrap", "multiprocessing/process.py:_bootstrap"})
-"""First function of a thread or of a forked child. Frames outside of it belong to the parent."""
+"""First Python function of a thread or of a forked child. Frames outside of it belong to the parent."""
 
 NATIVE = (
     frozenset({
@@ -74,4 +74,4 @@ NATIVE = (
     frozenset({"epoll_dispatch", "event_base_loop", "event_base_dispatch"}),
     frozenset({"epoll_poll", "ev_run"}),
 )  # fmt: skip
-"""Functions of each loop in native programs and libraries, without arguments."""
+"""Functions of each idle loop in native programs and libraries, without arguments."""

@@ -25,7 +25,7 @@ from pyprof.records import replace
 Mask = npt.NDArray[np.bool_]
 
 MODES = frozenset({"offcpu", "lock"})
-"""Kinds of time whose idle waits are hidden unless the user asks for them."""
+"""Modes of recording whose idle waits are hidden unless the user asks for them."""
 _EVENT_CALLS = frozenset(
     f"{call}]"
     for call in (
@@ -37,7 +37,7 @@ _SLEEPS = ("[sleeping", "[blocked", "[woken")
 _MAIN_CALLERS = frozenset({"__libc_start_call_main", "__libc_start_main", "__libc_start_main_impl"})
 _INTERPRETER = ("python", "libpython")
 _WAITING_MODULES = (*_INTERPRETER, "_queue.", "select.", "_socket.", "_multiprocessing.")
-"""Prefixes of the files, besides the C library, whose native functions Python's loops call to wait."""
+"""Prefixes of the files, besides the C library, whose native functions Python's idle loops call to wait."""
 _LIBRARIES = ("libc.so", "libc-", "libpthread", "ld-linux", "ld-musl", "libc.musl", "[vdso]")
 _CONDITIONS = frozenset({"pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait"})
 _ANY = frozenset({""})
@@ -47,7 +47,7 @@ _CONSUMER: tuple[frozenset[str], ...] = (
     frozenset({"queue.py:get"}),
     frozenset({"threading.py:wait"}),
 )
-"""A thread whose own function, with any name, reads from a queue."""
+"""Pattern of a thread whose own function, with any name, reads from a queue."""
 _NOT_FOR_WORK = ("pthread_cond_", "pthread_mutex_", "take_gil", "lll_lock_wait")
 """Prefixes of native functions that wait for the GIL or for a mutex."""
 
@@ -90,7 +90,9 @@ def idle_waits(profile: Profile) -> Mask:
 
 
 def _is_idle(profile: Profile, path: list[Frame], is_lock: bool) -> bool:
-    """Return True if the wait at the end of a stack is a wait for work. Frames inside the wait belong to the waker."""
+    """Return True if the wait at the end of a stack is a wait of an idle thread for work. Frames inside the wait belong
+    to the waker.
+    """
     frames: list[Frame] = []
     for frame in path:
         if frame.kind == FrameKind.MARKER and (frame.mark is None or frame.mark.kind is not MarkKind.LOCK):
@@ -153,7 +155,7 @@ def _is_library(profile: Profile, frame: Frame) -> bool:
 
 
 def _is_from(profile: Profile, frame: Frame, beginnings: tuple[str, ...]) -> bool:
-    """Return True if the name of the frame's file begins with one of these prefixes."""
+    """Return True if the name of a frame's file begins with one of these prefixes."""
     return frame.module >= 0 and base_name(profile.modules[frame.module].path).startswith(beginnings)
 
 
@@ -169,5 +171,5 @@ def _key(frame: Frame) -> str:
 
 
 def _fits(key: str, names: Iterable[str]) -> bool:
-    """Return True if the key is one of these, in any folder."""
+    """Return True if a file's path ends with one of these names, in any folder."""
     return any(not name or key == name or key.endswith("/" + name) for name in names)

@@ -15,7 +15,9 @@ from pyprof.records import dataclass, replace
 
 MOST_SAMPLES = 1_000_000
 MOST_NODES = 1_000_000
-"""Maximum number of nodes of the tree, which only grows. Beyond it all windows except the newest are forgotten."""
+"""Maximum number of nodes of the merged stack tree, which only grows. Beyond it all windows except the newest are
+forgotten.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class MergedWindows:
     """A snapshot of the merged windows. Windows that are merged later do not change it.
 
     Attributes:
-        windows: The newest last. Their stacks and threads are numbered as in these tables, their own tables are empty.
+        windows: The windows, the newest last. Their stacks and threads are numbered as in these tables, their own
+            tables are empty.
         frames: Frames of all windows.
         modules: Modules of all windows.
         threads: Threads of all windows.
@@ -80,7 +83,7 @@ class MergedWindows:
 
 
 class Merging:
-    """Merger of windows with the same value types. It is bounded: the oldest windows are dropped."""
+    """A merger of a recording's windows with the same value types. It is bounded: the oldest windows are dropped."""
 
     def __init__(self) -> None:
         self._forget()

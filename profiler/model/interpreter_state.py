@@ -105,7 +105,7 @@ class Chain:
 
     @property
     def innermost(self) -> FunctionPlace:
-        """The innermost frame. The chain has one: only chains with a `trunk` are asked."""
+        """The innermost interpreter frame. The chain must have one: only chains with a `trunk` are asked."""
         return self.runs[0].frames[0]
 
     def at(self, instruction: int, number: int) -> Chain:
@@ -116,10 +116,10 @@ class Chain:
 
 
 Span = tuple[int, int]
-"""A range of memory: (avma, number of bytes)."""
+"""A range of a process's memory: (avma, number of bytes)."""
 
 Gather = Callable[[Sequence[Span]], memoryview]
-"""Function that reads spans into one buffer, one after the other.
+"""Function that reads spans of memory into one buffer, one after the other.
 
 The next call overwrites the buffer. It is shorter if a span cannot be read: data from there on is missing.
 """
@@ -191,19 +191,19 @@ class StackReader(Protocol):
 
     @property
     def reads(self) -> bool:
-        """Return True if look() has found an interpreter whose frames must be copied."""
+        """Return True if look() has found an interpreter whose frames must be copied in stops."""
         ...
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
-        """Inspect the current modules and threads, before samples are taken."""
+        """Inspect the current modules and threads of the process, before samples are taken."""
         ...
 
     def copy(self, tid: int, stack: memoryview, base: int, gather: Gather) -> None:
-        """Read what the frames of a thread need.
+        """Copy the memory with the interpreter frames of a stopped thread.
 
         Args:
             tid: The thread.
-            stack: Its copied stack.
+            stack: The thread's copied stack.
             base: Address of the copied stack.
             gather: Reads memory.
         """
@@ -220,12 +220,13 @@ class StackReader(Protocol):
     def copied_ahead(
         self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
-        """Process what a stop has read according to a plan, after the thread was continued. It replaces copy().
+        """Process interpreter data that a stop has read according to a plan, after the thread was continued. It
+        replaces copy().
 
         Args:
             tid: The thread.
             ahead: The plan.
-            stack: Its copied stack.
+            stack: The thread's copied stack.
             base: Address of the copied stack.
             gather: Returns the memory that was read.
             now: Reads the current memory.
@@ -241,7 +242,7 @@ class StackReader(Protocol):
         ...
 
     def take(self) -> Chain | None:
-        """Return the chain of the thread that was copied last, or None if it never had interpreter frames."""
+        """Return the interpreter frames of the thread that was copied last, or None if it never had any."""
         ...
 
 
@@ -322,7 +323,9 @@ class FrameOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlace:
-    """Addresses (avmas) of a thread's state in its interpreter, of its GIL, and of the garbage collector's flag."""
+    """Addresses (avmas) of a thread's state in its interpreter, of the thread's GIL, and of the garbage collector's
+    flag.
+    """
 
     tid: int
     address: int
@@ -388,7 +391,7 @@ class FrameRows:
     copies: Mapping[int, CopiedStack] = field(default_factory=dict)
 
     def take(self, lanes: npt.NDArray[np.int64]) -> FrameRows:
-        """Return the rows of the threads with these indices, with all texts."""
+        """Return the interpreter frame rows of the threads with these indices, with all texts."""
         start, at = _part(self.start, lanes)
         stand_start, stand_at = _part(self.stand_start, lanes)
         return FrameRows(
@@ -410,7 +413,7 @@ class FrameRows:
 
 
 def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_I64, _I64]:
-    """Select the rows of some threads.
+    """Select the interpreter frame rows of some threads.
 
     Returns:
         (first row of each thread in the selection, indices of the selected rows).
@@ -422,7 +425,9 @@ def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_
 
 
 class KernelReader(Protocol):
-    """The facts that a BPF program needs about a process's interpreter, and the meaning of the copied rows."""
+    """A reader of one process's interpreter for a BPF program: the offsets that the program needs, and the meaning of
+    the rows that it copies.
+    """
 
     def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
         """Inspect the current modules and threads before the other methods are called. The process may have ended.
@@ -443,13 +448,13 @@ class KernelReader(Protocol):
         ...
 
     def places(self) -> list[ThreadPlace]:
-        """Return the places of all threads that are known now."""
+        """Return the interpreter data addresses of all threads of the process that are known now."""
         ...
 
     def chains(self, rows: FrameRows) -> Sequence[Chain | None]:
-        """Return the chain of each thread, None for a thread without frames."""
+        """Return the interpreter frames of each thread as a chain, None for a thread without frames."""
         ...
 
     def done(self) -> None:
-        """Note that the BPF program took all later rows after the ones so far."""
+        """Note that the BPF program will take all later frame rows after the rows so far."""
         ...

@@ -21,14 +21,14 @@ ALWAYS = -(1 << 63)
 NEVER = (1 << 63) - 1
 
 MAX_PAST = 1 << 16
-"""Maximum number of descriptions that are kept after they became invalid. The oldest are dropped first."""
+"""Maximum number of descriptions of JIT code that are kept after they became invalid. The oldest are dropped first."""
 
 T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
 class Span(Generic[T]):
-    """One description of the code from `start` to `end` (avma). It is compared by identity."""
+    """One description of the JIT code from `start` to `end` (avma). It is compared by identity."""
 
     start: int
     end: int
@@ -41,7 +41,7 @@ class Span(Generic[T]):
 
 
 class CodeMap(Generic[T]):
-    """Descriptions by address and time. Valid ones never overlap: a new one ends those that it overlaps.
+    """Descriptions of JIT code by address and time. Valid ones never overlap: a new one ends those that it overlaps.
 
     Attributes:
         changes: Times at which the meaning of an address changed, ascending.
@@ -64,11 +64,11 @@ class CodeMap(Generic[T]):
 
     @property
     def size(self) -> int:
-        """Return the bytes of code that have a description now."""
+        """The number of bytes of code that have a description now."""
         return sum(span.end - span.start for span in self._spans)
 
     def add(self, spans: Iterable[Span[T]], before_ns: int, now_ns: int) -> None:
-        """Add descriptions of code. Later ones override earlier ones.
+        """Add descriptions of JIT code. Later descriptions override earlier ones.
 
         A description that replaces another one is not valid before `before_ns`.
 
@@ -100,7 +100,7 @@ class CodeMap(Generic[T]):
         self._starts[first:last] = [span.start]
 
     def remove(self, span: Span[T], now_ns: int) -> None:
-        """End the validity of a description at a time."""
+        """End the validity of a description of JIT code at a time."""
         at = bisect_left(self._starts, span.start)
         if at < len(self._spans) and self._spans[at] is span:
             del self._spans[at], self._starts[at]
@@ -121,11 +121,11 @@ class CodeMap(Generic[T]):
 
     @property
     def past(self) -> Sequence[Span[T]]:
-        """Return the descriptions that are not valid any more."""
+        """The descriptions of JIT code that are not valid any more."""
         return self._past
 
     def find(self, pc: int, time_ns: int) -> Span[T] | None:
-        """Return the description of pc at a time, or None."""
+        """Return the description of the JIT code at pc at a time, or None."""
         at = bisect_right(self._starts, pc) - 1
         if at >= 0 and self._spans[at].holds(pc, time_ns):
             return self._spans[at]
@@ -137,7 +137,7 @@ class CodeMap(Generic[T]):
         return None
 
     def first(self, pc: int) -> Span[T] | None:
-        """Return the first description of pc at any time, for code whose description came too late."""
+        """Return the first description of the JIT code at pc at any time, for code whose description came too late."""
         if len(self._bounds[0]) != len(self._past):
             bounds = [(span.start, span.end) for span in self._past]
             self._bounds = np.array(bounds, np.uint64).reshape(-1, 2).T
@@ -149,7 +149,7 @@ class CodeMap(Generic[T]):
 
 
 def _uncovered(spans: list[Span[T]]) -> list[Span[T]]:
-    """Return the descriptions that no later one overlaps, ascending by start.
+    """Return the descriptions of JIT code that no later one overlaps, ascending by start.
 
     This is fast for a map of 100,000 lines.
     """
@@ -169,7 +169,7 @@ def note_change(changes: list[int], at_ns: int) -> None:
 
 
 def forget_changes(changes: list[int], before_ns: int) -> None:
-    """Drop changes up to a time, because no caller will ask for earlier times."""
+    """Drop the times of changes of JIT code up to a time, because no caller will ask for earlier times."""
     del changes[: bisect_right(changes, before_ns)]
 
 
@@ -178,7 +178,7 @@ class CodeName:
     """The name of code that a process described at run time.
 
     Attributes:
-        name: The name.
+        name: Name of the code.
         start: Start address (avma).
         lines: (avma, file, line), ascending, empty if unknown.
         places: (function, file, line) of the functions at a lookup pc, the innermost inlined one first. It grows.

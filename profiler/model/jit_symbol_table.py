@@ -19,7 +19,7 @@ U64 = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class NamedRanges:
-    """Address ranges and their names, in the order in which they were described.
+    """Address ranges of code and their names, in the order in which a process described them.
 
     Attributes:
         start: (n,) First address (avma).
@@ -36,7 +36,9 @@ class NamedRanges:
 
 @dataclass(eq=False, slots=True)
 class _Columns:
-    """Columns of a table. `name` is the offset of the name, `since` the time from which the entry is valid."""
+    """Columns of a table of code names. `name` is the offset of the name, `since` the time from which the entry is
+    valid.
+    """
 
     start: U64
     end: U64
@@ -51,7 +53,7 @@ class _Columns:
         return _Columns(self.start[rows], self.end[rows], self.name[rows], self.length[rows], self.since[rows])
 
     def sort(self) -> None:
-        """Sort by start, one column at a time, because each takes megabytes."""
+        """Sort the table of code names by start, one column at a time, because each takes megabytes."""
         if np.all(self.start[1:] >= self.start[:-1]):
             return
         order = np.argsort(self.start, kind="stable")
@@ -82,7 +84,7 @@ _NONE = _Columns(
 
 
 class _Gathered:
-    """Columns that grow in place, so that no column exists twice in memory."""
+    """Columns of a table of code names that grow in place, so that no column exists twice in memory."""
 
     def __init__(self) -> None:
         self._start, self._end, self._name, self._length = (bytearray() for _ in range(4))
@@ -124,16 +126,16 @@ class CodeTable:
 
     @property
     def size(self) -> int:
-        """Return the bytes of code that have a description now."""
+        """The number of bytes of code that have a name now."""
         return sum((self._live.end - self._live.start).tolist())
 
     def add(self, pieces: Iterable[NamedRanges], before_ns: int, now_ns: int, ends_others: bool = False) -> None:
-        """Add the entries of one reading. The last of overlapping ranges is used.
+        """Add the code names of one reading of a perf map. The last of overlapping ranges is used.
 
         An entry that replaces another one is valid from `before_ns` on.
 
         Args:
-            pieces: The entries.
+            pieces: The ranges with their names.
             before_ns: Last time at which they did not exist.
             now_ns: First time at which they existed.
             ends_others: True to end all entries that are not among them.
@@ -157,7 +159,7 @@ class CodeTable:
             self._live.sort()
 
     def _gathered(self, pieces: Iterable[NamedRanges], still: Flags) -> _Columns:
-        """Return the entries that are new. Set `still` for entries that exist already."""
+        """Return the code names of a reading that are new. Set `still` for entries that exist already."""
         found = _Gathered()
         for piece in pieces:
             fresh = self._unknown(piece, still)
@@ -173,7 +175,7 @@ class CodeTable:
         return NamedRanges(piece.start[~known], piece.end[~known], piece.length[~known], names)
 
     def _known(self, piece: NamedRanges, still: Flags) -> Flags:
-        """Return which ranges already have an entry with the same name."""
+        """Return which ranges of a reading already have an entry with the same code name."""
         live = self._live
         known = np.zeros(len(piece.start), np.bool_)
         if not len(live):
@@ -189,13 +191,13 @@ class CodeTable:
         return known
 
     def _replaced(self, fresh: _Columns, before_ns: int) -> Flags:
-        """Return which valid entries the new ones overlap. Those new ones are valid from `before_ns` on."""
+        """Return which valid entries the new code names overlap. Those new ones are valid from `before_ns` on."""
         ended, taking = touching(self._live.start, self._live.end, fresh.start, fresh.end)
         self._begin(fresh, taking, before_ns)
         return ended
 
     def _replaced_at_once(self, placed: _Columns, lost: _Columns, before_ns: int) -> _Columns:
-        """Return the newest entries that others of the same reading overlap, without duplicates.
+        """Return the newest code names that others of the same reading overlap, without duplicates.
 
         The overlapping ones are valid from `before_ns` on.
         """
@@ -238,7 +240,7 @@ class CodeTable:
         forget_changes(self.changes, before_ns)
 
     def find(self, pc: int, time_ns: int) -> Span[str] | None:
-        """Return the description of pc at a time, or None. The same entry is always the same object."""
+        """Return the name of the code at pc at a time, or None. The same entry is always the same object."""
         span = self._now(pc)
         if span is not None and span.holds(pc, time_ns):
             return span
@@ -249,12 +251,12 @@ class CodeTable:
         return None
 
     def first(self, pc: int) -> Span[str] | None:
-        """Return the first description of pc at any time, for code whose description came too late."""
+        """Return the first name of the code at pc at any time, for code whose name came too late."""
         rows = np.flatnonzero(self._over(pc))
         return self._span(self._past, int(rows[0]), int(self._until[rows[0]])) if len(rows) else self._now(pc)
 
     def _over(self, pc: int) -> Flags:
-        """Return which past entries contain pc."""
+        """Return which past entries of the table of code names contain pc."""
         at = np.uint64(pc)
         over: Flags = (self._past.start <= at) & (at < self._past.end)
         return over

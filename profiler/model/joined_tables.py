@@ -34,7 +34,7 @@ class JoinedTables:
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def add(self, profile: Profile) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Add the tables of a profile.
+        """Add the modules, frames, stacks and threads of a profile to the common tables.
 
         Returns:
             (node, number of the thread) of each sample.
@@ -48,14 +48,16 @@ class JoinedTables:
         return np.array(nodes, np.int32)[profile.stack], threads[profile.thread]
 
     def _module(self, info: ModuleInfo) -> int:
-        """Return the number of a module. It has names and lines if it has any in one of the profiles."""
+        """Return the common number of a profile's module. The module has names and lines if it has any in one of the
+        profiles.
+        """
         number = self._modules.setdefault(replace(info, has_functions=False, has_lines=False), len(self._modules))
         functions, lines = self._named[number] if number < len(self._named) else (False, False)
         self._named[number : number + 1] = [(functions or info.has_functions, lines or info.has_lines)]
         return number
 
     def _frame(self, frame: Frame, modules: Sequence[int]) -> int:
-        """Return the number of a frame.
+        """Return the common number of a profile's frame.
 
         Numbers of interpreter functions are dropped, because each recording has its own.
         """
@@ -65,7 +67,7 @@ class JoinedTables:
         return self.frames.setdefault(frame, len(self.frames))
 
     def _thread(self, info: ThreadInfo) -> int:
-        """Return the number of a thread.
+        """Return the common number of a profile's thread.
 
         A thread with a known start time stays the same under another name, and gets the last name.
         """
@@ -81,7 +83,7 @@ class JoinedTables:
         )
 
     def threads_in_order(self) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
-        """Return the threads sorted by key, and the index of each number."""
+        """Return the threads of all profiles sorted by key, and the index of each number."""
         order = sorted(range(len(self.threads)), key=lambda number: (self.threads[number].key, number))
         index = np.zeros(len(order), np.int32)
         index[order] = np.arange(len(order), dtype=np.int32)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 KERNEL_HALF = 1 << 63
 NOT_ONE_BY_ONE = -2
-"""Value that replaces a system call, for many waits of which only the sum is known."""
+"""Value that replaces a system call number, for many waits of which only the sum is known."""
 
 
 class Blocked(NamedTuple):

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 from pyprof.errors import UsageError
 
 Labels = tuple[tuple[str, str], ...]
-"""The labels of a recording: (name, value), sorted by name. Each name occurs once."""
+"""The labels of a recording: pairs (name, value), sorted by name. Each name occurs once."""
 
 RESERVED = ("pid", "tid", "thread", "process", "merge")
 """Names of labels that pyprof itself writes to pprof files."""
 MOST = 64
 LONGEST = 1000
-"""Maximum number of characters of a name or a value."""
+"""Maximum number of characters of a label's name or value."""
 _PPROF = "pprof::"
 
 
@@ -36,13 +36,15 @@ def labels_of(given: Mapping[str, str]) -> Labels:
 
 
 def common(every: Iterable[Labels]) -> Labels:
-    """Return the labels that all have in common."""
+    """Return the labels that all of these label sets have in common."""
     first, *others = [*every] or [()]
     return tuple(label for label in first if all(label in other for other in others))
 
 
 def fit(labels: Labels, wanted: Mapping[str, str | Collection[str]]) -> bool:
-    """Return True if each wanted label is present with the wanted value, or one of the wanted values."""
+    """Return True if the labels of a thread match the wanted ones: each is present with the wanted value, or one of the
+    wanted values.
+    """
     own = dict(labels)
     return all(own.get(name) in ((value,) if isinstance(value, str) else value) for name, value in wanted.items())
 

@@ -34,7 +34,9 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """The cost of a line: own as the innermost line, total anywhere on the stack. Each sample counts once."""
+    """The cost of a source line: `own` as the innermost line, `total` anywhere on the stack. Each sample counts
+    once.
+    """
 
     place: SourceLine
     own: int
@@ -66,7 +68,7 @@ class CodeCost:
 
 
 def line_costs(profile: Profile) -> list[LineCost]:
-    """Return the costs of all lines, most expensive own cost first."""
+    """Return the costs of all source lines of a profile, most expensive own cost first."""
     ids: dict[SourceLine, int] = {}
     rows = [[ids.setdefault(place, len(ids)) for place in _lines(profile, frame)] for frame in profile.frames]
     sums = TreeSums(profile, _own(profile), rows, len(ids))
@@ -77,7 +79,8 @@ def line_costs(profile: Profile) -> list[LineCost]:
 
 
 def code_costs(profile: Profile, names: Collection[str]) -> list[CodeCost]:
-    """Return the costs of all addresses in functions with these names, and in functions into which they were inlined.
+    """Return the costs of all code addresses in functions with these names, and in functions into which they were
+    inlined.
 
     The result is sorted by address.
     """

@@ -34,7 +34,7 @@ class Mark(NamedTuple):
     """The contents of one marker frame: what is missing in the stack, and why.
 
     Attributes:
-        kind: Its kind.
+        kind: Kind of the marker.
         end: For CUT why the stack ends.
         enough: For CUT how many bytes of stack or frames would be enough; for LONG_CHAIN how many bytes of stack. 0 if
             unknown, or if no size is enough.
@@ -54,7 +54,7 @@ class Mark(NamedTuple):
     name: str = ""
 
     def named_by(self, title: str) -> Mark:
-        """Return the marker with the name in its title, because files store only the title."""
+        """Return the marker with the name that its title contains, because files store only the title."""
         if self.kind is MarkKind.WOKEN:
             name = title.removeprefix(_WOKEN).removesuffix("]")
             return self._replace(name="" if name == _NOBODY else name)
@@ -62,7 +62,7 @@ class Mark(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return the label of the marker in all outputs."""
+        """The label of the marker in all outputs."""
         if self.kind is MarkKind.CUT:
             return _cut_title(self)
         if self.kind is MarkKind.WOKEN:
@@ -94,13 +94,14 @@ IN_KERNEL = Mark(MarkKind.IN_KERNEL)
 LATE = Mark(MarkKind.LATE)
 NO_SAMPLE = Mark(MarkKind.NO_SAMPLE)
 UNSAMPLED = frozenset((NOT_SAMPLED, LOST, IN_KERNEL, LATE, NO_SAMPLE))
-"""Markers of blocks of processor time that no sample stands for."""
+"""Markers of blocks of processor time that no sample stands for, by reason."""
 CUTS: dict[int, Mark | None] = {end: None if end is StackEnd.ROOT else Mark(MarkKind.CUT, end) for end in StackEnd}
-"""Marker by the end of a stack, None for a complete one."""
+"""Marker frame by the end of a stack, None for a complete stack."""
 
 
 def cut_mark(end: StackEnd, needed: int) -> Mark:
-    """Make the marker of a truncated stack. It names the next power of two, so that many stacks share one marker.
+    """Return the marker frame of a truncated stack. It names the next power of two, so that many stacks share one
+    marker.
 
     Args:
         end: Why the stack ends.
@@ -110,7 +111,7 @@ def cut_mark(end: StackEnd, needed: int) -> Mark:
 
 
 def long_chain_mark(lacking: int, enough: int) -> Mark:
-    """Make the marker frame of a truncated chain of interpreter frames.
+    """Return the marker frame of a truncated chain of interpreter frames.
 
     Args:
         lacking: Number of missing functions, which is rounded to its first digit.
@@ -124,10 +125,10 @@ def long_chain_mark(lacking: int, enough: int) -> Mark:
 
 
 def scattered_mark(count: int) -> Mark:
-    """Make the marker of a truncated chain that no option can complete.
+    """Return the marker frame of a truncated chain of interpreter frames that no option can complete.
 
     Args:
-        count: Minimum number of functions, which is rounded to its first digit.
+        count: Minimum number of functions in the chain, which is rounded to its first digit.
     """
     digit = 10 ** (len(str(count)) - 1)
     return Mark(MarkKind.SCATTERED, lacking=count // digit * digit)

@@ -93,7 +93,7 @@ def _kinds(profile: Profile) -> str:
 def _column(
     parts: Sequence[Profile], name: str, unknown: int, order: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32] | None:
-    """Concatenate a column. Return None if it is unknown in all profiles."""
+    """Concatenate a column of several profiles. Return None if it is unknown in all of them."""
     columns = [getattr(part, name) for part in parts]
     if all(column is None for column in columns):
         return None
@@ -106,7 +106,7 @@ def _column(
 
 
 def _agreed(parts: Sequence[Profile]) -> dict[str, str]:
-    """Return the options that are equal in all profiles."""
+    """Return the recording options that are equal in all profiles."""
     first, *others = [part.options for part in parts]
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from pyprof.records import dataclass, field
 
 ReadMemory = Callable[[int, int], bytes]
-"""(avma, size in bytes) -> at most size bytes of the target's memory; shorter or empty where it is unreadable."""
+"""Function (avma, size in bytes) that returns at most size bytes of the target's memory; shorter or empty where it is
+unreadable.
+"""
 
 
 VDSO = "[vdso]"
 MAX_MAPPINGS = 1 << 14
 """Maximum number of mappings of an address space. The kernel allows 65,530 by default (vm.max_map_count)."""
 MAX_SPREAD = 1 << 30
-"""Maximum distance between the segments of one copy of a file, in bytes beyond their distance in the file."""
+"""Maximum distance in bytes between the segments of one copy of a mapped file, beyond their distance in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Mapping:
 
     @property
     def file(self) -> tuple[str, int, str]:
-        """Return a key that is equal for two mappings of one file."""
+        """A key that is equal for two mappings of one file."""
         return self.dev, self.inode, self.path
 
 
@@ -85,7 +87,9 @@ class Module:
 
 
 FindFiles = Callable[[Module], Iterable[tuple[str, bool]]]
-"""(module) -> (path on this machine, True if the user named it for this module), best first."""
+"""Function (module) that yields candidates for its file: (path on this machine, True if the user named it for this
+module), best first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,9 @@ class StatedId:
         debug_id: GUID and age in upper-case hex as Breakpad writes them, "" if not stated.
         build_id: Lower-case hex, perhaps only the first 16 bytes, "" if not stated.
         name: Name under which symbol files know the module (for a Windows module that of its PDB), "" if not stated.
-        elf_machine: Of the dump.
-        elf_class: Of the dump.
-        byteorder: Of the dump.
+        elf_machine: The e_machine of the dump's architecture.
+        elf_class: 32 or 64, for the dump's architecture.
+        byteorder: Byte order of the dump's architecture.
         entry: Entry point of the program relative to its base, 0 if not stated.
     """
 
@@ -147,7 +151,7 @@ class AddressSpace:
         files: Finds files on this machine, None if the target is a process of this machine.
         stated: Returns the facts of a crash dump about a module.
         complete: True if nothing else is mapped.
-        image: Its program image, None if no pid can be reused (a core file).
+        image: The program image, None if no pid can be reused (a core file).
         modules: The modules.
     """
 
@@ -175,12 +179,12 @@ class AddressSpace:
 
     @property
     def process(self) -> object:
-        """Return an object that all spaces of one program image, and only those, have in common."""
+        """An object that all address spaces of one program image, and only those, have in common."""
         return self.image or self.pid
 
     @property
     def ended(self) -> bool:
-        """Return True if the program image is known to have ended."""
+        """True if the program image is known to have ended."""
         return self.image is not None and not self.image.alive
 
     def mapping_at(self, avma: int) -> Mapping | None:
@@ -193,7 +197,7 @@ class AddressSpace:
 
 
 def _module(group: Sequence[Mapping]) -> Module:
-    """Make a module of the mappings of one file, in their order."""
+    """Return a module made of the mappings of one file, in their order."""
     first = group[0]
     path = first.path.removesuffix(" (deleted)")
     return Module(

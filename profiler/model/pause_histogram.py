@@ -13,17 +13,19 @@ from pyprof.records import dataclass, field
 SUB_BITS = 6
 SUB = 1 << SUB_BITS
 BUCKETS = 40 * SUB
-"""Number of buckets, up to 2**45 ns (ten hours). Longer pauses count in the last bucket."""
+"""Number of buckets of the histogram of pauses, up to 2**45 ns (ten hours). Longer pauses count in the last bucket."""
 
 
 def bucket_of(ns: int) -> int:
-    """Return the bucket of a length. 0 to 63 ns have a bucket each, and each further power of two has 64."""
+    """Return the histogram bucket of a pause's length. 0 to 63 ns have a bucket each, and each further power of two has
+    64.
+    """
     shift = max(ns.bit_length() - SUB_BITS - 1, 0)
     return min((shift << SUB_BITS) + (ns >> shift), BUCKETS - 1)
 
 
 def middle_of(bucket: int) -> float:
-    """Return the length in nanoseconds that a bucket stands for."""
+    """Return the pause length in nanoseconds that a histogram bucket stands for."""
     shift = max((bucket >> SUB_BITS) - 1, 0)
     return float(((bucket - (shift << SUB_BITS)) << shift) + ((1 << shift) - 1) / 2)
 
@@ -33,7 +35,7 @@ class Pauses:
     """A histogram of the pauses that the profiler caused.
 
     Attributes:
-        counts: (BUCKETS,) int64.
+        counts: (BUCKETS,) int64, number of pauses in each bucket.
         total_ns: Exact sum of all pauses.
     """
 
@@ -44,15 +46,17 @@ class Pauses:
         return int(self.counts.sum())
 
     def __add__(self, other: Pauses) -> Pauses:
-        """Return a histogram of the pauses of both."""
+        """Return a histogram of the pauses of both histograms."""
         return Pauses(self.counts + other.counts, self.total_ns + other.total_ns)
 
     def __sub__(self, earlier: Pauses) -> Pauses:
-        """Return the pauses since an earlier state of the same log."""
+        """Return a histogram of the pauses since an earlier state of the same log."""
         return Pauses(self.counts - earlier.counts, self.total_ns - earlier.total_ns)
 
     def percentile_ns(self, percent: float) -> float:
-        """Return a percentile in nanoseconds; 100 gives the longest pause. 0.0 if there are none."""
+        """Return a percentile of the pause lengths in nanoseconds; 100 gives the longest pause. 0.0 if there are
+        none.
+        """
         reached = np.cumsum(self.counts)
         if not reached[-1]:
             return 0.0
@@ -61,7 +65,7 @@ class Pauses:
 
 
 class PauseLog:
-    """A growing histogram. snapshot() returns its current state."""
+    """A growing histogram of pauses. snapshot() returns its current state."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(BUCKETS, np.int64)

@@ -16,12 +16,12 @@ class Growing(Protocol[Item]):
     """A prefix tree of frames that is being built."""
 
     def child(self, parent: int, item: Item, /) -> int:
-        """Return the node of an item below a node, and add it if it is new."""
+        """Return the node of an item below a node of the tree, and add the item if it is new."""
         ...
 
 
 class Tree:
-    """A growing tree of numbers, such as indices of frames. `parent` and `frame` are columns of its nodes."""
+    """A growing prefix tree of numbers, such as indices of frames. `parent` and `frame` are columns of its nodes."""
 
     def __init__(self) -> None:
         self.parent: list[int] = [-1]
@@ -43,7 +43,7 @@ def rewrite(
     leaves: Iterable[int] | None = None,
     below: int = 0,
 ) -> list[int]:
-    """Copy the stacks of one tree to another tree, with changes.
+    """Copy the stacks of one prefix tree to another tree, with changes.
 
     Args:
         parent: Parents of the nodes of the old tree.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Span: TypeAlias = tuple[int, int]
 """Beginning and end of a time interval, in nanoseconds."""
 DataFrame: TypeAlias = Any
-"""pandas.DataFrame or polars.DataFrame. Neither library needs to be installed."""
+"""Type of a data frame: pandas.DataFrame or polars.DataFrame. Neither library needs to be installed."""
 
 
 class FrameKind(IntEnum):
@@ -71,7 +71,7 @@ class Frame:
     """One code address of a profile, and the functions at it.
 
     Attributes:
-        kind: Its kind.
+        kind: Kind of the frame.
         pc: Address (avma) as found on the stack, also for kernel frames; 0 for interpreter frames and markers.
         lookup: Address that names were looked up for: pc, or pc - 1 of a return address.
         rel: pc minus the base of its module. In files that know mappings only, the offset in the module's file.
@@ -127,9 +127,9 @@ class ThreadInfo:
     """A thread of a profile, with its process and its labels.
 
     Attributes:
-        pid: Pid of its process.
-        tid: Its tid.
-        name: Its name.
+        pid: Pid of the thread's process.
+        tid: The thread's tid.
+        name: Name of the thread.
         process: Name of its process.
         started: See ThreadKey.
         process_started: The same for the process's first thread.
@@ -146,18 +146,18 @@ class ThreadInfo:
 
     @property
     def key(self) -> ThreadKey:
-        """Return the key that distinguishes it from other threads with the same tid."""
+        """The key that distinguishes the thread from other threads with the same tid."""
         return ThreadKey(self.pid, self.tid, self.started)
 
     @property
     def process_key(self) -> ProcessKey:
-        """Return the key that distinguishes its process from others with the same pid."""
+        """The key that distinguishes the thread's process from others with the same pid."""
         return ProcessKey(self.pid, self.process_started)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """Type and unit of a value, as in pprof: ("samples", "count"), ("cpu", "nanoseconds")."""
+    """Type and unit of a profile's value, as in pprof: ("samples", "count"), ("cpu", "nanoseconds")."""
 
     type: str
     unit: str
@@ -224,7 +224,7 @@ class Profile:
 
     @property
     def total(self) -> int:
-        """Return the sum of the primary value over all samples, such as nanoseconds on processors."""
+        """The sum of the primary value over all samples, such as nanoseconds on processors."""
         return int(self.values[:, -1].sum())
 
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Cost]:
@@ -312,7 +312,7 @@ class Profile:
 
         Args:
             start: Beginning in seconds since the beginning of this profile.
-            end: End, likewise.
+            end: End in seconds since the beginning of this profile.
 
         Raises:
             UsageError: There is no time between them.
@@ -393,22 +393,22 @@ class Profile:
 
     @property
     def recorded_ns(self) -> int:
-        """Return the recorded time in nanoseconds: the duration without gaps."""
+        """The recorded time in nanoseconds: the duration without gaps."""
         return self.duration_ns - sum(end - begin for begin, end in self.gaps)
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Return the labels that all threads have in common. `threads` has those of each thread."""
+        """The labels that all threads have in common. `threads` has those of each thread."""
         return dict(common(thread.labels for thread in self.threads))
 
     @cached_property
     def processes(self) -> tuple[int, ...]:
-        """Return the pids of all sampled processes, ascending."""
+        """The pids of all sampled processes, ascending."""
         return tuple(sorted({thread.pid for thread in self.threads}))
 
     @cached_property
     def has_processes(self) -> bool:
-        """Return True if there is more than one process."""
+        """True if the profile has more than one process."""
         return len({thread.process_key for thread in self.threads}) > 1
 
     def path(self, node: int) -> list[Frame]:
@@ -420,7 +420,9 @@ class Profile:
         return frames[::-1]
 
     def totals(self) -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
-        """Yield (thread index, leaf node, summed values) for each distinct pair, in a stable order."""
+        """Yield (thread index, leaf node, summed values) for each distinct pair of thread and stack, in a stable
+        order.
+        """
         if not len(self.stack):
             return
         order = np.lexsort((self.stack, self.thread))

@@ -12,7 +12,7 @@ U64 = npt.NDArray[np.uint64]
 
 
 def uncovered(start: U64, end: U64) -> Flags:
-    """Return which ranges no later range overlaps, shape (n,). Each start must be below its end."""
+    """Return which address ranges no later range overlaps, shape (n,). Each start must be below its end."""
     found = np.ones(len(start), np.bool_)
     if np.all(start[1:] >= end[:-1]):
         return found
@@ -32,7 +32,7 @@ def uncovered(start: U64, end: U64) -> Flags:
 
 
 def _on_top(start: U64, end: U64) -> Flags:
-    """Return the same as uncovered(), for ranges with many overlaps.
+    """Return which address ranges no later range overlaps, for ranges with many overlaps.
 
     The edges of all ranges delimit cells. For each cell the last range over it is found; a range is uncovered if it is
     the last one over all of its cells. A range of 2^k to 2^(k+1) - 1 cells is covered by two runs of 2^k cells. At the
@@ -57,13 +57,13 @@ def _on_top(start: U64, end: U64) -> Flags:
 
 
 def touching(start: U64, end: U64, low: U64, high: U64) -> tuple[Flags, Flags]:
-    """Find the overlaps between two sets of ranges.
+    """Find the overlaps between two sets of address ranges.
 
     Args:
         start: (n,) Start of sorted ranges that do not overlap each other.
-        end: (n,) Their ends.
+        end: (n,) End of the sorted ranges.
         low: (m,) Start of other ranges.
-        high: (m,) Their ends.
+        high: (m,) End of the other ranges.
 
     Returns:
         (which of the n ranges overlap one of the others, which of the m ranges overlap one of the n).

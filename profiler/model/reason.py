@@ -8,7 +8,7 @@ from pyprof.records import dataclass
 
 
 class Stage(Enum):
-    """The stage of the data's path at which it happens."""
+    """The stage of the way from the target to the output at which something is lost or refused."""
 
     OPTIONS = "options"
     TARGET = "target"
@@ -30,8 +30,8 @@ class Reason:
     """A reason why something is lost or refused, with its texts for users.
 
     Attributes:
-        name: Its stable name. `*` stands for any text.
-        stage: Where it happens.
+        name: Stable name of the reason. `*` stands for any text.
+        stage: The stage at which it happens.
         sentence: What it means.
         retry: What avoids it next time, "" if nothing is known.
         lacks: What the profile lacks for a counter, as in "3 samples lost", "" if nothing important. {s} is the
@@ -50,10 +50,10 @@ class Reason:
 
     @property
     def title(self) -> str:
-        """Return the text for stacks that ended this way, in all outputs."""
+        """The text for stacks that ended for this reason, in all outputs."""
         return f"cut short: {self.words}" if self.cuts else self.words
 
     @property
     def meaning(self) -> str:
-        """Return one text with the meaning of the reason and what helps."""
+        """One text with the meaning of the reason and what helps."""
         return f"{self.sentence} What helps: {self.retry}." if self.retry else self.sentence

@@ -56,5 +56,5 @@ ASKS = (
     Reason("ask_agent_ends", Stage.AGENT, "The agent was told to end."),
     Reason("ask_failed", Stage.AGENT, "The recording that was asked for failed; the text says why."),
 )
-"""Refusals of `pyprof agent record`."""
+"""Reasons for refusals of `pyprof agent record`."""
 # fmt: on

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyprof.model.reason import Reason, Stage
 
 _ELSEWHERE = "name the program by --exe FILE, the target's files by --sysroot DIR"
-"""Remedy if the target is no process of this machine."""
+"""Remedy for a missing file if the target is no process of this machine."""
 _NO_SYMBOLS = "--symbols with a folder or server of NAME/ID/NAME.sym; for files: --exe FILE, --sysroot DIR"
 _LATER = "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols {path}"
 

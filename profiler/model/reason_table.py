@@ -272,7 +272,7 @@ DUMPS = (
     Reason("module overlaps another: left out", Stage.FILES,
            "Two modules of a minidump claim the same addresses: the one that begins later is not used."),
 )
-"""Counters of core files and minidumps, which `dump` reports."""
+"""Counters for defects of core files and minidumps, which `pyprof dump` reports."""
 
 TABLES = (
     Reason("*: broken, not used", Stage.TABLES,

@@ -36,40 +36,42 @@ COUNTERS = (
     *reason_table.SPOOL,
     *reason_pushes.PUSH,
 )
-"""Reasons that are counted. The first one whose name matches a counter applies to it."""
+"""Reasons that are counted. The first reason whose name matches a counter applies to it."""
 
 SENTENCES = {
     reason.name: reason
     for table in (reason_sentences.PROBLEMS, reason_sentences.NOTES, reason_sentences.MARKERS, reason_sentences.PAGE)
     for reason in table
 }
-"""Reasons whose text has arguments, by name."""
+"""Reasons whose text has arguments, by name of the reason."""
 
 
 def said(name: str, **arguments: object) -> str:
-    """Return the sentence of a reason, with its arguments filled in."""
+    """Return the sentence of a reason by its name, with its arguments filled in."""
     return SENTENCES[name].sentence.format_map(arguments)
 
 
 def problem(name: str, **arguments: object) -> Problem:
-    """Return the problem of a file: the sentence of its reason, and the command that fixes it."""
+    """Return the problem of a file by the name of its reason: a sentence, and the command that fixes it."""
     row = SENTENCES[name]
     return Problem(row.sentence.format_map(arguments), row.retry.format_map(arguments))
 
 
 def problem_counted(name: str) -> Problem:
-    """Return the problem of a file that is also counted. The name of the counter is its text."""
+    """Return the problem of a file, by the name of its reason, that is also counted. The name of the counter is its
+    text.
+    """
     found = counted(name)
     return Problem(name, found.retry if found else "")
 
 
 def problem_of(error: PyprofError) -> Problem:
-    """Return the problem for an error. Its remedy is that of the error or of its refusal."""
+    """Return the problem that an error describes. Its remedy is that of the error or of its reason."""
     return Problem(error.message, remedy(error))
 
 
 def remedy(error: PyprofError) -> str:
-    """Return what helps: the hint of the error, else that of its reason.
+    """Return the remedy for an error: the hint of the error, else that of its reason.
 
     "" if nothing is known, as for an agent's refusal.
     """
@@ -78,7 +80,7 @@ def remedy(error: PyprofError) -> str:
 
 @lru_cache(maxsize=1024)
 def counted(name: str) -> Reason | None:
-    """Return the reason of a counter, None if the table lacks it."""
+    """Return the reason that belongs to a counter's name, None if the table lacks it."""
     return next((reason for reason in COUNTERS if _fits(reason.name, name)), None)
 
 
@@ -87,7 +89,7 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def end_reason(label: str) -> Reason | None:
-    """Return the reason for a label of a stack's end, None if the table lacks it."""
+    """Return the reason that belongs to the label of a stack's end, None if the table lacks it."""
     language = label.removeprefix(_OF_LANGUAGE)
     if label in ENDS or language == label:
         return ENDS.get(label)
@@ -97,7 +99,7 @@ def end_reason(label: str) -> Reason | None:
 
 
 def end_title(label: str) -> str:
-    """Return the title for a label of a stack's end, or the label itself if the table lacks it."""
+    """Return the title for the label of a stack's end, or the label itself if the table lacks it."""
     found = end_reason(label)
     return found.title if found else label
 

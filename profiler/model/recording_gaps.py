@@ -10,11 +10,13 @@ import numpy.typing as npt
 from pyprof.model.profile import Profile, Span
 
 _LEAST_NS = 100_000_000
-"""Minimum length of a gap in nanoseconds. Parts of one recording follow each other directly, except for rounding."""
+"""Minimum length in nanoseconds of a gap in a profile. Parts of one recording follow each other directly, except for
+rounding.
+"""
 
 
 def between(profiles: Iterable[Profile]) -> tuple[Span, ...]:
-    """Return the times that none of the profiles has recorded, from the first beginning to the last end."""
+    """Return the times that none of several profiles has recorded, from the first beginning to the last end."""
     found: list[Span] = []
     recorded = sorted(span for each in profiles for span in _recorded(each))
     until = recorded[0][0] if recorded else 0
@@ -34,7 +36,7 @@ def _recorded(profile: Profile) -> Iterable[Span]:
 
 
 def within(gaps: Iterable[Span], begin: int, end: int) -> tuple[Span, ...]:
-    """Return the parts of the gaps that lie between two times."""
+    """Return the parts of a profile's gaps that lie between two times."""
     parts = ((max(one, begin), min(two, end)) for one, two in gaps)
     return tuple((one, two) for one, two in parts if one < two)
 

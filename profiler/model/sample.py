@@ -68,7 +68,7 @@ class Beyond:
         length: Bytes from the base of the copy to the end of the stack.
         outer: The outer part as it was read once, None if it never was.
         spots: Parts of it as they were at the time of the sample.
-        longest: Maximum of length so far.
+        longest: Maximum of the stack's length so far.
     """
 
     length: int
@@ -82,7 +82,7 @@ class StackSlab:
     """All stack copies of a batch in one flat array.
 
     Attributes:
-        data: uint8. Every copy starts at a multiple of 8.
+        data: The bytes of all copies, uint8. Every copy starts at a multiple of 8.
         base: (n,) Address (avma) of each copy.
         offset: (n,) Offset of each copy in data.
         size: (n,) Bytes of each copy.
@@ -98,7 +98,7 @@ class StackSlab:
     beyond: Mapping[int, Beyond] = field(default_factory=dict)
 
     def alone(self) -> StackSlab:
-        """Return the same copies in separate, contiguous memory.
+        """Return the same stack copies in separate, contiguous memory.
 
         In the kernel's ring buffer other data lies between them, and the kernel will overwrite them.
         """
@@ -110,12 +110,12 @@ class StackSlab:
         return replace(self, data=data, base=self.base.copy(), offset=starts)
 
     def without_data(self) -> StackSlab:
-        """Return places and sizes of the copies without their bytes."""
+        """Return the addresses and sizes of the stack copies without their bytes."""
         return replace(self, data=np.zeros(0, np.uint8), pieces={})
 
 
 class Surroundings(NamedTuple):
-    """Context that is added to a sample's stack.
+    """Context that is added to a sample's stack, such as the lock for which a thread waits and the waker.
 
     Attributes:
         outer: Marker outside of the stack.
@@ -134,14 +134,14 @@ class SampleBatch:
 
     Attributes:
         arch: The architecture.
-        kind: SampleKind.
+        kind: SampleKind of each sample.
         time_ns: Nanoseconds of CLOCK_MONOTONIC. Samples of one thread are in time order.
-        tid: Thread.
-        pid: Process.
+        tid: Thread of each sample.
+        pid: Process of each sample.
         space: AddressSpace.id, a key of spaces.
-        cpu: Processor, -1 if unknown.
+        cpu: Processor of each sample, -1 if unknown.
         weight: Number of sampling periods that the sample stands for (more than 1 if the collector skipped some).
-        regs: Registers. Those that a BLOCKED sample does not know are 0.
+        regs: Registers of each sample. Those that a BLOCKED sample does not know are 0.
         stack: Copies of the stacks.
         spaces: Address spaces by number.
         unknown: Columns of regs that no sample knows (a core file without floating-point registers). pc, sp, fp and lr

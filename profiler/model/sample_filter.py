@@ -24,7 +24,7 @@ def compiled(pattern: Pattern) -> re.Pattern[str]:
     """Compile a regular expression that selects functions or modules.
 
     Raises:
-        UsageError: It is invalid.
+        UsageError: The expression is invalid.
     """
     try:
         return re.compile(pattern)
@@ -33,12 +33,12 @@ def compiled(pattern: Pattern) -> re.Pattern[str]:
 
 
 def of_threads(profile: Profile, fits: Callable[[ThreadInfo], bool]) -> Mask:
-    """Return which samples belong to matching threads, shape (n,)."""
+    """Return which samples of a profile belong to matching threads, shape (n,)."""
     return np.array([fits(thread) for thread in profile.threads], np.bool_)[profile.thread]
 
 
 def through(profile: Profile, fits: Callable[[Frame], bool]) -> Mask:
-    """Return which samples have a matching frame anywhere on their stack, shape (n,)."""
+    """Return which samples of a profile have a matching frame anywhere on their stack, shape (n,)."""
     hit = [fits(frame) for frame in profile.frames]
     found = np.zeros(len(profile.parent), np.bool_)
     parents, frames = profile.parent.tolist(), profile.frame.tolist()
@@ -48,13 +48,13 @@ def through(profile: Profile, fits: Callable[[Frame], bool]) -> Mask:
 
 
 def in_function(profile: Profile, pattern: Pattern) -> Mask:
-    """Return which samples have a function with a matching name on their stack, shape (n,)."""
+    """Return which samples of a profile have a function with a matching name on their stack, shape (n,)."""
     wanted = compiled(pattern)
     return through(profile, lambda frame: any(wanted.search(f.name) for f, _ in functions_of(profile, frame)))
 
 
 def in_module(profile: Profile, pattern: Pattern) -> Mask:
-    """Return which samples have a module with a matching name on their stack, shape (n,).
+    """Return which samples of a profile have a module with a matching name on their stack, shape (n,).
 
     Python's modules are scripts.
     """
@@ -63,7 +63,7 @@ def in_module(profile: Profile, pattern: Pattern) -> Mask:
 
 
 def between(profile: Profile, start: float | None, end: float | None) -> Mask:
-    """Return which samples were taken between two times, in seconds since the profile's beginning."""
+    """Return which samples of a profile were taken between two times, in seconds since the profile's beginning."""
     at = profile.time_ns - profile.start_ns
     first = -np.inf if start is None else start * 1e9
     last = np.inf if end is None else end * 1e9
@@ -72,7 +72,7 @@ def between(profile: Profile, start: float | None, end: float | None) -> Mask:
 
 
 def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
-    """Return a profile of the time between start and end, in seconds since the profile's beginning.
+    """Return the part of a profile between start and end, in seconds since the profile's beginning.
 
     Raises:
         UsageError: The times are unknown, or there is no time between start and end.
@@ -91,7 +91,7 @@ def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
 
 
 def timed(profile: Profile) -> bool:
-    """Return True if the times of samples are known.
+    """Return True if the times of a profile's samples are known.
 
     Files of other formats may have none; all samples are then at the start.
     """

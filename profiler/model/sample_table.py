@@ -15,7 +15,7 @@ from pyprof.model.profile import DataFrame, Profile
 
 SEPARATOR = ";"
 LIBRARIES = ("pandas", "polars")
-"""Supported libraries, in the order of preference."""
+"""Supported data frame libraries, in the order of preference."""
 
 
 def data_frame(profile: Profile, library: str | None) -> DataFrame:
@@ -77,7 +77,7 @@ def columns(profile: Profile) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def _names(profile: Profile, leaf: int) -> tuple[str, str, str]:
-    """Return (innermost function, its module, all functions) of a stack."""
+    """Return (innermost function, its module, all functions) of a stack by its leaf."""
     names = []
     function = module = ""
     for frame in profile.path(leaf):

@@ -19,7 +19,7 @@ from pyprof.model.profile import Profile
 CONFIDENCE = 0.95
 """Probability with which an interval contains the true share."""
 _Z = 1.96
-"""Number of standard deviations of a normal distribution that contain this part of it."""
+"""Number of standard deviations of a normal distribution that contain the part CONFIDENCE of it."""
 
 
 class SamplingBasis(NamedTuple):
@@ -34,7 +34,9 @@ class SamplingBasis(NamedTuple):
     sampled: float
 
     def interval(self, share: float) -> tuple[float, float]:
-        """Return the bounds of a true share with 95 % probability, for a measured share of all time."""
+        """Return the bounds of the true share of a function with 95 % probability, for its measured share of all
+        time.
+        """
         if not self.samples:
             return 0.0, 1.0
         low, high = wilson(min(share / self.sampled, 1.0), self.samples)
@@ -42,20 +44,22 @@ class SamplingBasis(NamedTuple):
 
     @property
     def half_width(self) -> float:
-        """Return half the width of the interval for a share of one half, which is the widest."""
+        """Half the width of the confidence interval for a share of one half, which is the widest."""
         low, high = self.interval(self.sampled / 2)
         return (high - low) / 2
 
 
 def profile_basis(profile: Profile) -> SamplingBasis | None:
-    """Return the basis of a profile's shares, None if its values are measured and not sampled."""
+    """Return the number of samples behind a profile's shares, as a SamplingBasis, None if its values are measured and
+    not sampled.
+    """
     if profile.value_types[-1].type != "cpu" or not profile.total:
         return None
     return sampling_basis(profile.values[:, 0], profile.values[:, -1])
 
 
 def sampling_basis(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64]) -> SamplingBasis:
-    """Return the basis of shares of the amounts.
+    """Return the number of samples behind shares of the amounts, as a SamplingBasis.
 
     Args:
         counts: (n,) Number of samples of each row, 0 for time without samples.
@@ -79,7 +83,7 @@ def squared_weights(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64
 
 
 def basis_of_sums(sampled: float, total: float, squares: float) -> SamplingBasis:
-    """Return the basis of shares, from sums over all rows.
+    """Return the number of samples behind shares, as a SamplingBasis, from sums over all rows.
 
     Args:
         sampled: Sum of the amounts of rows with samples.
@@ -90,7 +94,7 @@ def basis_of_sums(sampled: float, total: float, squares: float) -> SamplingBasis
 
 
 def wilson(share: float, samples: float) -> tuple[float, float]:
-    """Return Wilson's interval for a proportion among a number of samples."""
+    """Return Wilson's confidence interval for a proportion among a number of samples."""
     square = _Z * _Z / samples
     middle = (share + square / 2) / (1 + square)
     half = _Z * math.sqrt(share * (1 - share) / samples + square / (4 * samples)) / (1 + square)

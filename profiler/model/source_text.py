@@ -10,7 +10,7 @@ class SourceText:
     """A source file as it was read.
 
     Attributes:
-        path: Path at which it was found.
+        path: Path at which the file was found.
         lines: Its lines.
         changed_ns: Time of its last modification, in nanoseconds since the epoch.
     """

@@ -16,7 +16,7 @@ SIZE = 10
 """Number of bytes of a stack's digest."""
 _FRAME = 16
 NamedLine = tuple[str, str, str, int]
-"""Function, its name in the file's symbol table, source file, line."""
+"""A function at an address: its name, its name in the file's symbol table, source file, line."""
 
 
 def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine], found_by: bytes) -> bytes:
@@ -25,9 +25,9 @@ def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine]
     Code of a file with a build id is identified by its offset in the file, wherever a process maps the file.
 
     Args:
-        address: The address.
-        module: Its module.
-        lines: Its functions.
+        address: The frame's address.
+        module: The frame's module.
+        lines: The functions at the address.
         found_by: The source of the frame as exporters/pprof_extra_fields.py writes it, without the field number.
     """
     place: tuple[str | int, ...] = ()

@@ -30,7 +30,7 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass, replace
 
 FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState.NO_RUN
-"""States of a sample in whose stack some functions of the interpreter are missing."""
+"""Flags (SampleState) of a sample in whose stack some functions of the interpreter are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Contents:
 
     Attributes:
         samples: Number of samples, without the blocks of time that was not sampled.
-        blocks: Number of those blocks.
+        blocks: Number of the blocks of time that was not sampled.
         ends: Number of samples by label of their stack's end.
         trust: Number of frames by label of their source.
         shown: How stacks ended, weighted by the primary value.
@@ -58,7 +58,7 @@ class Contents:
     own: Mapping[tuple[str, str], int]
 
     def modules(self, problems: Mapping[str, Iterable[Problem]]) -> tuple[ModuleSummary, ...]:
-        """Return one entry for each path and build id, most frames first.
+        """Return the module totals for a summary: one entry for each path and build id, most frames first.
 
         Args:
             problems: Problems of modules by path.
@@ -102,7 +102,7 @@ def contents(profile: Profile, languages: Sequence[Language]) -> Contents:
 
 
 def summary_of_part(whole: Summary, profile: Profile) -> Summary:
-    """Return the summary of a profile that has a part of the samples of another one.
+    """Return the summary of a profile that has only a part of another one's samples.
 
     Facts about the recording itself stay the same. Totals that the original does not know stay unknown.
     """
@@ -123,7 +123,7 @@ def summary_of_part(whole: Summary, profile: Profile) -> Summary:
 
 
 def without_evidence(summary: Summary) -> Summary:
-    """Remove how stacks ended and how frames were found, for a file that does not say it."""
+    """Return a summary without how stacks ended and how frames were found, for a file that does not state it."""
     return replace(summary, ends={}, trust={}, shown=replace(summary.shown, ends={}))
 
 
@@ -136,13 +136,15 @@ def _by_identity(profile: Profile, counts: Mapping[int, int]) -> Counter[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class _Inclusive:
-    """Sums over each node of the tree and all nodes below it (`at`)."""
+    """Sums over each node of the stack tree and all nodes below it (`at`)."""
 
     at: list[int]
 
     @classmethod
     def of(cls, profile: Profile, own: npt.NDArray[np.int64]) -> _Inclusive:
-        """Compute the sums. Parents come before children, so one pass from the end suffices.
+        """Compute the sums over each node of the stack tree and all nodes below it.
+
+        Parents come before children, so one pass from the end suffices.
 
         Args:
             profile: The profile.
@@ -164,7 +166,7 @@ class _Inclusive:
 
 
 def _end(profile: Profile, node: int) -> StackEnd:
-    """Return the end of the stacks at or below a node that has no parent."""
+    """Return the end of stacks (StackEnd) that a node at the root of the tree states."""
     mark = profile.frames[profile.frame[node]].mark
     return mark.end if mark is not None and mark.kind is MarkKind.CUT else StackEnd.ROOT
 
@@ -185,7 +187,8 @@ def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Count
 def _shown(
     profile: Profile, own: npt.NDArray[np.int64], languages: Sequence[Language]
 ) -> tuple[Shown, tuple[FunctionsMissing, ...]]:
-    """Sum the primary value by how stacks ended. A stack without expected interpreter functions is not complete.
+    """Sum the primary value of a profile by how stacks ended. A stack without expected interpreter functions is not
+    complete.
 
     Args:
         profile: The profile.
@@ -233,7 +236,7 @@ def _before_first(
 
 
 def _cut(ends: dict[str, int], label: str, value: int) -> None:
-    """Move a value from the complete stacks to the label of another end."""
+    """Move a value from the label of complete stacks to the label of another end."""
     if value:
         ends[StackEnd.ROOT.label] -= value
         ends[label] = value
@@ -242,7 +245,8 @@ def _cut(ends: dict[str, int], label: str, value: int) -> None:
 def _evaluators(
     profile: Profile, languages: Sequence[Language]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Analyse the stack of each node.
+    """Analyse the stack of each node of the tree: whether it runs an interpreter's evaluator without functions of the
+    language.
 
     Returns:
         (nodes,) index of the language whose evaluator is on the stack without any interpreter function, -1 for none;
@@ -264,7 +268,7 @@ def _evaluators(
 
 
 def _evaluator(frame: Frame, languages: Sequence[Language]) -> int:
-    """Return the index of the language whose evaluator a frame is, -1 for none."""
+    """Return the index of the language whose evaluator function a frame is, -1 for none."""
     if frame.kind != FrameKind.NATIVE:
         return -1
     names = [line.system_name for line in frame.lines] or [frame.title]

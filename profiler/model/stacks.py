@@ -48,7 +48,9 @@ class FrameKey(NamedTuple):
 
 
 _PlainKey = tuple[FrameKind, int, int, int, int, bool, FunctionPlace | None, Mark | None, Blocked | None]
-"""The fields of a FrameKey as a plain tuple, which is equal to the FrameKey and cheaper to make."""
+"""The fields of a FrameKey (a frame before its name is resolved) as a plain tuple, which is equal to the FrameKey and
+cheaper to make.
+"""
 
 
 def native_key(space: int, pc: int, exact: bool, trust: int, code: int = 0) -> FrameKey:
@@ -81,10 +83,12 @@ Merge = tuple[Inserts, Mark | None]
 CodeOf = Callable[[int, SharedFrames], "npt.NDArray[np.int32] | None"]
 
 _WholeKey = tuple[int, Mark | None, bytes, Merge | None, int]
-"""Key of a complete stack: address space, marker, frames or their digest, interpreter frames, node outside of it."""
+"""Key of a complete stack: address space, marker, frames or their digest, interpreter frames, and the node outside of
+the stack.
+"""
 
 _Columns = tuple[bytes, bytes, bytes, bytes]
-"""Columns of all frames of a walk as bytes: pc, exact, trust, code."""
+"""Columns of all frames of an unwound batch as bytes: pc, exact, trust, code."""
 
 
 @dataclass
@@ -119,7 +123,7 @@ class StackTable:
         code_of: CodeOf | None = None,
         cut: Mapping[int, Mark] | None = None,
     ) -> npt.NDArray[np.int32]:
-        """Add the stacks of a walk, and return the node of each sample.
+        """Add the stacks of an unwound batch (Walk) to the table, and return the node of each sample.
 
         Args:
             walk: The walk of n samples.
@@ -161,7 +165,7 @@ class StackTable:
         return nodes
 
     def natives(self, words: list[int], space: int) -> list[int]:
-        """Return the numbers of native frames in the form of Walk.packed()."""
+        """Return the numbers of native frames that are given as words of Walk.packed()."""
         known = self._natives.setdefault(space, {})
         try:
             return [known[word] for word in words]
@@ -182,7 +186,9 @@ class StackTable:
         return [below, *self.chain(below, self._path(node))][-1]
 
     def within(self, node: int, mark: Mark) -> int:
-        """Return the stack with a marker outside of it. A marker of a truncated stack stays outermost."""
+        """Return the node of a stack with a marker added outside of it. A marker of a truncated stack stays
+        outermost.
+        """
         path = self._path(node)
         lacks = int(bool(path) and self.frames[path[0]].mark is not None)
         at = [0, *self.chain(0, path[:lacks])][-1]
@@ -198,12 +204,12 @@ class StackTable:
         return path[::-1]
 
     def unseen(self, frames: KernelStack) -> int:
-        """Return the stack of a sample of which only the kernel frames are known."""
+        """Return the node of the stack of a sample of which only the kernel frames are known."""
         sums = any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)
         return self.extend(self.child(0, marker_key(NOT_SAMPLED if sums else UNREADABLE)), frames)
 
     def adopt(self, other: StackTable, nodes: Iterable[int]) -> list[int]:
-        """Copy stacks of another table, by their leaves.
+        """Copy stacks of another stack table into this one, by their leaves.
 
         Returns:
             The node in this table of each node in the other one, -1 for nodes that were not copied.
@@ -211,7 +217,7 @@ class StackTable:
         return rewrite(other.parent, other.key, self, nodes)
 
     def key(self, node: int) -> tuple[FrameKey]:
-        """Return a node's frame, in the form that rewrite() expects for no change."""
+        """Return a stack node's frame, in the form that rewrite() expects for no change."""
         return (self.frames[self.frame[node]],)
 
     def _shared_node(
@@ -221,7 +227,9 @@ class StackTable:
         space: int,
         code_of: Callable[[SharedFrames], npt.NDArray[np.int32] | None] | None,
     ) -> int:
-        """Return the node of one of the frames that samples share. Frames outside of it are looked up once."""
+        """Return the node of one of the frames that samples of a deep stack share. Frames outside of it are looked up
+        once.
+        """
         nodes = self._shared.get(frames)
         if nodes is None:
             nodes = np.zeros(len(frames), np.int32)
@@ -251,7 +259,7 @@ class StackTable:
     def _frames_of(
         self, frames: SharedFrames, part: slice, space: int, code: npt.NDArray[np.int32] | None
     ) -> npt.NDArray[np.int64]:
-        """Return the numbers of frames, most of which are equal to others."""
+        """Return the numbers of native frames, most of which are equal to others."""
         described = np.zeros(len(frames), np.int32) if code is None else code
         columns = [frames.exact[part], frames.trust[part], described[part], frames.pc[part]]
         order = np.lexsort(columns)
@@ -265,7 +273,7 @@ class StackTable:
         return found
 
     def chain(self, node: int, frames: list[int]) -> list[int]:
-        """Add frames below a node, each below the one before. Return their nodes."""
+        """Add frames to the stack tree, each below the one before, starting at a node. Return their nodes."""
         found: list[int] = []
         node, children = int(node), self._children
         for frame in frames:
@@ -286,9 +294,9 @@ class StackTable:
         """Add a stack in blocks from the root on, because most blocks of a deep stack are known.
 
         Args:
-            native: Its native frames.
+            native: Native frames of the stack.
             mark: Marker of a truncated stack.
-            merged: Its interpreter frames.
+            merged: Interpreter frames of the stack.
             outer: Node below which it is added, 0 for the root.
         """
         node = self.child(outer, marker_key(mark)) if mark else outer
@@ -313,7 +321,7 @@ class StackTable:
     def _insert_block(
         self, keys: Iterable[_PlainKey], low: int, node: int, inside: dict[int, tuple[FunctionPlace, ...]]
     ) -> int:
-        """Add a block of frames below a node.
+        """Add a block of a deep stack's frames below a node of the stack tree.
 
         Args:
             keys: Keys of the frames, innermost first.
@@ -334,7 +342,7 @@ class StackTable:
         return [numbers[place] for place in reversed(places)]
 
     def _number_of(self, key: _PlainKey) -> int:
-        """Return the number of a frame like _number(), but make a FrameKey only for new frames.
+        """Return the number of a frame by its key, which becomes a FrameKey only for new frames.
 
         To make one for each known frame would take as long as all other work.
         """
@@ -349,7 +357,7 @@ class StackTable:
         return frame
 
     def child(self, parent: int, key: FrameKey) -> int:
-        """Return the node of a frame below a node, and add it if it is new."""
+        """Return the node of a frame below a node of the stack tree, and add it if it is new."""
         frame = self._number(key)
         at = int(parent) << 32 | frame
         node = self._children.get(at)
@@ -365,7 +373,7 @@ class StackTable:
 
 @dataclass(slots=True)
 class _Native:
-    """The native frames begin .. end of a walk, which belong to one stack, innermost first."""
+    """The native frames begin .. end of an unwound batch, which belong to one stack, innermost first."""
 
     walk: Walk
     begin: int
@@ -378,7 +386,7 @@ class _Native:
         return _digest(self.columns, self.begin + low, self.begin + high)
 
     def keys(self, low: int, high: int) -> Iterator[_PlainKey]:
-        """Yield what native_key() returns for the frames low .. high of the stack."""
+        """Yield the keys, as native_key() returns them, of the frames low .. high of the stack."""
         part = slice(self.begin + low, self.begin + high)
         pcs, exacts, trusts = (column[part].tolist() for column in (self.walk.pc, self.walk.exact, self.walk.trust))
         codes: Iterable[int] = repeat(0)
@@ -394,7 +402,8 @@ class _Native:
 UNREADABLE = Mark(MarkKind.CUT, StackEnd.UNREADABLE)
 
 MOST_NODES = 4_000_000
-"""Maximum number of nodes. Beyond it, only the outermost and innermost _KEPT of new shared frames are kept.
+"""Maximum number of nodes of the stack tree. Beyond it, only the outermost and innermost _KEPT of new shared frames are
+kept.
 
 A node takes 200 bytes, and each sample of a deep stack may be different.
 """
@@ -402,10 +411,10 @@ _MOST_WHOLE = 1 << 14
 """Number of complete stacks whose node is cached. In a service nearly each sample has a new stack."""
 _KEPT = 512
 _BLOCK = 64
-"""Number of frames of a deep stack that are looked up together."""
+"""Number of frames of a deep stack that are looked up together in the stack tree."""
 
 _FEW = 32
-"""Maximum number of frames that are their own key.
+"""Maximum number of frames of a stack that are their own key instead of a digest.
 
 A frame takes 14 bytes, so no digest of 16 bytes is equal to them.
 """
@@ -418,7 +427,7 @@ def _remember(whole: dict[_WholeKey, int], key: _WholeKey, node: int) -> None:
 
 
 def _digest(columns: _Columns, a: int, b: int) -> bytes:
-    """Return a key for frames: the bytes themselves, or a digest if there are many.
+    """Return a key for frames of a stack: the bytes themselves, or a digest if there are many.
 
     A stack of 20,000 frames has 200 kB, and a recording has thousands of them.
     """

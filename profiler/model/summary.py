@@ -14,20 +14,22 @@ PARTLY_READ = "partly_interpreted"
 
 
 def lacks(language: str) -> str:
-    """Return the label of complete native stacks that run functions of a language that were not read."""
+    """Return the label of complete native stacks in which functions of this language are missing because they were not
+    read.
+    """
     return f"no_{language.lower().strip('.')}"
 
 
 MUCH = 0.05
-"""Minimum share of the primary value for a warning about what is missing.
+"""Minimum share of the primary value for a warning about what a profile lacks.
 
 A smaller share is reported with the quality.
 """
 
 ENOUGH_SAMPLES = 100
-"""Minimum number of samples of running threads for which percentages are printed."""
+"""Minimum number of samples of running threads for which a summary has percentages."""
 NOT_SAMPLED_LABEL = "not_sampled"
-"""Label in `ends` of processor time that no sample stands for."""
+"""Label in a summary's `ends` of processor time that no sample stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,8 @@ class ModuleSummary:
     """Totals of one object file in a summary.
 
     Attributes:
-        path: Its path.
-        build_id: Its build id.
+        path: Path of the file.
+        build_id: Build id of the file.
         frames: Number of sampled frames in it.
         problems: Its problems.
         own: Primary value of samples whose innermost frame is in it.
@@ -66,8 +68,8 @@ class Shown:
 
     Attributes:
         type: Type of the primary value.
-        unit: Its unit.
-        total: Its sum.
+        unit: Unit of the primary value.
+        total: Sum of the primary value.
         ends: Its parts by label: that of a StackEnd, or one of the labels above. They add up to the total.
     """
 
@@ -139,7 +141,7 @@ class Children:
 
     @property
     def problem(self) -> Problem | None:
-        """Return the warning, None unless children used most of the time."""
+        """The warning that children of the target were not recorded, None unless they used most of the time."""
         if self.children_s <= max(self.own_s, _LEAST_S):
             return None
         own_s, children_s = f"{self.own_s:.2f}", f"{self.children_s:.2f}"
@@ -165,7 +167,7 @@ class NameCounts:
     kept_bytes: int = 0
 
     def __sub__(self, earlier: NameCounts) -> NameCounts:
-        """Return the counts since an earlier state, with the current kept_bytes."""
+        """Return the counts of resolved names since an earlier state, with the current kept_bytes."""
         return NameCounts(
             self.known - earlier.known,
             self.read - earlier.read,
@@ -189,7 +191,7 @@ class Summary:
         errors: Diagnostic counters.
         ends: Number of samples by label of their stack's end.
         trust: Number of frames by label of their source.
-        stops: Pauses of the target.
+        stops: Pauses of the target that the profiler caused.
         unchanged: Number of samples of threads that had not run since their previous sample.
         blocked: Number of samples that were read without a stop.
         modules: Totals of object files.
@@ -199,9 +201,9 @@ class Summary:
         shown: The primary value by how stacks ended.
         functions_missing: One entry for each language.
         processor_s: Processor time by the kernel's accounts, of processes for which it is known.
-        not_sampled_s: The part of it without samples.
-        lost_s: The part of that whose records were lost.
-        kernel_s: The part of that in the kernel, which may not be sampled.
+        not_sampled_s: The part of processor_s without samples.
+        lost_s: The part of not_sampled_s whose records were lost.
+        kernel_s: The part of not_sampled_s in the kernel, which may not be sampled.
         late_s: Processor time in skipped sampling times, which is in none of these parts.
         children: Processor time of children that were not followed.
         languages: Languages whose functions were looked for.
@@ -237,13 +239,13 @@ class Summary:
 
     @property
     def not_shown(self) -> dict[str, int]:
-        """Return the primary value of complete native stacks by the language whose functions no option shows."""
+        """The primary value of complete native stacks by the language whose functions no option shows."""
         labels = {language.name: lacks(language.name) for language in self.languages if not language.remedy}
         return {name: value for name, label in labels.items() if (value := self.shown.ends.get(label, 0))}
 
     @property
     def is_small(self) -> bool:
-        """Return True if there are too few samples for percentages.
+        """True if a recording has too few samples for percentages.
 
         The time of waits is exact for any number of samples.
         """
@@ -251,7 +253,7 @@ class Summary:
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """Return the problems that the user must see first."""
+        """The problems of a recording that the user must see first: its warnings."""
         by_stops = 0 < self.samples <= self.stops.count  # then the remedy is already in use
         found = (
             *(

@@ -21,11 +21,11 @@ _SUMS = (
     "kernel_s",
     "late_s",
 )
-"""Numbers of a Summary that are added up."""
+"""Names of the numbers of a Summary that are added up when recordings are merged."""
 
 
 def summed(parts: Sequence[Summary]) -> Summary:
-    """Add up the facts about the recordings. summary_of_part() adds what follows from samples."""
+    """Add up the facts about several recordings. summary_of_part() adds what follows from samples."""
     seconds = sum(part.duration_s for part in parts) or 1.0
     return replace(
         Summary(),
@@ -52,7 +52,7 @@ def _added(kind: Any, values: Sequence[Any]) -> Any:
 
 
 def _stops(parts: Sequence[Summary], seconds: float) -> Stops:
-    """Combine stops.
+    """Combine the pauses of the target in several recordings.
 
     The median is the mean of the recordings' medians, weighted by their stops; the maximum is exact.
     """
@@ -64,7 +64,7 @@ def _stops(parts: Sequence[Summary], seconds: float) -> Stops:
 
 
 def _problems(parts: Sequence[Summary]) -> tuple[ModuleSummary, ...]:
-    """Return one entry for each path, with its problems in all recordings."""
+    """Return one entry for each module path, with its problems in all recordings."""
     found: dict[str, dict[Problem, None]] = {}
     for part in parts:
         for module in part.modules:

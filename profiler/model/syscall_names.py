@@ -13,7 +13,7 @@ MACHINES = ("x86_64", "i386", "aarch64")
 
 @cache
 def call_names(machine: str) -> Mapping[int, str]:
-    """Return the names by number, empty if the machine is not in MACHINES.
+    """Return the names of Linux system calls by number, empty if the machine is not in MACHINES.
 
     Only the table is loaded. Its package would first build the prototypes of all calls, which takes 10 ms.
     """

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ProcessKey(NamedTuple):
-    """Key of a process. `started` is that of the process's first thread (see ThreadKey)."""
+    """Key of a process. `started` is the start time of the process's first thread (see ThreadKey)."""
 
     pid: int
     started: int

@@ -16,7 +16,7 @@ class FrameDetail:
 
     Attributes:
         language: Language of the function.
-        source: Its source line, "" if it cannot be read.
+        source: Source line of the frame, "" if it cannot be read.
         locals: Values of local variables by name, None if they were not requested or the thread has run meanwhile.
     """
 
@@ -35,7 +35,7 @@ class ThreadStack:
         end: Why the stack ended.
         frames: Innermost first, without markers and without the frames of a wait.
         merge: How interpreter frames and native ones could not be merged, "" if all were.
-        known: SampleState.
+        known: Flags of the sample (SampleState).
         details: Details of each interpreter frame, innermost first; empty if nothing was read.
     """
 
@@ -57,19 +57,19 @@ class ThreadStack:
 
     @property
     def whole(self) -> bool:
-        """Return True if the stack reaches the thread's first function."""
+        """True if the stack reaches the thread's first function."""
         return self.end is StackEnd.ROOT
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Return the names of all functions, innermost first, with inlined ones."""
+        """The names of all functions on the stack, innermost first, with inlined ones."""
         return tuple(
             name for frame in self.frames for name in ([line.function for line in frame.lines] or [frame.title])
         )
 
     @property
     def interpreted(self) -> tuple[Frame, ...]:
-        """Return the interpreter frames, to which `details` corresponds."""
+        """The interpreter frames of the stack, to which `details` corresponds."""
         return tuple(frame for frame in self.frames if frame.kind == FrameKind.INTERPRETER)
 
 

@@ -28,7 +28,7 @@ _PC_BITS = 57
 
 
 def unpacked(word: int) -> tuple[int, bool, int]:
-    """Return pc, exact and trust of a word of Walk.packed()."""
+    """Return (pc, exact, trust) of a frame from its word of Walk.packed()."""
     return word & (1 << _PC_BITS) - 1, bool(word >> 63), word >> _PC_BITS & 63
 
 
@@ -75,12 +75,12 @@ class StackEnd(IntEnum):
 
     @property
     def label(self) -> str:
-        """Return the name of the end in JSON."""
+        """The name of the stack's end in JSON."""
         return self.name.lower()
 
     @property
     def words(self) -> str:
-        """Return the description of the end that all outputs show to users."""
+        """The description of the stack's end that all outputs show to users."""
         return ENDS[self.label].words
 
 
@@ -139,7 +139,7 @@ class Walk:
         return len(self.end)
 
     def take(self, lanes: npt.NDArray[np.int64]) -> Walk:
-        """Return the walk of the samples with these indices. The walk must have no shared frames."""
+        """Return the unwound frames of the samples with these indices. The walk must have no shared frames."""
         counts = np.diff(self.start)[lanes]
         start = np.zeros(len(lanes) + 1, np.int64)
         np.cumsum(counts, out=start[1:])
@@ -149,7 +149,7 @@ class Walk:
         return Walk(start, pc, exact, trust, sp, end, missing, top, lacks)
 
     def with_lanes(self, lanes: npt.NDArray[np.int64], other: Walk) -> Walk:
-        """Replace the frames of these samples by another walk. Both must have no shared frames."""
+        """Replace the unwound frames of these samples by those of another walk. Both must have no shared frames."""
         start = np.concatenate([self.start, self.start[-1] + other.start[1:]])
         pairs = zip(self._columns(), other._columns(), strict=True)
         both = Walk(start, *(np.concatenate(pair) for pair in pairs))  # type: ignore[arg-type]  # all but shared
@@ -161,7 +161,7 @@ class Walk:
         return self.pc, self.exact, self.trust, self.sp, self.end, self.missing, self.top, self.lacks_register
 
     def packed(self) -> npt.NDArray[np.uint64] | None:
-        """Return one word for each frame with all its facts except its sp (see unpacked()).
+        """Return one word for each unwound frame with all its facts except its sp (see unpacked()).
 
         Returns:
             (m,) uint64, or None if it is impossible or too expensive.
@@ -173,7 +173,7 @@ class Walk:
         return packed
 
     def whole(self) -> Walk:
-        """Return the walk with shared frames copied to each sample."""
+        """Return the unwound frames with shared frames copied to each sample."""
         if not self.shared:
             return self
         counts = np.diff(self.start)

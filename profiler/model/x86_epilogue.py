@@ -6,17 +6,17 @@ Source: Intel SDM volume 2. Columns are those of arch_x86.X86_64, in DWARF order
 from __future__ import annotations
 
 COLUMNS = (0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15)
-"""Column of each register, by its number in an instruction."""
+"""Column of each x86-64 register, by the register's number in an instruction."""
 
 SP, FP = 4, 5
 SCRATCH = frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11})
-"""Numbers of registers that a function may change without saving them."""
+"""Numbers of x86-64 registers that a function may change without saving them."""
 
 MOST_STEPS = 32
 
 
 def x86_64_epilogue(code: bytes) -> list[tuple[str, int]] | None:
-    """Return the effects of the code on sp up to its return (see CallConvention.epilogue)."""
+    """Return the effects of x86-64 code on sp up to its return (see CallConvention.epilogue)."""
     steps: list[tuple[str, int]] = []
     at = 0
     for _ in range(MOST_STEPS):
@@ -30,7 +30,7 @@ def x86_64_epilogue(code: bytes) -> list[tuple[str, int]] | None:
 
 
 def _stack(code: bytes, at: int, steps: list[tuple[str, int]]) -> int:
-    """Return the size of an instruction that moves sp, or 0. Add its effect to `steps`."""
+    """Return the size of an x86-64 instruction that moves sp, or 0. Add its effect to `steps`."""
     three, four = code[at : at + 3], code[at : at + 4]
     if three in (b"\x48\x83\xc4", b"\x48\x83\xec") and len(code) >= at + 4:  # add, sub $imm8,%rsp
         steps.append(("sp", _signed(code, at + 3, 1) * (1 if three[2] == 0xC4 else -1)))
@@ -62,7 +62,7 @@ def _stack(code: bytes, at: int, steps: list[tuple[str, int]]) -> int:
 
 
 def _plain(code: bytes, at: int) -> int:
-    """Return the size of an instruction that changes neither sp nor registers of the caller, or 0."""
+    """Return the size of an x86-64 instruction that changes neither sp nor registers of the caller, or 0."""
     for known in (b"\xf3\x0f\x1e\xfa", b"\xc5\xf8\x77", b"\x66\x90", b"\x90", b"\x0f\x1f\x00", b"\x0f\x1f\x40\x00"):
         if code.startswith(known, at):  # endbr64, vzeroupper, nops
             return len(known)

@@ -27,7 +27,7 @@ _TWO_IMM8 = _set((0x70, 0x73), 0xA4, 0xAC, 0xBA, 0xC2, (0xC4, 0xC6))
 
 
 def instruction_length(code: bytes, at: int, wide: bool) -> int:
-    """Return the bytes of the instruction at code[at], or 0 if it is invalid, incomplete or unknown.
+    """Return the number of bytes of the x86 instruction at code[at], or 0 if it is invalid, incomplete or unknown.
 
     Args:
         code: The code.
@@ -78,7 +78,7 @@ def _length(code: bytes, at: int, wide: bool) -> int:
 
 
 def _two_bytes(code: bytes, at: int, wide: bool) -> int:
-    """Return the end of an instruction. `at` is the offset after its 0f."""
+    """Return the end of an x86 instruction with a two-byte opcode. `at` is the offset after its 0f."""
     opcode = code[at]
     if opcode == 0x38:
         return _modrm(code, at + 2, wide)
@@ -92,7 +92,7 @@ def _two_bytes(code: bytes, at: int, wide: bool) -> int:
 
 
 def _vector(code: bytes, at: int, wide: bool) -> int:
-    """Return the end of an instruction with a VEX or EVEX prefix."""
+    """Return the end of an x86 instruction with a VEX or EVEX prefix."""
     kind = code[at]
     table = 1 if kind == 0xC5 else code[at + 1] & (7 if kind == 0x62 else 0x1F)
     at += {0xC5: 2, 0xC4: 3, 0x62: 4}[kind]
@@ -103,7 +103,7 @@ def _vector(code: bytes, at: int, wide: bool) -> int:
 
 
 def _modrm(code: bytes, at: int, wide: bool) -> int:
-    """Return the end of a ModRM byte with its SIB byte and displacement. 16-bit addressing is not supported."""
+    """Return the end of an x86 ModRM byte with its SIB byte and displacement. 16-bit addressing is not supported."""
     mod, rm = code[at] >> 6, code[at] & 7
     at += 1
     if mod == 3:

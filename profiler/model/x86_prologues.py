@@ -13,16 +13,16 @@ from pyprof.model.arch_parts import Depth, FrameCode
 from pyprof.model.x86_length import LONGEST, instruction_length
 
 MOST_INSTRUCTIONS = 64
-"""Maximum number of instructions of a prologue that are analysed."""
+"""Maximum number of x86 instructions of a prologue that are analysed."""
 
 _ENTRY_BYTES = 16
-"""Maximum number of bytes of a function before its `push %rbp` (endbr, a test, a move)."""
+"""Maximum number of bytes of an x86 function before its `push %rbp` (endbr, a test, a move)."""
 
 _LINK = re.compile(rb"\x89\xe5|\x8b\xec")  # mov %esp,%ebp
 _LINK_WIDE = re.compile(rb"\x48(?:\x89\xe5|\x8b\xec)")
 _PUSH_FP = 0x55
 _BETWEEN = 12
-"""Maximum number of bytes between `push %rbp` and the move."""
+"""Maximum number of bytes of a prologue between `push %rbp` and `mov %rsp,%rbp`."""
 
 # sp = sp - register, sp = register (not rbp: an epilogue), sp &= number
 _MOVES_SP = re.compile(rb"[\x29\x89][\xc4\xcc\xd4\xdc\xe4\xf4\xfc]|[\x2b\x8b][\xe0-\xe4\xe6\xe7]|[\x81\x83]\xe4")
@@ -41,7 +41,7 @@ def _signed(code: bytes, at: int, size: int) -> int:
 
 
 def _depth(code: bytes, called: int, wide: bool) -> Depth | None:
-    """Return the distance from sp to the frame pointer at an offset of a function (see FrameCode.depth)."""
+    """Return the distance from sp to the frame pointer at an offset of an x86 function (see FrameCode.depth)."""
     link = (_LINK_WIDE if wide else _LINK).search(code, 0, called)
     if link is None:
         return None
@@ -51,7 +51,7 @@ def _depth(code: bytes, called: int, wide: bool) -> Depth | None:
 
 
 def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
-    """Analyse the rest of a prologue.
+    """Analyse an x86 prologue from the instruction after `push %rbp` on.
 
     Returns:
         (distance from sp up to the frame pointer after it, its end).
@@ -88,7 +88,9 @@ def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
 
 
 def _pushed(code: bytes, at: int, called: int, wide: bool) -> int:
-    """Return the bytes of pushed arguments (see Depth.pushed). `at` is the end of the prologue."""
+    """Return the number of bytes of pushed arguments in x86 code (see Depth.pushed). `at` is the end of the
+    prologue.
+    """
     word = 8 if wide else 4
     pushed = 0
     while at < called:
@@ -109,7 +111,9 @@ def _pushed(code: bytes, at: int, called: int, wide: bool) -> int:
 
 
 def _lowered(bare: bytes) -> int:
-    """Return by how much a sub or add of a number lowers sp. Compilers write 128 as the shorter `add $-128,%rsp`."""
+    """Return by how many bytes an x86 sub or add of a number lowers sp. Compilers write 128 as the shorter `add
+    $-128,%rsp`.
+    """
     if bare[:1] not in (b"\x81", b"\x83") or bare[1:2] not in (b"\xc4", b"\xec"):
         return 0
     amount = _signed(bare, 2, len(bare) - 2)
@@ -117,13 +121,13 @@ def _lowered(bare: bytes) -> int:
 
 
 def _bare(text: bytes, wide: bool) -> bytes:
-    """Return an instruction without the prefixes notrack, bnd and REX."""
+    """Return an x86 instruction without the prefixes notrack, bnd and REX."""
     text = text.lstrip(b"\x3e\xf2")
     return text[1:] if wide and text[:1] and text[0] & 0xF0 == 0x40 else text
 
 
 def _leaves(bare: bytes) -> bool:
-    """Match a call, a jump, a return, or the end of a frame."""
+    """Match an x86 call, jump or return, or the end of a frame (leave, pop)."""
     if bare[0] == 0xFF:
         return bare[1] >> 3 & 7 in (2, 3, 4, 5)
     return bare[0] in (0xE8, 0xE9, 0xEB, 0xC3, 0xC9) or bare[0] & 0xF0 == 0x70 or _is_long_jcc(bare)
@@ -134,7 +138,7 @@ def _is_long_jcc(text: bytes) -> bool:
 
 
 def _popped(code: bytes, wide: bool) -> int:
-    """Return n if the code begins with add $n,%rsp, else 0 (see FrameCode.popped)."""
+    """Return n if the x86 code begins with add $n,%rsp, else 0 (see FrameCode.popped)."""
     if wide:
         if code[:1] != b"\x48":
             return 0
@@ -143,7 +147,7 @@ def _popped(code: bytes, wide: bool) -> int:
 
 
 def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
-    """Yield where functions begin that link frame records (see FrameCode.entries)."""
+    """Yield where x86 functions begin that link frame records (see FrameCode.entries)."""
     for link in (_LINK_WIDE if wide else _LINK).finditer(code):
         push = code.rfind(_PUSH_FP, max(link.start() - _BETWEEN, 0), link.start())
         if push >= 0:
@@ -151,7 +155,7 @@ def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
 
 
 def _jumps(code: bytes, address: int, wide: bool) -> Iterator[int | None]:
-    """Yield the targets of all jumps in a function (see FrameCode.jumps)."""
+    """Yield the targets of all jumps in an x86 function (see FrameCode.jumps)."""
     at = 0
     before = b""
     while at < len(code):
@@ -174,7 +178,7 @@ def _jumps(code: bytes, address: int, wide: bool) -> Iterator[int | None]:
 
 
 def _adds(text: bytes) -> bool:
-    """Return True if the instruction adds an address.
+    """Return True if the x86 instruction adds an address.
 
     The next jump then belongs to a switch, and stays in the function.
     """
@@ -182,19 +186,19 @@ def _adds(text: bytes) -> bool:
 
 
 def _called_slot(code: bytes, address: int) -> int | None:
-    """Match call *disp32(%rip) (see FrameCode.called_slot)."""
+    """Match the x86-64 call *disp32(%rip) (see FrameCode.called_slot)."""
     return address + _signed(code, len(code) - 4, 4) if len(code) >= 6 and code[-6:-4] == b"\xff\x15" else None
 
 
 def _jumped_slot(code: bytes, address: int) -> int | None:
-    """Match jmp *disp32(%rip), perhaps after endbr64 and bnd (see FrameCode.jumped_slot)."""
+    """Match the x86-64 jmp *disp32(%rip), perhaps after endbr64 and bnd (see FrameCode.jumped_slot)."""
     at = 4 if code[:4] in _ENDBR else 0
     at += code[at : at + 1] == b"\xf2"
     return address + at + 6 + _signed(code, at + 2, 4) if code[at : at + 2] == b"\xff\x25" else None
 
 
 def _jump(code: bytes, address: int) -> int | None:
-    """Match jmp rel32, perhaps after endbr64 (see FrameCode.jump)."""
+    """Match the x86 jmp rel32, perhaps after endbr64 (see FrameCode.jump)."""
     at = 4 if code[:4] in _ENDBR else 0
     return address + at + 5 + _signed(code, at + 1, 4) if code[at : at + 1] == b"\xe9" else None
 
@@ -204,7 +208,7 @@ def _no_slot(code: bytes, address: int) -> int | None:
 
 
 def frame_code(wide: bool) -> FrameCode:
-    """Return the analysis for 64-bit code (if wide) or 32-bit code."""
+    """Return the analysis of frame-pointer code for 64-bit (if wide) or 32-bit x86."""
     return FrameCode(
         depth=lambda code, called: _depth(code, called, wide),
         popped=lambda code: _popped(code, wide),

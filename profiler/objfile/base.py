@@ -65,8 +65,8 @@ class UnwindTable:
 
     Attributes:
         name: Name for messages.
-        section: Name of its section, "" if no section holds it.
-        svma: Its first address.
+        section: Name of the table's section, "" if no section holds it.
+        svma: First address of the table.
         size: Size in bytes in the file.
         open_ended: Other bytes may follow the table in the data.
         read: Returns the data. Raises FormatError if it is incomplete or broken.
@@ -97,12 +97,12 @@ class ObjectFile(Protocol):
 
     @property
     def arch(self) -> Arch | None:
-        """The architecture, None if it is not supported."""
+        """The architecture of the object file, None if it is not supported."""
         ...
 
     @property
     def machine_name(self) -> str:
-        """The name of the machine in the terms of the format, for messages."""
+        """The name of the object file's machine in the terms of the format, for messages."""
         ...
 
     @property
@@ -112,34 +112,34 @@ class ObjectFile(Protocol):
 
     @property
     def order(self) -> Literal["<", ">"]:
-        """The byte order in the notation of struct and numpy."""
+        """The byte order of an object file in the notation of struct and numpy."""
         ...
 
     @property
     def address_size(self) -> int:
-        """The size of an address in bytes, as the file states it."""
+        """The size of an address in bytes, as the object file states it."""
         ...
 
     @property
     def is_here(self) -> bool:
-        """False if the file is missing, so that only its identity and its memory are available."""
+        """False if the object file is missing, so that only its identity and its memory are available."""
         ...
 
     @property
     def build_id(self) -> str:
-        """The build ID in lower-case hex, "" if there is none."""
+        """The build ID of the object file in lower-case hex, "" if there is none."""
         ...
 
     @property
     def debug_id(self) -> str:
-        """GUID and age in upper-case hex if the file or a crash dump states them, else ""."""
+        """GUID and age in upper-case hex if the object file or a crash dump states them, else ""."""
         ...
 
     @property
     def identity(self) -> Hashable:
-        """A key that is equal for two objects of one file.
+        """A key that is equal for two objects of one object file.
 
-        It is the build ID and the size, or without a build ID the file system's identity of the file.
+        The key is the build ID and the size, or without a build ID the file system's identity of the file.
         """
         ...
 
@@ -150,32 +150,34 @@ class ObjectFile(Protocol):
 
     @property
     def min_vaddr(self) -> int:
-        """The lowest loaded address, rounded down to its page. Relative addresses (rel) count from here."""
+        """The lowest loaded address of the object file, rounded down to its page. Relative addresses (rel) count from
+        here.
+        """
         ...
 
     @property
     def loads(self) -> Sequence[Segment]:
-        """The segments that are loaded. A file that was not linked has none."""
+        """The segments of the object file that are loaded. A file that was not linked has none."""
         ...
 
     @property
     def sections(self) -> Mapping[str, Section]:
-        """The sections by name; the first one of each name."""
+        """The sections of the object file by name; the first one of each name."""
         ...
 
     @property
     def section_list(self) -> Sequence[Section]:
-        """All sections by index, empty if the file has no section table."""
+        """All sections of the object file by index, empty if the file has no section table."""
         ...
 
     @property
     def missing(self) -> int:
-        """The number of bytes by which the file is too short, because it was truncated."""
+        """The number of bytes by which the object file is too short, because it was truncated."""
         ...
 
     @property
     def lost_tables(self) -> bool:
-        """True if the headers state an unwind table whose bytes are not available."""
+        """True if the object file's headers state an unwind table whose bytes are not available."""
         ...
 
     def section(self, name: str, enough: int | None = None) -> memoryview | None:
@@ -191,19 +193,19 @@ class ObjectFile(Protocol):
         ...
 
     def read(self, offset: int, size: int) -> memoryview:
-        """Return stored bytes of the file; fewer or none at its end."""
+        """Return bytes of the object file as it is stored; fewer or none at its end."""
         ...
 
     def forget(self, name: str) -> None:
-        """Drop a section's bytes from memory. The next section() reads them again."""
+        """Drop a section's bytes from memory. The next call of section() reads them again."""
         ...
 
     def at_svma(self, svma: int, size: int) -> memoryview:
-        """Return bytes from an address on; fewer at the end of the segment or file, none outside."""
+        """Return the object file's bytes from an address on; fewer at the end of the segment or file, none outside."""
         ...
 
     def unwind_table(self, name: str) -> UnwindTable | None:
-        """Return an unwind table, or None if there is none.
+        """Return an unwind table of the object file, or None if there is none.
 
         Args:
             name: ".eh_frame", ".eh_frame_hdr", ".debug_frame", ".sframe", ".ARM.exidx" or ".gopclntab".
@@ -214,14 +216,14 @@ class ObjectFile(Protocol):
         ...
 
     def named_symbols(self, names: Sequence[bytes]) -> dict[bytes, int]:
-        """Return the addresses of the defined symbols among `names`, data as well as functions.
+        """Return the addresses of the defined symbols among `names`, of data as well as functions.
 
         A broken table is skipped.
         """
         ...
 
     def embedded(self) -> ObjectFile | None:
-        """Return the object file that a section of this one contains (.gnu_debugdata), with more symbols, or None.
+        """Return the object file, with more symbols, that a section of this one contains (.gnu_debugdata), or None.
 
         Raises:
             FormatError: The section is broken.

@@ -21,7 +21,7 @@ class ByteSource(Protocol):
     size: int
 
     def read(self, offset: int, size: int) -> memoryview:
-        """Return bytes from an offset on, `size` bytes or fewer; none past the end. Never raises."""
+        """Return bytes of the object file from an offset on, `size` bytes or fewer; none past the end. Never raises."""
         ...
 
 
@@ -99,7 +99,7 @@ def open_regular(path: str) -> int:
 
     Raises:
         OSError: The file cannot be opened.
-        FormatError: It is not a regular file.
+        FormatError: The file is not a regular file.
     """
     try:
         return file_access.current_opener().open_regular(path)

@@ -16,13 +16,13 @@ from pyprof.errors import FormatError
 
 MAX_HELD = 1 << 30
 SMALL = 1 << 16
-"""Size in bytes up to which content is not counted."""
+"""Size in bytes up to which content of foreign files is not counted for the memory limit."""
 _lock = threading.RLock()  # reentrant, because a finalizer may run at any point
 _held = 0
 
 
 def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memoryview:
-    """Return the bytes that make() returns, as counted memory.
+    """Return the bytes of a foreign file that make() returns, as counted memory.
 
     Args:
         name: Name for messages.
@@ -47,7 +47,9 @@ def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> 
 
 
 class HeldBytes:
-    """A counter for content that grows piece by piece. The bytes count until this object is deleted."""
+    """A counter for content of foreign files that grows piece by piece. The bytes count until this object is
+    deleted.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -65,7 +67,7 @@ class HeldBytes:
 
 
 def count_held_bytes() -> int:
-    """Return the number of bytes that currently count."""
+    """Return the number of bytes of foreign files that currently count for the memory limit."""
     return _held
 
 

@@ -23,11 +23,13 @@ from pyprof.objfile.formats import open_object_file
 CRC_CHUNK = 1 << 20
 MAX_CRC = 4 << 30
 _Way = tuple[Callable[[], int], str]
-"""A function that opens a candidate and returns its descriptor, and the candidate's name."""
+"""Way to a debug file: a function that opens a candidate and returns its descriptor, and the candidate's name."""
 
 
 class DebugFiles:
-    """Finds debug files, with one search for each object file, and keeps each as long as its object file exists."""
+    """A finder of separate debug files, with one search for each object file. It keeps each as long as its object file
+    exists.
+    """
 
     def __init__(self, diagnostics: Diagnostics, debug_dirs: Sequence[str]) -> None:
         self._diagnostics = diagnostics
@@ -39,7 +41,7 @@ class DebugFiles:
 
         Args:
             file: The object file.
-            path: Its path, as the target names it.
+            path: Path of the object file, as the target names it.
             root: The directory at which the target's names start.
             rights: Permissions of the target. Names that the target chose are opened with these permissions, also below
                 the root of this process. None stands for the permissions of this process.
@@ -102,7 +104,7 @@ class DebugFiles:
         yield partial(current_opener().open_downloaded, build_id), f"{debuginfod_cache()}/{build_id}/debuginfo"
 
     def _in_debug_dirs(self, prefix: str, build_id: str, rights: Rights | None) -> Iterator[_Way]:
-        """Yield names whose only part from the target is the build ID.
+        """Yield candidates in the debug directories, whose names have only the build ID from the target.
 
         Below the target's root, the target controls what these names lead to. Below this process's root, the user does.
         """
@@ -154,7 +156,7 @@ def read_debug_link(file: ObjectFile) -> tuple[str, int] | None:
 
 
 def _prefixes(root: str) -> list[str]:
-    """Return the target's root, then the root of this process."""
+    """Return the directories in which debug files are searched: the target's root, then the root of this process."""
     return list(dict.fromkeys([root.rstrip("/"), ""]))
 
 

@@ -11,20 +11,20 @@ from pyprof.objfile.file_access import current_opener
 
 MAX_LIST = 64 << 20
 _AT_ONCE = 32
-"""Number of package lists that one call with a timeout reads."""
+"""Number of dpkg package lists that one call with a timeout reads."""
 _OF_DISTRIBUTIONS = ("/usr/", "/lib", "/bin/", "/sbin/")
 _OF_OTHERS = re.compile(r"^/usr/local/|/(?:site|dist)-packages/|/node_modules/")
 
 
 class Packages:
-    """Finds the installed Debian package of a file, with a cache by root."""
+    """A finder of the installed Debian package of a file, with a cache by root directory."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str | None] = {}
 
     @property
     def kept(self) -> int:
-        """The number of files whose packages are cached."""
+        """The number of files whose Debian packages are cached."""
         return len(self._known)
 
     def symbols_remedy(self, path: str, build_id: str, root: str) -> str:
@@ -34,7 +34,7 @@ class Packages:
 
         Args:
             path: Path of the file, as the target names it.
-            build_id: Its build ID.
+            build_id: Build ID of the file.
             root: Directory at which the target's names start.
         """
         if not path.startswith(_OF_DISTRIBUTIONS) or _OF_OTHERS.search(path):
@@ -52,7 +52,7 @@ class Packages:
 
 
 def find_owner(root: str, path: str) -> str | None:
-    """Return the name of a file's package, "" if no package has it, None if there is no dpkg database.
+    """Return the name of a file's Debian package, "" if no package has it, None if there is no dpkg database.
 
     The lists of files are searched without parsing.
     """
@@ -69,12 +69,13 @@ def find_owner(root: str, path: str) -> str | None:
 
 
 def _alike(one: str, other: str) -> int:
-    """Return the length of the common prefix."""
+    """Return the length of the common prefix of two names."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _owner_in(folder: str, path: str) -> str | None:
-    """Search the lists of files. Lists whose names begin like that of the file are read first.
+    """Search dpkg's lists of files for the package of a file. Lists whose names begin like that of the file are read
+    first.
 
     Raises:
         OSError: The directory cannot be read.
@@ -94,7 +95,7 @@ def _owner_in(folder: str, path: str) -> str | None:
 
 
 def _listing(folder: str, names: list[str], lines: list[bytes], budget: int) -> tuple[str, int]:
-    """Return (the first of these lists that contains one of the lines or "", number of bytes read)."""
+    """Return (the first of these package lists that contains one of the lines or "", number of bytes read)."""
     size = 0
     for name in names:
         try:

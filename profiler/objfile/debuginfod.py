@@ -25,11 +25,11 @@ from pyprof.objfile.file_access import debuginfod_cache, is_build_id
 from pyprof.objfile.formats import open_object_file
 
 KINDS = ("debuginfo", "executable")
-"""Kinds of files that a server may have for a build ID. A program that was never stripped has no separate debug
-file.
+"""Kinds of files that a debuginfod server may have for a build ID. A program that was never stripped has no separate
+debug file.
 """
 MAX_BYTES = 8 << 30
-"""Maximum size of one file in bytes."""
+"""Maximum size in bytes of one file that is downloaded from debuginfod."""
 _CHUNK = 1 << 20
 _AT_ONCE = 4
 
@@ -41,12 +41,12 @@ def server_urls() -> tuple[str, ...]:
 
 
 def cached_path(build_id: str, kind: str) -> str:
-    """Return the path of a file in the cache, which need not exist."""
+    """Return the path of a file in debuginfod's cache, which need not exist."""
     return os.path.join(debuginfod_cache(), build_id, kind)
 
 
 def download_debug_files(build_ids: Iterable[str], urls: Sequence[str], seconds: float) -> list[str]:
-    """Download files into the cache, as far as servers have them, and return descriptions of errors.
+    """Download files from debuginfod servers into the cache, and return descriptions of errors.
 
     Args:
         build_ids: Build IDs in lower-case hex.
@@ -77,7 +77,7 @@ def download_debug_files(build_ids: Iterable[str], urls: Sequence[str], seconds:
 
 
 def _size(path: str) -> int:
-    """Return the size of a file in bytes, 0 if it is missing.
+    """Return the size of a cached debuginfod file in bytes, 0 if it is missing.
 
     An empty file in the cache means that servers had none.
     """
@@ -88,7 +88,7 @@ def _size(path: str) -> int:
 
 
 def _fetch_one(build_id: str, urls: Sequence[str], until: float, silent: set[str], errors: list[str]) -> None:
-    """Download the files of one build ID.
+    """Download the debuginfod files of one build ID.
 
     Args:
         build_id: The build ID.

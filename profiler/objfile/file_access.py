@@ -23,14 +23,16 @@ _BUILD_ID = re.compile(r"[0-9a-f]{4,128}")
 
 
 class Opener:
-    """Performs the operations with the rights of this process. The module's functions use the current Opener."""
+    """The operations that open foreign files, with the rights of this process. The module's functions use the current
+    Opener.
+    """
 
     def open_below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
         """Open a file by the name that a target has for it.
 
         Args:
             root: Directory at which the target's names start, "" for those of this process.
-            name: The name.
+            name: Name of the file, as the target knows it.
             rights: Rights of the target, None for those of this process.
             follow: Follow a symbolic link in the last component too.
         """
@@ -38,7 +40,7 @@ class Opener:
         return _reopened(found, rights)
 
     def open_mapped(self, pid: int, start: int, end: int) -> int:
-        """Open the file of a mapping by the kernel's handle."""
+        """Open the file of a mapping of a process by the kernel's handle (/proc/PID/map_files)."""
         return _reopened(_handle(f"/proc/{pid}/map_files/{start:x}-{end:x}"), mapped=True)
 
     def open_program(self, pid: int) -> int:
@@ -103,7 +105,7 @@ _current = Opener()
 
 
 def use_opener(opener: Opener) -> None:
-    """Replace the functions by which this process opens foreign files."""
+    """Replace the object (Opener) by which this process opens foreign files."""
     global _current
     _current = opener
 

@@ -25,12 +25,12 @@ MAX_LINKS = 40
 _NOBODY = -1
 _ROOT = re.compile(r"/proc/(\d+)/root/?")
 _OVERRIDES = 1 << 1 | 1 << 2
-"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
+"""The capabilities CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH as a mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The files that a process may read, by their mode bits.
+    """The rights of a process to read files, by their mode bits.
 
     If an access control list grants more than the mode bits, only the owner's permissions are used.
 
@@ -49,7 +49,7 @@ class Rights:
 
         Args:
             found: Descriptor of the file.
-            status: Its status.
+            status: Status of the file.
         """
         wanted = 1 if stat.S_ISDIR(status.st_mode) else 4
         if self.everything:
@@ -89,7 +89,7 @@ def find_file(root: str, name: str, rights: Rights | None = None, *, follow: boo
 
     Args:
         root: Directory at which names start.
-        name: The name.
+        name: Name of the file.
         rights: Rights of the target, None for those of this process.
         follow: Follow a symbolic link in the last component too.
 
@@ -168,7 +168,7 @@ def open_file(root: str, name: str, rights: Rights | None = None) -> int:
     """Open a file for reading by its name, and return the descriptor.
 
     Raises:
-        OSError: As find_file() and reopen_file().
+        OSError: The same errors as find_file() and reopen_file().
     """
     found = find_file(root, name, rights)
     try:
@@ -181,7 +181,7 @@ def read_file(root: str, name: str, most: int, rights: Rights | None = None) -> 
     """Return at most `most` bytes from the beginning of a file.
 
     Raises:
-        OSError: As find_file() and reopen_file().
+        OSError: The same errors as find_file() and reopen_file().
     """
     fd = open_file(root, name, rights)
     try:
@@ -207,7 +207,7 @@ def _check(found: int, rights: Rights | None) -> None:
 
 
 def _is_ordinary(found: int) -> bool:
-    """Return True if the file system has blocks.
+    """Return True if a file is on an ordinary file system, which has blocks.
 
     Those that the kernel generates (proc, sysfs, tracefs, cgroup) have none.
     """

@@ -33,34 +33,36 @@ HEADER_SIZE = 72
 
 MAX_FUNCTIONS = 1 << 22
 MAX_SEARCHED = 1 << 28
-"""Maximum number of bytes in which a header without a section is searched."""
+"""Maximum number of bytes in which the header of Go's function table is searched without a section."""
 MAX_STEPS = 1 << 16
-"""Maximum number of changes of a value within one function."""
+"""Maximum number of changes of a value within one Go function."""
 MAX_NAME = 1 << 12
 MAX_FUNCDATA = 64
 MAX_INLINED = 256
-"""Maximum number of nested inlined calls at one address."""
+"""Maximum number of nested inlined calls at one address of a Go program."""
 MAX_RELOCATIONS = 1 << 24
 
 _CHUNK = 1 << 20
 _FIRST_STEPS = 256
-"""Number of bytes of a value table that are read first. Most tables are shorter."""
+"""Number of bytes of a Go value table that are read first. Most tables are shorter."""
 _NO_OFFSET = 0xFFFFFFFF
 _INLINE_INDEX, _INLINE_TREE = 2, 3
 """PCDATA_InlTreeIndex and FUNCDATA_InlTree of Go 1.16 and later."""
 _MODULE_TEXT = 176
 _MODULE_FUNCDATA = (320, 304, 328, 312)
-"""Offset of moduledata.text, and possible offsets of moduledata.gofunc, which depend on the Go version."""
+"""Offset of moduledata.text in Go's runtime, and possible offsets of moduledata.gofunc, which depend on the Go
+version.
+"""
 _PROBES, _MAX_EXAMINED = 64, 1 << 12
-"""Number of inline trees that must be valid with a base, and of functions among which they are searched."""
+"""Number of Go inline trees that must be valid with a base address, and of functions among which they are searched."""
 _MAX_KEPT = 64
-"""Maximum number of decoded value tables that are cached. A full cache is cleared."""
+"""Maximum number of decoded Go value tables that are cached. A full cache is cleared."""
 _TOP_FRAME = 1
-"""funcFlag_TOPFRAME: the function is the outermost of its stack."""
+"""Flag funcFlag_TOPFRAME of Go: the function is the outermost of its stack."""
 
 
 class _Layout(NamedTuple):
-    """The layout of a version. All numbers are offsets in bytes.
+    """The layout of Go's function table in one Go version. All numbers are offsets in bytes.
 
     Attributes:
         names: Offset in the header of the offset of the names; the offsets of compilation units, files, values and
@@ -93,13 +95,13 @@ _LAYOUTS = {
 
 
 class Steps(NamedTuple):
-    """A value that depends on the pc: values[i] holds up to the address ends[i]."""
+    """A value of a Go function that depends on the pc: values[i] holds up to the address ends[i]."""
 
     ends: list[int]
     values: list[int]
 
     def at(self, svma: int) -> int:
-        """Return the value at an address, -1 if there is none."""
+        """Return the value of the table at an address, -1 if there is none."""
         at = bisect_right(self.ends, svma)
         return self.values[at] if at < len(self.values) else -1
 
@@ -124,7 +126,7 @@ class GoFunction:
 
 
 class GoPlace(NamedTuple):
-    """A function, an inlined one or the one that contains it, with the source line at an address."""
+    """A Go function, an inlined one or the one that contains it, with the source line at an address."""
 
     name: str
     file: str | None
@@ -135,7 +137,7 @@ class GoTable:
     """The function table (.gopclntab) of one Go program."""
 
     def __init__(self, file: ObjectFile, svma: int) -> None:
-        """Read the header and the index of the functions.
+        """Read the header of Go's function table and the index of the functions.
 
         Args:
             file: The file.
@@ -167,7 +169,7 @@ class GoTable:
         self._read_index(16 if not layout.names else self._functions)
 
     def _read_index(self, at: int) -> None:
-        """Read start and record of all functions. The last entry is the end of the last function."""
+        """Read start and record offset of all Go functions. The last entry is the end of the last function."""
         wide = self._layout.wide
         entry = 16 if wide else 8
         data = bytes(self._bytes(at, self.count * entry + entry // 2))
@@ -187,16 +189,18 @@ class GoTable:
         self._files = int.from_bytes(self._bytes(last, 4), "little") if not self._layout.names else self._files
 
     def _text(self) -> int:
-        """Return the address from which the index counts: that in the header, or since Go 1.26 in moduledata."""
+        """Return the address from which the index of Go functions counts: that in the header, or since Go 1.26 in
+        moduledata.
+        """
         return self._pointer(self._svma + 24) or self._pointer(self._module + _MODULE_TEXT if self._module else 0)
 
     @property
     def extents(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Start and end of all functions, each of shape (n,) uint64."""
+        """Start and end addresses of all Go functions, each of shape (n,) uint64."""
         return self._start[:-1], self._start[1:]
 
     def function_at(self, svma: int) -> GoFunction | None:
-        """Return the function that covers a file address, or None.
+        """Return the Go function that covers a file address, or None.
 
         Raises:
             FormatError: The function's record is broken.
@@ -207,7 +211,7 @@ class GoTable:
         return self.function(at) if 0 <= at < self.count else None
 
     def function(self, at: int) -> GoFunction:
-        """Return a function by its index (0 <= at < count).
+        """Return a Go function by its index (0 <= at < count).
 
         Raises:
             FormatError: The function's record is broken.
@@ -224,7 +228,7 @@ class GoTable:
         return GoFunction(start, end, name, outermost, record)
 
     def frame_sizes(self, function: GoFunction) -> Steps:
-        """Return the size in bytes of the function's frame at each pc, without the return address.
+        """Return the size in bytes of the Go function's frame at each pc, without the return address.
 
         Raises:
             FormatError: The table is broken.
@@ -232,7 +236,8 @@ class GoTable:
         return self._steps(function, self._field(function, 3))
 
     def places(self, function: GoFunction, svma: int) -> list[GoPlace]:
-        """Return the source places at a lookup pc, the innermost inlined function first and the function itself last.
+        """Return the source places of a Go function at a lookup pc, the innermost inlined function first and the
+        function itself last.
 
         Raises:
             FormatError: The table is broken.
@@ -264,7 +269,7 @@ class GoTable:
         return self._field(function, 6)
 
     def _tree(self, function: GoFunction, base: int | None = None) -> int:
-        """Return the address of the function's inline tree, 0 if it has none."""
+        """Return the address of the Go function's inline tree, 0 if it has none."""
         layout, pcdata = self._layout, self._pcdata_count(function)
         count = self._bytes(function.record + layout.funcdata, 1)[0]
         if not _INLINE_TREE < count <= MAX_FUNCDATA or pcdata > MAX_FUNCDATA:
@@ -275,9 +280,9 @@ class GoTable:
         return base + offset if base and offset != _NO_OFFSET else 0
 
     def _tree_entry(self, function: GoFunction, number: int, base: int | None = None) -> tuple[str, int] | None:
-        """Return (name, parent's pc) of an inlined call. The pc is relative to the function's start.
+        """Return (name, parent's pc) of an inlined Go call. The pc is relative to the function's start.
 
-        It is None if the entry is not one of an inline tree.
+        The result is None if the entry is not one of an inline tree.
         """
         layout = self._layout
         tree = self._tree(function, base)
@@ -293,7 +298,7 @@ class GoTable:
 
     @cached_property
     def _funcdata(self) -> int:
-        """The address from which FUNCDATA offsets count, 0 if it was not found. Only moduledata has it."""
+        """The address from which Go's FUNCDATA offsets count, 0 if it was not found. Only moduledata has it."""
         for field in _MODULE_FUNCDATA if self._module else ():
             base = self._pointer(self._module + field)
             if base and self._has_trees(base):
@@ -301,7 +306,7 @@ class GoTable:
         return 0
 
     def _has_trees(self, base: int) -> bool:
-        """Return True if the inline trees of the first functions that have one are valid with this base."""
+        """Return True if the inline trees of the first Go functions that have one are valid with this base."""
         seen = 0
         for at in range(min(self.count, _MAX_EXAMINED)):
             function = self.function(at)
@@ -315,7 +320,7 @@ class GoTable:
 
     @cached_property
     def _module(self) -> int:
-        """The address of the runtime's moduledata, which begins with the address of this table; 0 if not found."""
+        """The address of Go's moduledata, which begins with the address of this function table; 0 if not found."""
         pointer = struct.pack("<Q", self._svma)
         for load in self._file.loads:
             if load.writable and not load.executable:
@@ -333,7 +338,9 @@ class GoTable:
 
     @cached_property
     def _relocations(self) -> npt.NDArray[np.void] | None:
-        """The dynamic relocations, which hold the pointers of externally linked position-independent programs."""
+        """The dynamic relocations of a Go program, which hold the pointers if it is externally linked and
+        position-independent.
+        """
         section = self._file.sections.get(".rela.dyn")
         if section is None or section.size > MAX_RELOCATIONS * 24:
             return None
@@ -342,7 +349,9 @@ class GoTable:
         return None if data is None else np.frombuffer(data, layout, len(data) // 24)
 
     def _pointer(self, svma: int) -> int:
-        """Return the address that the file holds at an address, by the relocation if the word itself is zero."""
+        """Return the pointer that a Go program's file holds at an address, from the relocation if the word itself is
+        zero.
+        """
         data = self._file.at_svma(svma, 8)
         value = int.from_bytes(data, "little") if len(data) == 8 else 0
         if not value and svma and self._relocations is not None:
@@ -351,7 +360,7 @@ class GoTable:
         return value if value < 1 << 63 else 0
 
     def _field(self, function: GoFunction, number: int) -> int:
-        """Return a field of a function's record: 3 pcsp, 4 pcfile, 5 pcln, 6 number of PCDATA tables."""
+        """Return a field of a Go function's record: 3 pcsp, 4 pcfile, 5 pcln, 6 number of PCDATA tables."""
         return _word(self._bytes(function.record + self._layout.fields + 4 * number, 4), 0)
 
     def _file_name(self, function: GoFunction, number: int) -> str | None:
@@ -369,7 +378,7 @@ class GoTable:
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace")
 
     def _steps(self, function: GoFunction, offset: int) -> Steps:
-        """Decode a table of values: pairs of a change of the value (signed) and of the pc (in instructions)."""
+        """Decode a Go value table: pairs of a change of the value (signed) and of the pc (in instructions)."""
         known = self._kept.get((function.start, offset))
         if known is not None:
             return known
@@ -387,7 +396,7 @@ class GoTable:
         return steps
 
     def _decode(self, function: GoFunction, data: bytes, size: int, steps: Steps) -> bool:
-        """Decode values into `steps`. Return False if more bytes are needed."""
+        """Decode a Go value table into `steps`. Return False if more bytes are needed."""
         steps.ends.clear()
         steps.values.clear()
         value, pc, at = -1, function.start, 0
@@ -409,7 +418,7 @@ class GoTable:
         return True
 
     def _bytes(self, offset: int, size: int) -> memoryview:
-        """Return bytes of the table.
+        """Return bytes of Go's function table.
 
         Raises:
             FormatError: The file does not have them.
@@ -425,7 +434,9 @@ def _word(data: memoryview, at: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return (value, offset after it) of a 32-bit variable-length number. The offset is -1 if the data ends before."""
+    """Return (value, offset after it) of a 32-bit variable-length number of Go. The offset is -1 if the data ends
+    before.
+    """
     value = shift = 0
     while 0 <= at < len(data) and shift < 35:
         byte = data[at]
@@ -438,7 +449,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def search_go_table(file: ObjectFile) -> int | None:
-    """Return the address of the table in a Go program by its header, or None.
+    """Return the address of the function table in a Go program, which is found by its header, or None.
 
     A program without section headers needs that, and one whose linker merged the section into another one.
     """
@@ -459,6 +470,6 @@ def _is_table(file: ObjectFile, svma: int) -> bool:
 
 
 def _chunks(file: ObjectFile, load: Segment) -> Iterator[tuple[int, bytes]]:
-    """Yield (address, bytes) of a segment, with enough overlap for a header or a pointer at each border."""
+    """Yield (address, bytes) of a segment in pieces, which overlap enough for a header or a pointer at each border."""
     for at in range(0, min(load.filesz, MAX_SEARCHED), _CHUNK):
         yield load.vaddr + at, bytes(file.at_svma(load.vaddr + at, _CHUNK + 8))

@@ -13,9 +13,9 @@ from pyprof.objfile import io_deadline
 from pyprof.records import dataclass, field
 
 MAX_READ = 256 << 20
-"""Maximum number of bytes that are read from one file."""
+"""Maximum number of bytes that are read from one file to which a process keeps writing."""
 PIECE = 1 << 20
-"""Maximum number of bytes that are read at once."""
+"""Maximum number of bytes that are read at once from a file to which a process keeps writing."""
 
 _TAIL = 256
 
@@ -80,7 +80,7 @@ class GrowingFile:
         )
 
     def _reopen(self) -> bool:
-        """Open the file that has the name now, and return True if it replaced one that was read."""
+        """Open the file that has the name now, and return True if it replaced a file that was read before."""
         try:
             fd = self.find()
             status = io_deadline.stat_descriptor(fd)

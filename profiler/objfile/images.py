@@ -71,21 +71,23 @@ class Image:
         return self.from_memory and self.file.lost_tables
 
     def svma(self, avma: int) -> int:
-        """Return the address in the file (svma) of an address in the process."""
+        """Return the address in the object file (svma) of an address in the process."""
         return avma - self.bias
 
     def rel(self, avma: int) -> int:
-        """Return the distance in bytes from the image's base."""
+        """Return the distance in bytes of an address from the image's base."""
         return avma - self.base
 
     @property
     def debug(self) -> ObjectFile | None:
-        """The separate debug file, searched at the first use; None if there is none."""
+        """The separate debug file of the image, searched at the first use; None if there is none."""
         return self.debug_files.find(self.file, self.module.path, self.root, self.rights) if self.debug_files else None
 
     @property
     def symbols(self) -> SymbolFile | None:
-        """The Breakpad symbol file that the user gave, searched at the first use; None if there is none."""
+        """The Breakpad symbol file of the image that the user gave, searched at the first use; None if there is
+        none.
+        """
         return self.symbol_store.find(self.file) if self.symbol_store else None
 
     def alternate(self, debug: ObjectFile) -> ObjectFile | None:
@@ -94,7 +96,7 @@ class Image:
 
 
 class ImageStore:
-    """All images of a recording, by address space. No content of a target or file makes it raise."""
+    """All object file images of a recording, by address space. No content of a target or file makes it raise."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class ImageStore:
         self._by_space: dict[tuple[int, int], Image | None] = {}
 
     def image(self, space: AddressSpace, avma: int) -> Image | None:
-        """Return the image whose module covers an address, or None. Failures are cached too."""
+        """Return the object file image whose module covers an address, or None. Failures are cached too."""
         module = space.module_at(avma)
         if module is None:
             return None
@@ -124,12 +126,13 @@ class ImageStore:
         return self._by_space[key]
 
     def seen_image(self, space: AddressSpace, avma: int) -> Image | None:
-        """Return the image of an address if an earlier call looked it up, else None. Nothing is opened."""
+        """Return the object file image of an address if an earlier call looked it up, else None. Nothing is opened."""
         module = space.module_at(avma)
         return self._by_space.get((space.id, module.start)) if module is not None else None
 
     def known_image(self, space: AddressSpace, avma: int) -> Image | None:
-        """Return the image of an address, without a report if a file of a core file or crash dump is missing.
+        """Return the object file image that covers an address, or None. A missing file of a core file or crash dump is
+        not reported as a problem.
 
         A missing file is no loss if no stack runs through it.
         """
@@ -146,7 +149,7 @@ class ImageStore:
         return found
 
     def forget(self, *spaces: AddressSpace) -> Set[ObjectFile]:
-        """Drop the images that only these address spaces need.
+        """Drop the object file images that only these address spaces need.
 
         Returns:
             The files that no address space uses any more.
@@ -166,7 +169,7 @@ class ImageStore:
 
     @property
     def paths(self) -> Set[str]:
-        """The paths of the modules whose images are cached."""
+        """The paths of the modules whose object file images are cached."""
         return {module.path for _, module in self._images}
 
     def _find(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
@@ -202,7 +205,7 @@ class ImageStore:
         self._diagnostics.problem(module.path, problem_counted(SILENT))
 
     def _windows(self, space: AddressSpace, avma: int) -> Image | None:
-        """Return the image of a Windows module that Wine mapped, or None.
+        """Return the object file image of a Windows module that Wine mapped, or None.
 
         Its identity is used to find its symbol file.
         """
@@ -219,9 +222,9 @@ class ImageStore:
         return image
 
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
-        """Return the image of a module in a crash dump.
+        """Return the object file image of a module in a crash dump.
 
-        It is a file with the stated identity, else the content of the dump, else only the identity.
+        The image is a file with the stated identity, else the content of the dump, else only the identity.
         """
         differs = False
         for candidate in find_candidates(space, module, self._opened, partial(self._silent, module)):
@@ -259,7 +262,7 @@ class ImageStore:
         return self._made(Image(module, elf, bias, space.root, from_memory=True))
 
     def _made(self, image: Image, name: str = "") -> Image:
-        """Complete and return an image.
+        """Complete and return an object file image.
 
         Args:
             image: The image.
@@ -304,6 +307,6 @@ class ImageStore:
 
 
 def _is_whole(space: AddressSpace, elf: ElfFile, bias: int) -> bool:
-    """Return True if a dump contains the whole file, and not just its first page."""
+    """Return True if a core file or dump contains the whole object file, and not just its first page."""
     constant = [load for load in elf.loads if not load.writable]
     return all(len(space.read(bias + load.vaddr, load.filesz)) == load.filesz for load in constant)

@@ -27,13 +27,15 @@ T = TypeVar("T")
 RESPONSE_TIMEOUT_S = 2.0
 MIN_TIMEOUT_S = 0.1
 MAX_SILENT_MOUNTS = 3
-"""Timeout of a call in seconds: ANSWER_S, or MIN_TIMEOUT_S after more than MAX_SILENT_MOUNTS mounts did not respond."""
+"""Number of mounts that did not respond, above which the timeout of a file operation is MIN_TIMEOUT_S instead of
+ANSWER_S seconds.
+"""
 _FIRST_CHECK_DELAY_S = 0.002
 _POLL_INTERVAL_S = 0.05
 _MOUNT = b"mnt_id:"
 _MAX_INFO = 4096
 _LOCAL = (b"tmpfs", b"devtmpfs", b"ramfs", b"hugetlbfs", b"btrfs", b"zfs", b"proc", b"sysfs")
-"""File systems without a device that are local all the same."""
+"""Names of file systems without a device that are local all the same."""
 
 
 _over: Callable[[], bool] = bool
@@ -64,10 +66,10 @@ class Unanswered(OSError):
 
 
 class _Call:
-    """A job that runs in a helper thread.
+    """A file operation that runs in a helper thread.
 
     Attributes:
-        job: The job.
+        job: The operation.
         drop: Receives a result that arrives after the timeout.
         at: Descriptor on the mount that the job uses.
         result: The result of the job.
@@ -86,7 +88,7 @@ class _Call:
         self.left = False
 
     def run(self) -> bool:
-        """Run the job and return True if the caller still waits for it."""
+        """Run the file operation and return True if the caller still waits for it."""
         try:
             self.result = self.job()
         except BaseException as error:
@@ -105,7 +107,7 @@ class _Call:
 
 
 class _Helper:
-    """A thread that runs one call after another, and ends after a call whose caller no longer waits."""
+    """A thread that runs one file operation after another, and ends after one whose caller no longer waits."""
 
     def __init__(self) -> None:
         self.calls: SimpleQueue[_Call] = SimpleQueue()
@@ -127,12 +129,12 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def run_with_timeout(job: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
-    """Run a job in a helper thread and return its result.
+    """Run a file operation in a helper thread and return its result.
 
     A job may call run_with_timeout() itself; the inner job runs directly, within the time of the outer one.
 
     Args:
-        job: The job.
+        job: The operation.
         drop: Receives a result that arrives after the timeout.
 
     Raises:
@@ -221,7 +223,7 @@ def stat_descriptor(fd: int) -> os.stat_result:
 
 
 def make_reader(fd: int, local: bool) -> Callable[[int, int], bytes]:
-    """Return a function (size, offset) -> bytes that reads a descriptor by pread.
+    """Return a function (size, offset) -> bytes that reads a file descriptor by pread, with a timeout.
 
     Args:
         fd: The descriptor.
@@ -251,7 +253,7 @@ def is_local(device: int) -> bool:
     """Return True if a file system is on a disk or in the memory of this machine.
 
     Args:
-        device: st_dev of a file.
+        device: The field st_dev of a file.
     """
     return bool(os.major(device)) or device in _local_mounts().values()
 
@@ -272,7 +274,7 @@ def _local_mounts() -> dict[int, int]:
 
 
 def _mount(fd: int) -> int:
-    """Return the mount number of a descriptor, -1 if it is unknown.
+    """Return the mount number of a file descriptor, -1 if it is unknown.
 
     Avoids a file object, because it runs for each call.
     """

@@ -30,13 +30,13 @@ MAX_RECORD = 64 << 20
 MAX_NAME = 4096
 MAX_LINES = 1 << 16
 REPEATED = b"\xff"
-"""A file name that stands for the name before it."""
+"""A file name in a jitdump that stands for the name before it."""
 MAX_WAITING = 1 << 20
-"""Maximum number of lines that are kept for code that is not loaded yet."""
+"""Maximum number of lines of a jitdump that are kept for code that is not loaded yet."""
 
 ELF_HEADER, ELF32_HEADER = 0x40, 0x34
 EM_32 = (3, 40)
-"""EM_386 and EM_ARM."""
+"""ELF machines with 32-bit addresses: EM_386 and EM_ARM."""
 
 Lines = tuple[tuple[int, str, int], ...]
 
@@ -52,7 +52,7 @@ class Loaded:
         index: Number of the code in the file.
         name: Name of the function.
         lines: (address, file, line), ascending.
-        tables: Its unwind tables.
+        tables: Unwind tables of the code.
     """
 
     time_ns: int | None
@@ -66,7 +66,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A piece of code that was moved to another address."""
+    """A piece of JIT code that was moved to another address, as a jitdump records it."""
 
     time_ns: int | None
     old_start: int
@@ -77,14 +77,14 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class JitdumpClosed:
-    """The writer has finished. Its code may have been discarded."""
+    """The writer of a jitdump has finished. Its code may have been discarded."""
 
 
 Record = Loaded | Moved | JitdumpClosed
 
 
 class JitdumpReader:
-    """Reads a file in pieces. An incomplete record is kept until the rest arrives."""
+    """A reader of a jitdump file in pieces. An incomplete record is kept until the rest arrives."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -98,7 +98,7 @@ class JitdumpReader:
         self._tables = NO_TABLES
 
     def read(self, data: bytes) -> list[Record]:
-        """Return the records that are complete with this piece.
+        """Return the jitdump records that are complete with this piece.
 
         Raises:
             FormatError: The file is broken. It cannot be read any further.
@@ -130,7 +130,7 @@ class JitdumpReader:
         return found
 
     def _read_header(self, text: bytes) -> int:
-        """Return the size of the header, 0 while it is incomplete."""
+        """Return the size of the jitdump's header, 0 while it is incomplete."""
         if len(text) < 40:
             return 0
         order = next((o for o in "<>" if struct.unpack_from(o + "I", text)[0] == MAGIC), "")
@@ -167,7 +167,7 @@ class JitdumpReader:
         return JitdumpClosed() if kind == CLOSE else None
 
     def _debug_info(self, body: bytes) -> None:
-        """Store lines until the code that they name is loaded.
+        """Store the lines of a jitdump's debug record until the code that they name is loaded.
 
         If a line falls into the place of the ELF header, the writer's addresses do not include that header.
         """
@@ -184,7 +184,7 @@ class JitdumpReader:
             self._waiting -= len(self._lines.pop(next(iter(self._lines))))
 
     def _entries(self, body: bytes, start: int, count: int) -> list[tuple[int, str, int]]:
-        """Return (address, file, line) of each entry.
+        """Return (address, file, line) of each line entry in a jitdump's debug record.
 
         Node 20 writes file names of arbitrary bytes, with NULs among them. Such a name ends where the next valid entry
         of this code begins, and counts as unknown.
@@ -211,7 +211,7 @@ class JitdumpReader:
 
 
 def _file_name(name: bytes) -> str:
-    """Return a file name as text, "" if the bytes are not text."""
+    """Return a file name of a jitdump as text, "" if the bytes are not text."""
     try:
         text = name.decode("utf-8")
     except UnicodeDecodeError:

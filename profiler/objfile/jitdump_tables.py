@@ -17,16 +17,16 @@ SECTION = "jitdump"
 
 _HDR_VERSION = 1
 _ABSOLUTE = {0x00, 0x04, 0x0C}
-"""DW_EH_PE_absptr, udata8 and sdata8."""
+"""Encodings of absolute addresses in .eh_frame: DW_EH_PE_absptr, udata8 and sdata8."""
 
 
 @dataclass(frozen=True, slots=True)
 class JitTables:
-    """The unwind tables of a piece of code.
+    """The unwind tables of a piece of JIT code.
 
     Attributes:
         eh_frame: The .eh_frame, b"" if there is none.
-        avma: Its address in the process, None if it is placed after the code.
+        avma: Address of the .eh_frame in the process, None if it is placed after the code.
     """
 
     eh_frame: bytes = b""
@@ -38,7 +38,7 @@ class JitTables:
 
     @property
     def for_next_code(self) -> JitTables:
-        """The tables that apply to the next piece of code."""
+        """The unwind tables that apply to the next piece of JIT code."""
         return NO_TABLES if self.avma is None else self
 
 
@@ -49,7 +49,7 @@ def read_tables(body: bytes, order: str) -> JitTables:
     """Parse the unwind tables in an UNWINDING_INFO record of a jitdump.
 
     Args:
-        body: The body.
+        body: The body of the record.
         order: Byte order, "<" or ">".
 
     Raises:

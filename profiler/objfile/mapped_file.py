@@ -45,10 +45,10 @@ class Candidate:
 
     Attributes:
         elf: The file.
-        handle: The kernel named it, not a path. Without a process: it is named as a file of the target.
+        handle: The kernel named the file, not a path. Without a process: the file is named as a file of the target.
         same_file: Device and inode equal those of the mapping.
         same_inode: The inode equals that of the mapping (overlayfs and btrfs show another device).
-        named: The user named it.
+        named: The user named the file.
     """
 
     elf: ElfFile
@@ -61,7 +61,7 @@ class Candidate:
 def find_candidates(
     space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile], silent: Callable[[], None]
 ) -> Iterator[Candidate]:
-    """Yield local files that may be the mapped one, the best first.
+    """Yield local files that may be the file that a target has mapped, the best first.
 
     Args:
         space: The address space.
@@ -97,7 +97,9 @@ def find_candidates(
 
 
 def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], int], bool, bool]]:
-    """Yield (function that opens the candidate, handle, named); the last two are fields of Candidate."""
+    """Yield ways to local files that may be the mapped one: (function that opens the candidate, handle, named); the
+    last two are fields of Candidate.
+    """
     opener = current_opener()
     if space.files is not None:
         yield from ((partial(opener.open_named, path), True, named) for path, named in space.files(module))
@@ -122,7 +124,7 @@ def _program(pid: int, inode: int) -> int:
 
 
 def is_accepted(candidate: Candidate, identity: Identity) -> bool:
-    """Return True if the candidate certainly is the mapped file."""
+    """Return True if the candidate file certainly is the mapped file."""
     if identity is Identity.BUILD_ID:
         return True
     if identity is Identity.CONTENT:
@@ -132,7 +134,7 @@ def is_accepted(candidate: Candidate, identity: Identity) -> bool:
 
 
 def read_target(space: AddressSpace, avma: int, size: int) -> bytes:
-    """Read memory at an address that comes from a file, and so may be invalid."""
+    """Read the target's memory at an address that comes from a file, and so may be invalid."""
     return space.read(avma, size) if 0 <= avma < 1 << 64 else b""
 
 
@@ -178,7 +180,7 @@ def _is_mapped(space: AddressSpace, module: Module, offset: int, avma: int) -> b
 
 
 def _same_bytes(space: AddressSpace, elf: ElfFile, avma: int, offset: int, size: int) -> bool | None:
-    """Return True if memory and file are equal, None if memory or file has too little data to decide."""
+    """Return True if the target's memory and the file are equal, None if one of them has too little data to decide."""
     expected = bytes(elf.source.read(offset, size))
     mapped = read_target(space, avma, len(expected))
     if len(mapped) < len(expected) or not any(expected):

@@ -27,8 +27,8 @@ class AbsentFile:
 
         Args:
             module: The module.
-            stated: Its identity, as a crash dump or its headers state it.
-            read: Reads the memory of the target or of the dump.
+            stated: Identity of the module, as a crash dump or its headers state it.
+            read: Function that reads the memory of the target or of the dump.
         """
         self.name = module.path
         self.oddities: list[str] = []
@@ -57,10 +57,12 @@ class AbsentFile:
         return memoryview(b"")
 
     def forget(self, name: str) -> None:
-        """Ignore the request, because no section is cached."""
+        """Ignore the request to drop a section, because no section of a missing file is cached."""
 
     def at_svma(self, svma: int, size: int) -> memoryview:
-        """Return the bytes in memory: mostly code around pcs in a small dump, all bytes in a live process."""
+        """Return the bytes in memory of a missing file: mostly code around pcs in a small dump, all bytes in a live
+        process.
+        """
         if not 0 <= svma < self.size:
             return memoryview(b"")
         return memoryview(self._read(self._start + svma, min(size, self.size - svma)))

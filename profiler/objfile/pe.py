@@ -24,10 +24,10 @@ MACHINES = {
     0x1C4: (40, 32, "little"),
     0xAA64: (183, 64, "little"),
 }
-"""(ELF machine, ELF class, byte order) by the machine of the COFF header."""
+"""Architecture of a Windows module by the machine of its COFF header: (ELF machine, ELF class, byte order)."""
 
 MAX_STEPS = 256
-"""Maximum number of mappings below an address that are searched for the headers of its module."""
+"""Maximum number of mappings below an address that are searched for the headers of its Windows module."""
 MAX_HEADERS = 1 << 16
 MAX_DEBUG_ENTRIES = 64
 MAX_RECORD = 1 << 10
@@ -50,7 +50,7 @@ class PeImage(AbsentFile):
 
         Args:
             module: The module.
-            stated: Its identity.
+            stated: Identity of the module.
             read: Reads the target's memory.
         """
         super().__init__(module, stated, read)
@@ -91,7 +91,9 @@ def find_windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedI
 
 
 def _header_mapping(space: AddressSpace, avma: int) -> Mapping | None:
-    """Return the nearest mapping of a file's first bytes at or below an address, or None."""
+    """Return the nearest mapping of a file's first bytes at or below an address, or None. It holds the headers of a
+    Windows module.
+    """
     at = bisect_right(space.mappings, avma, key=lambda mapping: mapping.start) - 1
     for mapping in reversed(space.mappings[max(at - MAX_STEPS, 0) : at + 1]):
         if mapping.path.startswith("/") and not mapping.offset:
@@ -100,7 +102,7 @@ def _header_mapping(space: AddressSpace, avma: int) -> Mapping | None:
 
 
 def _identity(read: ReadMemory, start: int, path: str) -> tuple[int, StatedId]:
-    """Return (size of the image in bytes, identity).
+    """Return (size of the image in bytes, identity) of a Windows module, from its headers.
 
     Raises:
         LookupError, ValueError, struct.error: The headers are broken or missing.
@@ -117,7 +119,7 @@ def _identity(read: ReadMemory, start: int, path: str) -> tuple[int, StatedId]:
 
 
 def _header_offset(read: ReadMemory, start: int) -> int:
-    """Return the offset of the PE header.
+    """Return the offset of the PE header of a Windows module.
 
     Raises:
         ValueError, struct.error: The header is missing.
@@ -134,7 +136,7 @@ def _header_offset(read: ReadMemory, start: int) -> int:
 
 
 def _sections(read: ReadMemory, start: int, size: int) -> Iterator[Section]:
-    """Yield the sections that stay in memory.
+    """Yield the sections of a Windows module that stay in memory.
 
     Raises:
         ValueError, struct.error: The headers are broken.
@@ -151,7 +153,7 @@ def _sections(read: ReadMemory, start: int, size: int) -> Iterator[Section]:
 
 
 def _record(read: ReadMemory, start: int, directory: int, length: int) -> bytes:
-    """Return the CodeView record, b"" if there is none."""
+    """Return the CodeView record of a Windows module, b"" if there is none."""
     table = read(start + directory, min(length, ENTRY * MAX_DEBUG_ENTRIES)) if directory else b""
     for at in range(0, len(table) - ENTRY + 1, ENTRY):
         kind, size, rva = struct.unpack_from("<III", table, at + 12)

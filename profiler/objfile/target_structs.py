@@ -15,10 +15,10 @@ MAX_TEXT = 1 << 12
 
 @dataclass
 class TargetStructs:
-    """Reads structures in a target's memory.
+    """A reader of structures in a target's memory.
 
     Attributes:
-        read: Reads the memory.
+        read: Function that reads the memory.
         arch: The architecture.
         name: Name for messages.
         budget: Number of bytes that may still be read.
@@ -61,7 +61,7 @@ class TargetStructs:
         return bytes(data)
 
     def read_available(self, avma: int, size: int) -> bytes:
-        """Return the readable part of `size` bytes at an address.
+        """Return the readable part of `size` bytes at an address of the target.
 
         The target may have chosen any address: the result is b"" if it is invalid.
         """
@@ -76,7 +76,7 @@ class TargetStructs:
         return layout.unpack(self.read_exactly(avma, layout.size))
 
     def read_c_string(self, avma: int) -> str:
-        """Return the string at an address, "" if there is none.
+        """Return the NUL-terminated string at an address of the target, "" if there is none.
 
         Unreadable text is no error, because it only costs a name.
         """

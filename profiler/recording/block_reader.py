@@ -26,7 +26,7 @@ _USUAL_THINGS = 1_000_000
 _USUAL_NODES = 1_000_000
 _USUAL_TEXT = 64 << 20
 _DEFLATED = 16
-"""Maximum number of bytes of text for each byte of the file, if it is more than _USUAL_TEXT."""
+"""Maximum number of bytes of text in a recording file for each byte of the file, if it is more than _USUAL_TEXT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class FunctionName:
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns:
-    """Columns of frames, each of shape (f,), with the numbers of the file.
+    """Columns of a recording file's frames, each of shape (f,), with the numbers of the file.
 
     `lines` is the number of functions of a frame.
     """
@@ -68,7 +68,7 @@ class FrameColumns:
 
 @dataclass(frozen=True, slots=True)
 class LineColumns:
-    """Columns of functions in frames, each of shape (l,), with the numbers of the file.
+    """Columns of the functions in a recording file's frames, each of shape (l,), with the numbers of the file.
 
     File and line are 0 if unknown.
     """
@@ -80,7 +80,9 @@ class LineColumns:
 
 
 class Blocks:
-    """The packed items of one file. Each method raises FormatError if a block is invalid."""
+    """The packed frames, functions and stacks of one recording file. Each method raises FormatError if a block is
+    invalid.
+    """
 
     def __init__(self, rows: TableRows, size: int) -> None:
         self._rows = rows
@@ -117,7 +119,9 @@ class Blocks:
         return found
 
     def unpack_frames(self) -> tuple[FrameColumns, LineColumns]:
-        """Unpack frames and their functions. Each count is checked first, so that their sum cannot overflow."""
+        """Unpack frames and their functions from a recording file. Each count is checked first, so that their sum
+        cannot overflow.
+        """
         module, rel, base, *others = self._things("frame_blocks", FRAME_COLUMNS, 3)
         start, function, file, line = self._things("line_blocks", LINE_COLUMNS, 3)
         frames = FrameColumns(module, rel, base, *others)
@@ -156,7 +160,7 @@ class Blocks:
         return np.array([parents, node_frame], np.int64).T
 
     def _things(self, table: str, columns: int, deltas: int) -> list[I64]:
-        """Unpack a table. Its first `deltas` columns hold differences from the row before."""
+        """Unpack a table of blocks. Its first `deltas` columns hold differences from the row before."""
         parts: list[list[I64]] = []
         for nth, count, data in self._rows(table):
             self._things_left = _taken(nth, self._things_left, count)
@@ -178,7 +182,7 @@ def _taken(nth: int, left: int, count: int) -> int:
 
 
 def _text(nth: int, texts: bytes, at: int, length: int) -> tuple[str, int]:
-    """Return the text at an offset, and the offset of the next one."""
+    """Return the text at an offset of the packed texts, and the offset of the next text."""
     if not 0 <= length <= len(texts) - at:
         raise FormatError("blocks", nth, "a text is longer than what there is")
     try:

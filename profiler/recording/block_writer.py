@@ -26,18 +26,22 @@ STACK_COLUMNS = 2
 NO_ROWS: I64 = np.zeros(0, np.int64)
 NO_TEXT = -1
 SAME_TEXT = -2
-"""Values that replace the length of a system name: NO_TEXT if it is unknown, SAME_TEXT if it equals the name."""
+"""Values in a recording file that replace the length of a system name: NO_TEXT if the name is unknown, SAME_TEXT if it
+equals the function's name.
+"""
 
 LineRow = tuple[int, int, int, int]
-"""Row of a function in a frame: start address, function, file, line."""
+"""Row of a function in a recorded frame: start address, function, file, line."""
 
 
 FrameRow = tuple[int, int, int, int, int, int, int, tuple[LineRow, ...]]
-"""Row of a frame: module, rel, base (pc minus rel), back, trust, kind, title, functions; all as numbers of the file."""
+"""Row of a recorded frame: module, rel, base (pc minus rel), back, trust, kind, title, functions; all as numbers of the
+file.
+"""
 
 
 class BlockWriter:
-    """Packs items in the order of their arrival.
+    """A writer that packs frames, functions and stacks of a recording in the order of their arrival.
 
     Numbers are those of the file and begin at 1. Numbers of functions may change until the frames that use them are
     packed.
@@ -55,7 +59,8 @@ class BlockWriter:
         self._node_frame = array("q", [0])
 
     def add_function(self, name: str, system_name: str | None, source: int, address: int) -> int:
-        """Return the number of a function name. A name that ends in the address is stored without it.
+        """Return the number of a function name in the recording file, and add it if it is new. A name that ends in the
+        address is stored without it.
 
         Args:
             name: The name.
@@ -81,7 +86,9 @@ class BlockWriter:
         return number
 
     def add_frames(self, rows: Sequence[FrameRow]) -> I64:
-        """Add a block of frames and their functions. Return the frame numbers; equal frames get the same number."""
+        """Add a block of frames and their functions to a recording file. Return the frame numbers; equal frames get the
+        same number.
+        """
         if not rows:
             self._made_of.append(NO_ROWS)
             return NO_ROWS
@@ -116,7 +123,7 @@ class BlockWriter:
         self._packed_frames([rows[at] for at in made_of.tolist()], change)
 
     def _packed_frames(self, rows: Sequence[FrameRow], store: Callable[[str, int, Iterable[I64]], None]) -> None:
-        """Pack frames, which are in their final order."""
+        """Pack frames of a recording file, which are in their final order."""
         module, rel, base, back, trust, kind, title, count = np.array(
             [(*row[:7], len(row[7])) for row in rows], np.int64
         ).T
@@ -149,7 +156,7 @@ class BlockWriter:
         self._add("stack_blocks", len(parent), [np.where(parent > 0, number - parent, 0), frame - before])
 
     def _numbered_in_order(self, functions: I64) -> I64:
-        """Renumber new functions in the order of their lines, so that differences are small.
+        """Renumber new functions of a recording file in the order of their lines, so that differences are small.
 
         Returns:
             New number by old number.
@@ -166,7 +173,7 @@ class BlockWriter:
         return place
 
     def _names(self) -> None:
-        """Add blocks of the names that were added since the last call."""
+        """Add blocks of the function and file names that were added since the last call."""
         if self._new_functions:
             texts: list[bytes] = []
             rows = []

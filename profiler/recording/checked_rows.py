@@ -16,9 +16,9 @@ from pyprof.recording.schema import Column, Table, parse_tables
 CellRow = tuple[Any, ...]
 
 _MIN_ROW = 2
-"""Minimum number of bytes that a row of a table takes in the file."""
+"""Minimum number of bytes that a row of a table takes in a recording file."""
 _TOGETHER = 4096
-"""Number of rows of a table that are fetched and checked at once."""
+"""Number of rows of a recording's table that are fetched and checked at once."""
 
 _ALLOWED: dict[str, set[type]] = {
     "TEXT": {str, bytes},
@@ -26,11 +26,13 @@ _ALLOWED: dict[str, set[type]] = {
     "BLOB": {bytes},
     "": {int, float, str, bytes},
 }
-"""Permitted types of a cell, by the kind of its column."""
+"""Permitted types of a cell in a recording file, by the kind of its column."""
 
 
 def encode_cell(value: str) -> str | bytes:
-    """Return a text as it is stored: as bytes if it contains bytes that are not UTF-8, such as a path may."""
+    """Return a text as a recording file stores it: as bytes if it contains bytes that are not UTF-8, such as a path
+    may.
+    """
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -39,7 +41,7 @@ def encode_cell(value: str) -> str | bytes:
 
 
 class TableRows:
-    """Reader of one file. Called with the name of a table, it returns the rows in order.
+    """A reader of one recording file. Called with the name of a table, it returns the rows in order.
 
     Raises:
         FormatError: A cell is invalid. The error names the table and the row.
@@ -77,7 +79,9 @@ class TableRows:
         return found
 
     def _checked(self, table: str, before: int, column: Column, cells: CellRow) -> CellRow:
-        """Check and decode the cells of one column in the rows after the first `before` ones."""
+        """Check and decode the cells of one column of a recording's table, in the rows after the first `before`
+        ones.
+        """
         kinds = set(map(type, cells))
         allowed = _ALLOWED[column.kind]
         if not kinds <= (allowed if column.required else allowed | {NoneType}):
@@ -99,7 +103,7 @@ def _decoded(table: str, before: int, cell: bytes) -> str:
 
 
 def check_reference(table: str, row: int, number: int, count: int) -> int:
-    """Check a reference to a row of another table, and return it as an index from 0.
+    """Check a reference to a row of another table of a recording file, and return it as an index from 0.
 
     Args:
         table: Table with the reference.

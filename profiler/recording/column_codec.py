@@ -45,7 +45,7 @@ def pack_columns(columns: Sequence[I64 | None], texts: bytes = b"") -> bytes:
 
 
 def unpack_columns(data: bytes, rows: int, columns: int) -> list[I64 | None]:
-    """Decode columns that pack_columns() encoded without texts.
+    """Decode columns of integers that pack_columns() encoded without texts.
 
     Raises:
         FormatError: The data is invalid.
@@ -55,7 +55,7 @@ def unpack_columns(data: bytes, rows: int, columns: int) -> list[I64 | None]:
 
 
 def unpack_known(data: bytes, rows: int, columns: int) -> list[I64]:
-    """Decode columns, all of which must be known.
+    """Decode columns of integers, all of which must be known.
 
     Raises:
         FormatError: The data is invalid, or a column is unknown.
@@ -64,7 +64,7 @@ def unpack_known(data: bytes, rows: int, columns: int) -> list[I64]:
 
 
 def require_known(columns: list[I64 | None]) -> list[I64]:
-    """Return the columns, all of which must be known.
+    """Return the columns of a recording file, all of which must be known.
 
     Raises:
         FormatError: A column is unknown.

@@ -22,11 +22,11 @@ from pyprof.recording.schema import create_tables
 from pyprof.recording.writer import TableWriter
 
 _WAL = b"\2\2"
-"""Bytes 18 and 19 of a database with a write-ahead log."""
+"""Values of bytes 18 and 19 of an SQLite database with a write-ahead log."""
 
 
 class FileJournal:
-    """The journal file of one window.
+    """The journal file of one unfinished window of a recording.
 
     If the file cannot be written, the journal stops, and the end of the recording reports it.
     """

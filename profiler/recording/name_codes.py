@@ -33,7 +33,7 @@ def list_codes() -> Iterator[CellRow]:
 
 
 class Codes:
-    """The meaning of the numbers in one file.
+    """The meaning of the numbers that stand for names in one recording file.
 
     Names that a newer pyprof added are unknown, and rows that use them are refused.
     """
@@ -55,7 +55,7 @@ class Codes:
         return self._known[code]
 
     def convert_states(self, state: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Convert the states of samples to the bits of this version."""
+        """Convert the states of samples in a recording file to the bits of this version."""
         found = np.zeros(len(state), np.int32)
         for theirs, ours in self._known["state"].items():
             found |= np.where(state & theirs, ours, 0).astype(np.int32)

@@ -27,7 +27,7 @@ _LONGEST_FINDING = 200
 _LONGEST = 1 << 28
 """Maximum number of bytes of one text or blob in a recording file."""
 _FEWEST_STEPS, _STEPS_PER_BYTE = 1_000_000, 64
-"""Limits on the steps of SQLite's virtual machine until a file is checked.
+"""Limits on the steps of SQLite's virtual machine until a recording file is checked.
 
 A file whose pages refer to each other in a cycle would otherwise be read forever.
 """
@@ -39,7 +39,7 @@ def read_bytes(path: str, most: int = MAX_BYTES) -> bytes:
     """Read a file that the user named, or its first bytes only.
 
     Args:
-        path: The file.
+        path: Path of the file.
         most: Maximum number of bytes.
 
     Raises:
@@ -113,7 +113,7 @@ def _load(database: sqlite3.Connection, data: bytes, version: int) -> None:
 
 
 def _bound(database: sqlite3.Connection, size: int) -> None:
-    """Limit the steps of SQLite until another progress handler is set.
+    """Limit the steps of SQLite for a recording file until another progress handler is set.
 
     Args:
         database: The database.
@@ -129,7 +129,9 @@ def _bound(database: sqlite3.Connection, size: int) -> None:
 
 
 def _is_of_the_same_user(log: str, path: str) -> bool:
-    """Return True if the log is a regular file of the same user. In a shared folder another user may have made it."""
+    """Return True if the write-ahead log of a recording is a regular file of the same user. In a shared folder another
+    user may have made it.
+    """
     try:
         found = os.lstat(log)
     except OSError:
@@ -138,7 +140,7 @@ def _is_of_the_same_user(log: str, path: str) -> bool:
 
 
 def _with_log(path: str, data: bytes) -> bytes:
-    """Merge the file with its write-ahead log, and return the result."""
+    """Merge a recording file with its write-ahead log, and return the result."""
     log = f"{path}-wal"
     with TemporaryDirectory(prefix="pyprof-") as folder:
         copy = Path(folder) / "recording"

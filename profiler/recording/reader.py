@@ -33,15 +33,15 @@ from pyprof.recording.writer import SECOND_NS
 from pyprof.records import dataclass, field_names, replace
 
 KEYS = 5
-"""Number of columns of a sample before its values: time, thread, stack, state, processor."""
+"""Number of columns of a recorded sample before its values: time, thread, stack, state, processor."""
 MAX_NS = 1 << 62
-"""Limit for times in nanoseconds. The sum of two stays within 64 bits."""
+"""Limit for times of a recording file in nanoseconds. The sum of two stays within 64 bits."""
 _MAX_GAPS = 20_000
 MAX_VALUES = 16
-"""Maximum number of values of a sample. A constant column takes no bytes in the file, but takes memory."""
+"""Maximum number of values of a recorded sample. A constant column takes no bytes in the file, but takes memory."""
 _USUAL_SAMPLES = 1_000_000
 _MAX_PER_BYTE = 8
-"""Maximum number of samples for each byte of the file, if it is more than _USUAL_SAMPLES.
+"""Maximum number of samples for each byte of a recording file, if it is more than _USUAL_SAMPLES.
 
 This keeps an untrusted count from exhausting memory.
 """
@@ -66,7 +66,7 @@ def load_recording(path: str | PathLike[str]) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Columns of all samples. References are indices from 0, except `stack`, which is a node."""
+    """Columns of all samples of a recording file. References are indices from 0, except `stack`, which is a node."""
 
     time_ns: I64
     thread: I64
@@ -84,7 +84,7 @@ class _Reader:
         self._codes = Codes(rows)
 
     def profile(self) -> Profile:
-        """Read the profile.
+        """Return the Profile of a recording file.
 
         Raises:
             FormatError: A row is invalid.
@@ -186,7 +186,7 @@ class _Reader:
         return tuple(found)
 
     def _lines(self, names: Sequence[FunctionName], lines: LineColumns, offsets: I64) -> tuple[Line, ...]:
-        """Return the functions of all frames."""
+        """Return the functions of all frames of a recording file."""
         files = [None, *self._blocks.unpack_files()]
         later = {source for source, name in self._rows("name_sources") if name == NAME_SOURCES[LATER]}
         found = []
@@ -256,7 +256,7 @@ def _interrupted(profile: Profile) -> Profile:
 
 
 def _by_first_use(frames: tuple[Frame, ...], number: I64) -> tuple[tuple[Frame, ...], npt.NDArray[np.int32]]:
-    """Renumber frames in the order in which nodes use them, as a recording does.
+    """Renumber the frames of a recording file in the order in which stack nodes use them, as a recording does.
 
     Args:
         frames: The frames.
@@ -282,10 +282,10 @@ def _fact(meta: dict[str, Any], key: str, kind: Any) -> Any:
 
 
 def _gaps(meta: dict[str, Any]) -> tuple[Span, ...]:
-    """Read the gaps, which are in order and do not overlap.
+    """Read the gaps of a recording, which are in order and do not overlap.
 
     Raises:
-        FormatError: They are invalid.
+        FormatError: The gaps are invalid.
     """
     try:
         found = [int(number) for number in str(meta.get("gaps", "")).replace("-", ",").split(",") if number]

@@ -14,7 +14,7 @@ from functools import cache
 from pyprof.records import dataclass
 
 APPLICATION_ID = 0x70797072
-"""SQLite application id: the letters "pypr"."""
+"""SQLite application id of recording files: the letters "pypr"."""
 VERSION = 4
 
 SCHEMA = """\
@@ -230,7 +230,7 @@ CREATE TABLE "end" (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `meaning` is its comment in the schema."""
+    """A column of a recording file's table. `meaning` is its comment in the schema."""
 
     name: str
     type: str
@@ -238,19 +238,19 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """Return the type of the column's cells: TEXT, INTEGER, BLOB, or "" for any."""
+        """The type of a recording column's cells: TEXT, INTEGER, BLOB, or "" for any."""
         word = self.type.partition(" ")[0]
         return "" if word == "NOT" else word
 
     @property
     def required(self) -> bool:
-        """Return True if the column may not be NULL."""
+        """True if the cells of the column may not be NULL."""
         return "NOT NULL" in self.type or "PRIMARY KEY" in self.type
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. `sql` is the statement as SQLite stores it."""
+    """A table of a recording file. `sql` is the statement as SQLite stores it."""
 
     name: str
     sql: str
@@ -266,7 +266,7 @@ _COLUMN = re.compile(r'  "?(\w+)"? ?([A-Z ]*?),? -- (.*)')
 
 @cache
 def parse_tables(schema: str = SCHEMA) -> dict[str, Table]:
-    """Return the tables by name, in the order of the schema."""
+    """Return the tables of an SQL schema by name, in the order of the schema."""
     return {
         found["name"]: Table(
             found["name"],
@@ -284,7 +284,9 @@ def insert_statement(table: str) -> str:
 
 
 PAGE = 512
-"""Page size in bytes. It is small, because a recording has thirty tables and each takes at least one page."""
+"""SQLite page size in bytes of recording files. It is small, because a recording has thirty tables and each takes at
+least one page.
+"""
 
 
 def create_tables(database: sqlite3.Connection) -> None:

@@ -18,7 +18,9 @@ from pyprof.recording.private_database import open_recording
 from pyprof.recording.reader import KEYS, MAX_VALUES, to_unsigned
 
 _MAX_OF_WINDOW = 1 << 22
-"""Maximum number of samples of one second that a query unpacks, so that an untrusted count cannot exhaust memory."""
+"""Maximum number of samples of one second of a recording that a query unpacks, so that an untrusted count cannot
+exhaust memory.
+"""
 
 TABLES = """\
 CREATE TEMP TABLE functions (id INTEGER PRIMARY KEY, name TEXT NOT NULL, system_name TEXT, source INTEGER NOT NULL);
@@ -32,7 +34,7 @@ CREATE TEMP TABLE lines (
 ) WITHOUT ROWID;
 CREATE TEMP TABLE stacks (id INTEGER PRIMARY KEY, parent INTEGER, frame INTEGER);
 """
-"""Temporary tables with one row for each item of the file's blocks."""
+"""Temporary tables for queries, with one row for each item of a recording file's blocks."""
 
 VIEWS = """\
 CREATE TEMP VIEW samples AS SELECT
@@ -84,7 +86,7 @@ LEFT JOIN functions ON functions.id = lines.function;
 
 @contextmanager
 def open_query(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
-    """Open a copy of the recording in memory, with the views.
+    """Open a copy of a recording in memory for queries, with the views.
 
     Raises:
         RecordingError: The file is no recording, broken or too new.
@@ -120,12 +122,12 @@ def open_query(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
 
 
 def _harmless(action: int, *_: object) -> int:
-    """Deny statements that open another file: ATTACH, and VACUUM, which attaches one."""
+    """Deny SQL statements that open another file: ATTACH, and VACUUM, which attaches one."""
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
 
 
 def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
-    """Fill the tables from the blocks.
+    """Fill the temporary tables for queries from a recording file's blocks.
 
     Raises:
         FormatError: A block is invalid.
@@ -148,7 +150,7 @@ def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
 
 
 def _refer(table: str, numbers: I64, count: int) -> None:
-    """Check references to rows of a table; 0 refers to none.
+    """Check references to rows of a recording's table; 0 refers to none.
 
     Raises:
         FormatError: A referenced row does not exist.
@@ -160,7 +162,7 @@ def _refer(table: str, numbers: I64, count: int) -> None:
 def _functions(
     frames: FrameColumns, lines: LineColumns, names: Sequence[FunctionName]
 ) -> tuple[list[Sequence[object]], list[Sequence[object]]]:
-    """Return the rows of the views `lines` and `functions`.
+    """Return the rows of the query views `lines` and `functions`.
 
     A name with an appended address is a separate function for each address.
     """

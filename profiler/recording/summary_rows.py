@@ -24,12 +24,14 @@ Value = TypeVar("Value")
 Number = TypeVar("Number", int, float)
 
 _PARTS: dict[str, Any] = {"stops": Stops(), "children": Children(), "names": NameCounts(), "shown": Shown()}
-"""Fields of a Summary that are records, with their default values."""
+"""Fields of a Summary that are records of their own, with their default values."""
 
 _VALUES = frozenset({"shown.total"})
-"""Sums of sample values. All other numbers count things, seconds, microseconds or kilobytes."""
+"""Fields of a Summary that are sums of sample values. All other numbers count things, seconds, microseconds or
+kilobytes.
+"""
 _MAX_NUMBER = 1 << 40
-"""Limit for all numbers except sums of values. Sums over many recordings then still fit into a file."""
+"""Limit for all numbers of a Summary except sums of values. Sums over many recordings then still fit into a file."""
 
 SUMMARY_TABLES = (
     *("summary", "counters", "ends", "frame_sources", "module_sums", "problems", "notes", "languages", "evaluators"),
@@ -39,7 +41,7 @@ SUMMARY_TABLES = (
 
 
 def _numbers(value: Any) -> dict[str, int | float | str]:
-    """Return the fields that are one number or one text, by name."""
+    """Return the fields of a summary's record that are one number or one text, by name."""
     fields = {name: getattr(value, name) for name in field_names(type(value))}
     return {name: each for name, each in fields.items() if isinstance(each, int | float | str)}
 
@@ -87,7 +89,7 @@ def _language_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
 
 
 def read_summary(rows: TableRows) -> Summary | None:
-    """Read the Summary, None if the recording was interrupted before it was written.
+    """Read the Summary of a recording file, None if the recording was interrupted before it was written.
 
     Raises:
         FormatError: A row is invalid.
@@ -113,7 +115,7 @@ def read_summary(rows: TableRows) -> Summary | None:
 
 
 def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
-    """Read one record.
+    """Read one record of a recording's Summary.
 
     Args:
         stored: Values by name.
@@ -134,7 +136,7 @@ def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
 
 
 def _counted(table: str, number: Number) -> Number:
-    """Return a number if it is within the limits.
+    """Return a number of a recording's Summary if it is within the limits.
 
     Raises:
         FormatError: The number is too large, or NaN.

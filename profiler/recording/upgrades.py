@@ -97,7 +97,7 @@ def upgrade(database: sqlite3.Connection, version: int, size: int) -> None:
 
     Args:
         database: The database.
-        version: Its version.
+        version: Format version of the file.
         size: Size of the file in bytes.
 
     Raises:
@@ -110,7 +110,7 @@ def upgrade(database: sqlite3.Connection, version: int, size: int) -> None:
 
 
 def _to_2(database: sqlite3.Connection, size: int) -> None:
-    """Convert rows of frames, functions, files and stacks to blocks."""
+    """Convert a recording file's rows of frames, functions, files and stacks to blocks (format version 2)."""
     rows = TableRows(database, size, tables_of(1))
     for name in _BLOCKS_OF_2:
         database.execute(parse_tables(SCHEMA)[name].sql)
@@ -131,7 +131,7 @@ def _to_2(database: sqlite3.Connection, size: int) -> None:
 
 
 def _frames(rows: TableRows, blocks: BlockWriter) -> I64:
-    """Convert frames. Return new numbers by old numbers; number 0 stands for no frame."""
+    """Convert the frames of an old recording file. Return new numbers by old numbers; number 0 stands for no frame."""
     stored, functions = rows("frames"), rows("functions")
     files = [blocks.add_file(path) for _, path in rows("files")]
     lines: dict[int, list[LineRow]] = {}
@@ -167,13 +167,15 @@ def _signed(number: int) -> int:
 
 
 def _to_3(database: sqlite3.Connection, size: int) -> None:
-    """Add the table of labels, which is empty."""
+    """Add the table of labels, which is empty, to an old recording file (format version 3)."""
     for name in _NEW_IN_3:
         database.execute(parse_tables()[name].sql)
 
 
 def _to_4(database: sqlite3.Connection, size: int) -> None:
-    """Replace two tables whose description changed. Their rows stay the same."""
+    """Replace two tables of an old recording file whose description changed (format version 4). Their rows stay the
+    same.
+    """
     for name in parse_tables(_UNTIL_3):
         kept = database.execute(f"SELECT * FROM {name}").fetchall()
         database.execute(f"DROP TABLE {name}")
@@ -182,4 +184,4 @@ def _to_4(database: sqlite3.Connection, size: int) -> None:
 
 
 _UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4}
-"""Functions that convert a file to the next version, by the version that they start from."""
+"""Functions that convert a recording file to the next format version, by the version that they start from."""

@@ -31,7 +31,7 @@ SECOND_NS = 1_000_000_000
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write a recording. It contains everything, so ExportOptions have no effect."""
+    """Write a profile as a recording file. It contains everything, so ExportOptions have no effect."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         store_profile(database, profile)
         out.write(database.serialize())
@@ -53,7 +53,7 @@ def store_profile(database: sqlite3.Connection, profile: Profile) -> None:
 
 
 class TableWriter:
-    """Writer that adds rows to the tables of one recording."""
+    """A writer that adds rows to the tables of one recording."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -72,7 +72,7 @@ class TableWriter:
         return number
 
     def _named(self, table: str, *values: object) -> int:
-        """Return the number of a row that is stored only once, and add it if it is new."""
+        """Return the number of a table's row that is stored only once, and add the row if it is new."""
         known = self._names.get((table, values))
         if known is None:
             known = self._names[table, values] = self._number(table)
@@ -97,7 +97,7 @@ class TableWriter:
         self._add("labels", labels)
 
     def rename_threads(self, threads: Mapping[int, ThreadInfo]) -> None:
-        """Change name and process of threads, by their index. Their labels stay."""
+        """Change name and process of a recording's threads, by their index. Their labels stay."""
         change = "UPDATE threads SET process = ?, tid = ?, started_ns = ?, name = ? WHERE id = ?"
         self._database.executemany(change, [(*self._thread(thread), at + 1) for at, thread in threads.items()])
 
@@ -107,7 +107,7 @@ class TableWriter:
         return process, thread.tid, thread.started or None, encode_cell(thread.name)
 
     def rename_frames(self, number: int, frames: Sequence[Frame]) -> None:
-        """Replace the names and lines of all frames of an earlier call of add_frames().
+        """Replace the names and lines of all frames that an earlier call of add_frames() stored.
 
         Args:
             number: Index of that call, from 0.
@@ -117,7 +117,7 @@ class TableWriter:
         self._functions.clear()
 
     def add_frames(self, frames: Sequence[Frame]) -> None:
-        """Add frames. Their module numbers are indices into the modules that were added."""
+        """Add frames to a recording file. Their module numbers are indices into the modules that were added."""
         numbers = self._blocks.add_frames(self._rows(frames))
         self._functions.clear()  # packing has renumbered the functions
         self._frame_number.frombytes(numbers.tobytes())
@@ -157,7 +157,7 @@ class TableWriter:
         return number
 
     def add_stacks(self, parent: Iterable[int], frame: Iterable[int]) -> None:
-        """Add nodes of the stack tree, parents first.
+        """Add nodes of the stack tree to a recording file, parents first.
 
         Args:
             parent: For each node 0 for the root, or n for the nth node that was added.
@@ -200,7 +200,7 @@ class TableWriter:
             self._add(table, [row])
 
     def finish_window(self, profile: Profile) -> None:
-        """Write the final facts, which mark the recording as complete."""
+        """Write the final facts about a window, which mark the recording as complete."""
         self._add("meta", [("duration_ns", profile.duration_ns)])
         if profile.gaps:
             self._add("meta", [("gaps", ",".join(f"{begin}-{end}" for begin, end in profile.gaps))])

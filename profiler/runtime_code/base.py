@@ -16,16 +16,18 @@ from pyprof.unwind.rules import FunctionRows, Rule
 
 Rows = tuple[FunctionRows, Trust]
 RuleAt = Callable[[int, bool], Rule | None]
-"""Finds the unwind rule for any code of the process: (lookup pc, pc is not a return address) -> rule, or None."""
+"""Function that finds the unwind rule for any code of the process: (lookup pc, pc is not a return address) -> rule, or
+None.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeScan:
-    """One scan of a process for descriptions of code.
+    """One scan of a process for descriptions of JIT code.
 
     Attributes:
         space: The address space.
-        arch: Its architecture.
+        arch: Architecture of the process.
         before_ns: CLOCK_MONOTONIC time of the previous scan.
         now_ns: CLOCK_MONOTONIC time of this scan.
         symbols: (name, address in the process) of the registration lists in all modules.
@@ -41,7 +43,7 @@ class CodeScan:
 
 
 class Descriptions(Protocol):
-    """The code that one source describes, by address and time: a CodeMap or a CodeTable."""
+    """The protocol of the JIT code that one source describes, by address and time: a CodeMap or a CodeTable."""
 
     changes: list[int]
 
@@ -55,11 +57,11 @@ class Descriptions(Protocol):
 
 
 class CodeSource(Protocol):
-    """One way in which one process describes its code. No content that the process has written makes it raise.
+    """One way in which one process describes its JIT code. No content that the process has written makes it raise.
 
     Attributes:
-        label: The module of its code is "[jit] LABEL".
-        in_memory: It reads the process's memory, else files.
+        label: Name of the source. The module of its code is "[jit] LABEL".
+        in_memory: True if it reads the process's memory, False if it reads files.
         spans: The described code, by address and time.
     """
 
@@ -70,31 +72,31 @@ class CodeSource(Protocol):
     def spans(self) -> Descriptions: ...
 
     def update(self, scan: CodeScan) -> bool:
-        """Read the current descriptions, and return True if unwind rules may have changed."""
+        """Read the current descriptions of the process's JIT code, and return True if unwind rules may have changed."""
         ...
 
     def rows(self, span: Span[Any], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
-        """Return the unwind rows that cover a lookup pc in a span, or None. Their addresses are those in the
-        process.
+        """Return the unwind rows that cover a lookup pc in a piece of JIT code, or None. Their addresses are those in
+        the process.
         """
         ...
 
     def name(self, span: Span[Any]) -> CodeName | None: ...
 
     def image(self, span: Span[Any], space: AddressSpace) -> Image | None:
-        """Return an object file in memory that describes the span, or None."""
+        """Return an object file in memory that describes a piece of JIT code (span), or None."""
         ...
 
 
 class NoImage:
-    """The image() of a CodeSource without object files."""
+    """The image() method of a CodeSource without object files."""
 
     def image(self, span: Span[Any], space: AddressSpace) -> Image | None:
         return None
 
 
 def report_problem(diagnostics: Diagnostics, label: str, found: Problem) -> None:
-    """Report a problem in a process's code descriptions."""
+    """Report a problem in a process's descriptions of JIT code."""
     diagnostics.problem(module_path(label), found)
 
 
@@ -102,5 +104,5 @@ JIT = "[jit] "
 
 
 def module_path(label: str) -> str:
-    """Return the name of the module that a profile shows for a source's code."""
+    """Return the name of the module that a profile shows for the JIT code of a source."""
     return JIT + label

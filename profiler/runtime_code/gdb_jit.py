@@ -30,13 +30,15 @@ from pyprof.unwind.module_sources import open_sources
 from pyprof.unwind.rule_lookup import FileTables
 
 MAX_READS = 4
-"""Maximum number of attempts to read a list that changes during the read."""
+"""Maximum number of attempts to read a list of the GDB JIT interface that changes during the read."""
 
 SHORT_LIST = 64
-"""Maximum length of a list that is always read to its end. A longer one may be taken as unchanged: see REST."""
+"""Maximum length of a GDB JIT list that is always read to its end. A longer one may be taken as unchanged: see REST."""
 
 REST = 50
-"""Factor: a list that took t to read is not read again for REST * t while its descriptor is unchanged."""
+"""Factor that limits the cost of reading a GDB JIT list: one that took t to read is not read again for REST * t while
+its descriptor is unchanged.
+"""
 
 MARK_BYTES = 1 << 16
 
@@ -46,7 +48,7 @@ MAX_OBJECTS = 1 << 14
 
 @dataclass(eq=False)
 class MemoryObject:
-    """One registered object file, whose size is in bytes."""
+    """One object file that is registered with the GDB JIT interface; its size is in bytes."""
 
     file: ObjectFile
     arch: Arch
@@ -108,7 +110,7 @@ class GdbCode:
         return self._take(scan, avma, found)
 
     def _replaced(self, scan: CodeScan, avma: int) -> bool:
-        """Return True if the entry that was registered last now has another object file.
+        """Return True if the entry that was registered last with the GDB JIT interface now has another object file.
 
         Freed memory is soon reused for the next object file, and then the descriptor is unchanged.
         """
@@ -122,7 +124,7 @@ class GdbCode:
         return entry != known.entry or known.mark != self._mark(scan, entry)
 
     def _mark(self, scan: CodeScan, entry: JitEntry) -> bytes:
-        """Return a hash that tells object files at one place apart, without reading all of a large one."""
+        """Return a hash that tells apart registered object files at one address, without reading all of a large one."""
         from _blake2 import blake2b  # hashlib loads OpenSSL
 
         structs, half = TargetStructs(scan.space.read, scan.arch, self.label, MARK_BYTES), MARK_BYTES // 2
@@ -134,7 +136,7 @@ class GdbCode:
         return blake2b(data, digest_size=16).digest()
 
     def _read_list(self, scan: CodeScan, avma: int) -> JitList:
-        """Return the list, read while it did not change.
+        """Return the list of the GDB JIT interface, read while it did not change.
 
         Raises:
             FormatError: The list cannot be read.
@@ -151,7 +153,7 @@ class GdbCode:
         return found
 
     def _take(self, scan: CodeScan, avma: int, found: JitList) -> bool:
-        """Load new and changed entries of the list, and forget those that it no longer has."""
+        """Load new and changed entries of the GDB JIT list, and forget those that it no longer has."""
         changed = False
         present = set()
         for entry in found.entries:
@@ -191,7 +193,9 @@ class GdbCode:
         return True
 
     def _held(self) -> int:
-        """Return the number of bytes of object files that are kept, with those that samples of the past may need."""
+        """Return the number of bytes of registered object files that are kept, with those that samples of the past may
+        need.
+        """
         return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
 
     def _forget(self, key: tuple[int, int], now_ns: int) -> None:

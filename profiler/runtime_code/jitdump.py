@@ -33,9 +33,9 @@ class JitCode:
     """A piece of code that a jitdump describes.
 
     Attributes:
-        loaded: Its record.
+        loaded: The code's record.
         shift: Distance in bytes by which it was moved since.
-        table: Its unwind table, opened at the first lookup.
+        table: Unwind table of the code, opened at the first lookup.
     """
 
     loaded: Loaded
@@ -71,7 +71,7 @@ class JitdumpCode(NoImage):
         return changed
 
     def _read_on(self, scan: CodeScan, path: str, file: GrowingFile) -> bool:
-        """Read the records that were appended to a file, and return True if there were any."""
+        """Read the records that were appended to a jitdump file, and return True if there were any."""
         changed = False
         data, anew = file.read_appended()
         while data or anew:
@@ -156,7 +156,9 @@ def jitdump_mappings(space: AddressSpace) -> list[Mapping]:
 
 
 def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -> GrowingFile | None:
-    """Return the mapped file, opened by the first of its names that leads to it (docs/how-it-works.md), or None."""
+    """Return the jitdump file of a mapping, opened by the first of its names that leads to it (docs/how-it-works.md),
+    or None.
+    """
     ways = (
         partial(open_below, space.root, mapping.path),
         partial(current_opener().open_mapped, space.pid, mapping.start, mapping.end),

@@ -28,13 +28,13 @@ from pyprof.unwind.formats.libunwind.registration_list import LIST
 from pyprof.unwind.rules import FunctionRows, Rule
 
 MAX_READS = 4
-"""Maximum number of attempts to read a list that changes during the read."""
+"""Maximum number of attempts to read a libunwind list that changes during the read."""
 
 MAX_ALIASES = 8
-"""Maximum length of a chain of procedures that are aliases of one another."""
+"""Maximum length of a chain of libunwind procedures that are aliases of one another."""
 
 MAX_TOTAL = 256 << 20
-"""Maximum number of bytes of tables that are kept of one process."""
+"""Maximum number of bytes of libunwind's tables that are kept of one process."""
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Registered:
     """One piece of unwind info that a process has registered with libunwind.
 
     Attributes:
-        info: The info.
+        info: The unwind info.
         arch: The architecture.
         table: Its table, None for a procedure and for a table that cannot be used.
         size: Size of the table in bytes.
@@ -56,14 +56,14 @@ class Registered:
 
 @dataclass(eq=False)
 class _List:
-    """The state of one list.
+    """The state of one list of unwind info that libunwind has in a process.
 
     Attributes:
         generation: Generation of the last read, -1 to read again.
         first: Address of the first info at the last read.
         known: The infos of the last read, by address.
-        usual: Most of its infos have the field load_offset.
-        broken: The list could not be read, which has been reported.
+        usual: True if most of the infos have the field load_offset.
+        broken: True if the list could not be read, which has been reported.
     """
 
     generation: int = -1
@@ -74,7 +74,9 @@ class _List:
 
 
 class LibunwindCode(NoImage):
-    """libunwind's lists in one process; each static copy of libunwind has one. Implements CodeSource."""
+    """libunwind's lists of registered unwind info in one process; each static copy of libunwind has one. Implements
+    CodeSource.
+    """
 
     label = "libunwind"
     in_memory = True
@@ -120,7 +122,7 @@ class LibunwindCode(NoImage):
         return True
 
     def _read_list(self, reader: DynReader, avma: int) -> DynList:
-        """Return the list, read while it did not change.
+        """Return libunwind's list of registered unwind info, read while it did not change.
 
         Raises:
             FormatError: The list cannot be read.
@@ -137,7 +139,7 @@ class LibunwindCode(NoImage):
         return found
 
     def _take(self, scan: CodeScan, reader: DynReader, state: _List, found: DynList, actions: int) -> None:
-        """Load new and changed infos of the list, and drop those that it no longer has.
+        """Load new and changed infos of libunwind's list, and drop those that it no longer has.
 
         Args:
             scan: The scan.
@@ -181,14 +183,14 @@ class LibunwindCode(NoImage):
         self.spans.add(reversed(spans), scan.before_ns, scan.now_ns)  # of overlapping spans, the later is found first
 
     def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
-        """Read an info in the other layout. If it is no longer readable, return it as it was read first."""
+        """Read a libunwind info in the other layout. If it is no longer readable, return it as it was read first."""
         try:
             return reader.read_info(read.head, usual)
         except FormatError:
             return read
 
     def _vote(self, state: _List, infos: list[DynInfo]) -> None:
-        """Determine the usual layout from the infos whose layout is certain.
+        """Determine the usual layout of libunwind's infos from those whose layout is certain.
 
         Mostly, one program has one version of the headers.
         """
@@ -210,7 +212,9 @@ class LibunwindCode(NoImage):
         return value
 
     def _held(self) -> int:
-        """Return the number of bytes of tables that are kept, with those that samples of the past may need."""
+        """Return the number of bytes of libunwind's tables that are kept, with those that samples of the past may
+        need.
+        """
         return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
 
     def _drop(self, span: Span[Registered] | None, now_ns: int) -> None:

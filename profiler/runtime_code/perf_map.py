@@ -16,7 +16,7 @@ from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_pro
 from pyprof.symbolize.perfmap import PerfMapReader
 
 LINE_BYTES = 30
-"""Memory in bytes that a line takes in addition to its name."""
+"""Memory in bytes that a line of a perf map takes in addition to its name."""
 
 
 class PerfMapCode(NoImage):
@@ -34,7 +34,9 @@ class PerfMapCode(NoImage):
         self._next = b"", False
 
     def update(self, scan: CodeScan) -> bool:
-        """Read the lines that were appended. Always returns False, because a perf map has no unwind rules."""
+        """Read the lines that were appended to the perf map. Always returns False, because a perf map has no unwind
+        rules.
+        """
         if self._file is None:
             return False
         data, anew = self._file.read_appended()
@@ -49,7 +51,7 @@ class PerfMapCode(NoImage):
         return False
 
     def _lines(self, file: GrowingFile, data: bytes, anew: bool) -> Iterator[NamedRanges]:
-        """Yield pieces up to the end of the file, or until another file replaces it.
+        """Yield the names of a perf map in pieces up to the end of the file, or until another file replaces it.
 
         That file's first bytes are kept for later.
         """
@@ -71,7 +73,7 @@ class PerfMapCode(NoImage):
             self._leave(problem("code_file_too_large"))
 
     def _leave(self, why: Problem) -> None:
-        """Report a problem and read no more of the file."""
+        """Report a problem with the perf map and read no more of the file."""
         self._diagnostics.count("perf map: too large, the rest is not read")
         report_problem(self._diagnostics, self.label, why)
         self.close()

@@ -28,22 +28,24 @@ if TYPE_CHECKING:
     from pyprof.runtime_code.hotspot.vm import JavaCode
 
 REST = 2
-"""Factor: after an update that took t, there is no quick update for REST * t."""
+"""Factor that limits the cost of updates of JIT code: after an update that took t, there is no quick update for REST *
+t.
+"""
 
 _CLOCK_SLACK_NS = 1_000_000_000
-"""Tolerance in ns if the first write of a process's file seems to precede the start of the process."""
+"""Tolerance in ns if the first write of a process's perf map seems to precede the start of the process."""
 
 Spans = tuple[Span[Any] | None, ...]
-"""The description of an address by each source, in the order of ProcessCode.sources."""
+"""The description of a JIT code address by each source, in the order of ProcessCode.sources."""
 
 FindSymbols = Callable[[AddressSpace, Arch], Sequence[tuple[bytes, int]]]
 
 
 class ProcessCode:
-    """The code descriptions of one program image of a process.
+    """The descriptions of JIT code of one program image of a process.
 
     Attributes:
-        arch: Its architecture.
+        arch: Architecture of the process.
         sources: The sources in the order in which they give unwind rules and the module's name.
         ended_ns: CLOCK_MONOTONIC time of finish(), None before.
         version: Number that changes whenever unwind rules may have changed.
@@ -80,7 +82,7 @@ class ProcessCode:
         self.changes: list[int] = []
 
     def update(self, space: AddressSpace, *, quick: bool = False, files_only: bool = False) -> None:
-        """Update all code descriptions of a process.
+        """Update all descriptions of a process's JIT code.
 
         Args:
             space: The current address space.
@@ -108,11 +110,11 @@ class ProcessCode:
 
     @property
     def watched(self) -> bool:
-        """True if the process has registration lists, whose changes one short read reveals."""
+        """True if the process has registration lists of JIT code, whose changes one short read reveals."""
         return any(name in (DESCRIPTOR, LIST) for name, _ in self._symbols)
 
     def look(self) -> None:
-        """Run a quick update, unless the last update took too long."""
+        """Run a quick update of the descriptions of JIT code, unless the last update took too long."""
         if self._space is not None and time.monotonic_ns() >= self._rest_until_ns:
             self.update(self._space, quick=True)
 
@@ -122,7 +124,7 @@ class ProcessCode:
         return self._space is not None and self._space.ended
 
     def finish(self) -> None:
-        """Read the files to their end and close them.
+        """Read the process's files about JIT code to their end and close them.
 
         Another process may get the pid soon, and with it files of the same names.
         """
@@ -134,12 +136,12 @@ class ProcessCode:
         self.ended_ns = time.monotonic_ns()
 
     def forget(self, before_ns: int) -> None:
-        """Drop descriptions that ended before a time, because no sample from before it is still to come."""
+        """Drop descriptions of JIT code that ended before a time, because no sample from before it is still to come."""
         for source in self.sources:
             source.spans.forget(before_ns)
 
     def rows(self, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
-        """Return the unwind rows for a lookup pc from the first source that has any, or None."""
+        """Return the unwind rows for a lookup pc in JIT code from the first source that has any, or None."""
         for at in self._asked:
             source = self.sources[at]
             span = source.spans.find(pc, time_ns)
@@ -152,7 +154,9 @@ class ProcessCode:
         return tuple(source.spans.find(pc, time_ns) for source in self.sources)
 
     def spans_with(self, java: Span[JavaCode]) -> Spans:
-        """Return the description of a frame that only the Java virtual machine describes."""
+        """Return the description of a frame that only the Java virtual machine describes, in the form for all
+        sources.
+        """
         return tuple(java if source is self.hotspot else None for source in self.sources)
 
     def first_spans(self, pc: int) -> Spans:
@@ -160,7 +164,9 @@ class ProcessCode:
 
 
 def file_owners(space: AddressSpace) -> frozenset[int] | None:
-    """Return the user IDs whose files are accepted as the process's, or None if it is not a process of this machine."""
+    """Return the user IDs whose files about JIT code are accepted as the process's, or None if it is not a process of
+    this machine.
+    """
     if space.files is not None or not space.root.startswith("/proc/"):
         return None
     return _users(space.pid)
@@ -176,7 +182,7 @@ def _users(pid: int) -> frozenset[int] | None:
 
 
 def perf_map_file(space: AddressSpace) -> GrowingFile | None:
-    """Return the perf map of a process, which may not exist yet; None if it cannot have one."""
+    """Return the perf map file of a process, which may not exist yet; None if it cannot have one."""
     return None if file_owners(space) is None else _perf_map(space.pid, space.root)
 
 
@@ -191,7 +197,7 @@ def perf_map_head(pid: int, size: int) -> bytes:
 
 
 def _perf_map(pid: int, root: str) -> GrowingFile | None:
-    """Return the perf map of a process if it was written after the process started.
+    """Return the perf map file of a process if it was written after the process started.
 
     The kernel reuses pids, and perf maps are not deleted.
     """
@@ -210,7 +216,7 @@ def _perf_map(pid: int, root: str) -> GrowingFile | None:
 
 
 def _perf_map_name(pid: int) -> str:
-    """Return the path that the process uses: in its mount namespace, with the pid in its pid namespace.
+    """Return the path of a process's perf map: in its mount namespace, with the pid in its pid namespace.
 
     Raises:
         OSError: The process has ended.

@@ -37,12 +37,14 @@ U64 = npt.NDArray[np.uint64]
 
 KERNELS = frozenset({"[vdso]", "[vsyscall]"})
 NAME_ORDER = ("gdb", "hotspot", "jitdump", "libunwind", "perf map")
-"""Labels of the sources in the order in which names are taken: first those with lines, then those with exact times."""
+"""Labels of the sources of JIT code in the order in which names are taken: first those with lines, then those with
+exact times.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """A described piece of code to which stacks refer."""
+    """A described piece of JIT code to which stacks refer."""
 
     process: ProcessCode
     spans: Spans
@@ -51,7 +53,7 @@ class _Code:
 
 
 class RuntimeCode:
-    """Descriptions of run-time generated code in all processes of a recording.
+    """Descriptions of JIT code in all processes of a recording.
 
     Implements unwind.jit_rules.RuntimeRules, session.stack_interning.CodeBinder and
     symbolize.runtime_code_interface.DescribedCode.
@@ -94,7 +96,7 @@ class RuntimeCode:
         return process.rows(pc, exact, time_ns, rule_at) if process is not None else None
 
     def process(self, space: AddressSpace) -> ProcessCode | None:
-        """Return the code descriptions of a process, or None if its architecture is unknown.
+        """Return the descriptions of JIT code of a process, or None if its architecture is unknown.
 
         The first call reads them.
         """
@@ -109,7 +111,7 @@ class RuntimeCode:
         return process
 
     def _arch(self, space: AddressSpace) -> Arch | None:
-        """Return the architecture of the first mapped file, or None."""
+        """Return the architecture of the first mapped file of a process, or None."""
         for module in space.modules:
             image = self._images.known_image(space, module.start) if module.has_file else None
             if image is not None:
@@ -117,7 +119,7 @@ class RuntimeCode:
         return None
 
     def _find_symbols(self, space: AddressSpace, arch: Arch) -> list[tuple[bytes, int]]:
-        """Return (name, address in the process) of the registration lists in the modules of a process."""
+        """Return (name, address in the process) of the lists of registered JIT code in the modules of a process."""
         found: list[tuple[bytes, int]] = []
         for module in space.modules:
             is_file = module.has_file and not JITDUMP.search(module.path)
@@ -132,7 +134,9 @@ class RuntimeCode:
         return found
 
     def _symbols_of(self, image: Image, arch: Arch) -> list[tuple[bytes, int, bool]]:
-        """Return (name, file address, whether the word there holds the list's address in the process)."""
+        """Return (name, file address, whether the word there holds the list's address in the process) of each list of
+        registered JIT code in a file.
+        """
         file = image.file
         from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
 
@@ -141,16 +145,16 @@ class RuntimeCode:
         return found + ([(LIST, *listed)] if listed is not None else [])
 
     def _word(self, space: AddressSpace, arch: Arch, avma: int) -> int:
-        """Return the address-sized word at an address, 0 if it is not readable."""
+        """Return the address-sized word at an address of a process, 0 if it is not readable."""
         data = space.read(avma, arch.word)
         return int.from_bytes(data, "little" if arch.byteorder == "little" else "big") if len(data) == arch.word else 0
 
     def forget(self, space: AddressSpace) -> None:
-        """Drop an address space that no later sample has."""
+        """Drop an address space that no later sample has, with its descriptions of JIT code."""
         self._candidates.pop(space.id, None)
 
     def drop_unused(self, numbers: Set[int], since_ns: int) -> None:
-        """Drop descriptions and processes that are no longer needed.
+        """Drop descriptions of JIT code and processes that are no longer needed.
 
         Args:
             numbers: Numbers of the descriptions to which stacks refer.
@@ -174,7 +178,7 @@ class RuntimeCode:
     # The methods that the recorder calls.
 
     def bind_frames(self, batch: SampleBatch, walk: Walk) -> I32 | None:
-        """Return for each frame of a walk the number of its description (FrameKey.code), 0 if it has none."""
+        """Return for each unwound frame the number of its JIT code description (FrameKey.code), 0 if it has none."""
         code: I32 | None = None
         lane: I64 | None = None
         for space_id in distinct(batch.space).tolist():
@@ -213,18 +217,18 @@ class RuntimeCode:
                 process.look()
 
     def _parts(self, process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
-        """Yield (indexes, one of their times), so that no description changes between the times of one part."""
+        """Yield samples in parts during which no description of JIT code changes: (indexes, one of their times)."""
         part = np.searchsorted(np.array(process.changes, np.int64), times, side="right")
         for which in distinct(part).tolist():
             members = np.flatnonzero(part == which)
             yield members, int(times[members].max())
 
     def find_candidates(self, space: AddressSpace) -> list[Module]:
-        """Return the modules that may be code without a file, ascending."""
+        """Return the modules of an address space that may be code without a file, ascending."""
         return [m for m in space.modules if m.path not in KERNELS and (not m.has_file or m.deleted)]
 
     def _candidate_ranges(self, space: AddressSpace) -> tuple[U64, U64]:
-        """Return arrays (start, end) of the modules that may be code without a file."""
+        """Return arrays (start, end) of an address space's modules that may be code without a file."""
         process = self._processes.get(space.process)
         reserved = process.hotspot.reserved if process is not None else (0, 0)
         known = self._candidates.get(space.id)
@@ -277,7 +281,7 @@ class RuntimeCode:
         return self._describe(process, spans, space, pc) if any(spans) else None
 
     def end_lookup_round(self) -> None:
-        """End a round of name lookups. The next round reads later descriptions again."""
+        """End a round of name lookups. The next round reads later descriptions of JIT code again."""
         self._late.clear()
 
     def _describe(self, process: ProcessCode, spans: Spans, space: AddressSpace, pc: int) -> Described:

@@ -31,8 +31,8 @@ STATUS = {
     "store_failed": 503,
     "disk_full": 507,
 }
-"""HTTP status by reason. An agent does not resend after 400, 409, 413 or 422, because a later attempt would fail
-too.
+"""HTTP status of a refused request by its reason. An agent does not resend after 400, 409, 413 or 422, because a later
+attempt would fail too.
 """
 
 
@@ -58,14 +58,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant and its token for each role; without a token no client has the role."""
+    """A tenant of the server and its token for each role; without a token no client has the role."""
 
     name: str
     tokens: dict[str, str]
 
 
 class Access:
-    """Checks tokens. Without tenants every client may do everything, as the tenant OPEN."""
+    """The check of tokens. Without tenants every client may do everything, as the tenant OPEN."""
 
     OPEN = "default"
 

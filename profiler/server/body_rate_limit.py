@@ -16,11 +16,11 @@ from contextlib import suppress
 from typing import Any
 
 SMALL = 1 << 20
-"""Number of bytes of a body that are not limited in rate."""
+"""Number of bytes of a request body that are not limited in rate."""
 RATE = 1 << 22
-"""Maximum rate in bytes per second, for all large bodies together."""
+"""Maximum rate in bytes per second, for all large request bodies together."""
 MOST_LEFT = 1 << 22
-"""Maximum number of bytes that are read after the response."""
+"""Maximum number of bytes of a request body that are read after the response."""
 LEAVE_S = 5.0
 """Time in seconds for the client to read an early response."""
 
@@ -32,14 +32,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Throttle:
-    """Divides RATE equally among the senders of large bodies; clock returns seconds."""
+    """A rate limit that divides RATE equally among the senders of large bodies; clock returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._free_at: dict[bytes, float] = {}
 
     def wait_s(self, sender: bytes, size: int) -> float:
-        """Return how long to wait in seconds after a number of bytes from a sender."""
+        """Return how long the server must wait in seconds after it has received a number of bytes from a sender."""
         now = self._clock()
         self._free_at = {each: at for each, at in self._free_at.items() if at > now}
         began = self._free_at.setdefault(sender, now)
@@ -48,7 +48,9 @@ class Throttle:
 
 
 class PacedBodies:
-    """An ASGI application that limits another one. Requests with the same token come from one sender."""
+    """An ASGI application that limits the rate of large bodies for another one. Requests with the same token come from
+    one sender.
+    """
 
     def __init__(self, app: App, throttle: Throttle | None = None) -> None:
         self._app, self._throttle = app, throttle or Throttle()
@@ -62,7 +64,7 @@ class PacedBodies:
 
 
 def stated_size(scope: Scope) -> float:
-    """Return the size of the body in bytes as its header states it, infinite if it does not."""
+    """Return the size of a request body in bytes as its header states it, infinite if it does not."""
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
         return float("inf")
@@ -101,7 +103,7 @@ class _LargeRequest:
         await self._send({"type": "http.response.body"})
 
     async def _leave(self) -> None:
-        """Read the rest of the body if it is small; otherwise wait for the client to notice."""
+        """Read the rest of the request body if it is small; otherwise wait for the client to notice the response."""
         self._sender, most = b"", self._came + MOST_LEFT  # a refused client may have sent any token
         while not self._whole and self._came < most and (self._stated <= most or self._stated == float("inf")):
             await self.receive()

@@ -17,12 +17,12 @@ from pyprof.records import dataclass
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _TYPES = {"int64": "Int64", "uint64": "UInt64", "float32": "Float32"}
-"""ClickHouse's names of types, by numpy's."""
+"""ClickHouse's names of types, by numpy's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockColumn:
-    """A column of a block; data is its encoded values."""
+    """A column of a ClickHouse block; data is its encoded values."""
 
     name: str
     type: str

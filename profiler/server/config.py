@@ -39,15 +39,15 @@ SETTINGS = (
     Setting("limits", "question_time", "SPAN", '"30s"', "that the database may work for a part of a question"),
     Setting("limits", "question_memory", "SIZE", '"2G"', "that it may take for it"),
 )
-"""Settings in tables with one value for each name. In addition there is [[tenant]]: name, write_token_file,
-read_token_file.
+"""Settings of the server in tables with one value for each name. In addition there is [[tenant]]: name,
+write_token_file, read_token_file.
 """
 TENANT = ("name", "write_token_file", "read_token_file")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Values of the settings; max_age and hours_after are in seconds."""
+    """Values of the server's settings; max_age and hours_after are in seconds."""
 
     host: str = "127.0.0.1"
     port: int = 4242
@@ -70,7 +70,7 @@ class ServerConfig:
         return self.store or f"chdb://{self.data}/store"
 
     def store_address(self) -> StoreAddress:
-        """Return where the database is, with its password.
+        """Return the address of the server's database, with its password.
 
         Raises:
             UsageError: The URL is wrong, or the file of the password cannot be used.
@@ -158,7 +158,7 @@ def _tenants(given: Any, lines: list[str], errors: list[ConfigError]) -> tuple[T
 
 
 def _tenant(table: Any) -> Tenant:
-    """Return a tenant from its table; raise Wrong if the table is wrong."""
+    """Return a tenant of the server from its table in the configuration; raise Wrong if the table is wrong."""
     if not isinstance(table, dict) or set(table) - set(TENANT) or "name" not in table:
         raise Wrong(f"has not these and no others: {', '.join(TENANT)}")
     name = checked("NAME", table["name"])
@@ -168,7 +168,9 @@ def _tenant(table: Any) -> Tenant:
 
 
 def _token(path: object) -> str:
-    """Read a token; raise Wrong if it cannot be read. The text never contains what the file holds."""
+    """Read an access token from the file at a path; raise Wrong if it cannot be read. The error's text never contains
+    the contents of the file.
+    """
     try:
         token = secret(str(checked("PATH", path)))
     except NotSent as error:
@@ -179,7 +181,7 @@ def _token(path: object) -> str:
 
 
 def _line(lines: list[str], key: str) -> int:
-    """Return the first line in which a key or a table is named."""
+    """Return the first line of the configuration in which a key or a table is named."""
     pattern = re.compile(rf'\s*(?:\[+\s*)?"?{re.escape(key)}"?\s*(?:[.=\]])')
     return next((number for number, text in enumerate(lines, 1) if pattern.match(text)), 1)
 
@@ -203,7 +205,7 @@ def printed() -> str:
 
 
 def load(path: str | None) -> ServerConfig:
-    """Read a configuration file, or return the defaults for None.
+    """Read a configuration file of the server, or return the defaults for None.
 
     Raises:
         BadConfig: The configuration has errors.

@@ -16,11 +16,11 @@ from pyprof.server.sql_queries import Asked, Questions
 from pyprof.server.symbol_files import SymbolFiles
 
 _FIRST_BATCH = 1 << 63
-"""First batch number, above the numbers of older versions, which did not grow."""
+"""First batch number of insertions, above the numbers of older versions, which did not grow."""
 
 
 class Store:
-    """The database, for several threads, of which one inserts and drops; hours creates rollups."""
+    """The server's database, for several threads, of which one inserts and drops; hours creates rollups."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -36,7 +36,9 @@ class Store:
         self._engine.check()
 
     def insert(self, segments: Sequence[SegmentRows]) -> None:
-        """Insert segments. Windows come last: if the server is killed before, it has inserted nothing that counts."""
+        """Insert segments into the database. Windows come last: if the server is killed before, it has inserted nothing
+        that counts.
+        """
         if not segments:
             return
         stacks, series = self._stored.lacking_stacks(segments), self._stored.lacking_series(segments)
@@ -68,7 +70,7 @@ class Store:
             self._engine.insert(self._engine.dialect.read(table), block)
 
     def listed(self, tenant: str) -> set[str]:
-        """Return the paths of the segments that are in the database."""
+        """Return the paths of a tenant's segments that are in the database."""
         return {
             str(row[0])
             for row in self._engine.rows(
@@ -91,7 +93,7 @@ class Store:
             self.drop_day(day)
 
     def asked(self, by: Asked, symbols: SymbolFiles | None = None) -> Questions:
-        """Return the queries of a client; symbols supplies missing names."""
+        """Return the queries of a client of the database; symbols supplies missing names."""
         return Questions(self._engine, by, symbols)
 
     def give_up(self, asked: Asked) -> None:
@@ -100,7 +102,7 @@ class Store:
         self._engine.run(f"KILL QUERY WHERE query LIKE {literal(f'/* {asked.mark} */%')} ASYNC")
 
     def series(self, tenant: str, day: str, most: int) -> set[int]:
-        """Return the series that a tenant has had on a day."""
+        """Return the series (label sets) that a tenant has had on a day."""
         found = self._engine.rows(
             f"SELECT DISTINCT series FROM {self._engine.dialect.read('series')} "
             f"WHERE tenant = {literal(tenant)} AND day = {literal(day)} LIMIT {most}"

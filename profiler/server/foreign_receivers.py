@@ -15,7 +15,7 @@ from pyprof.importers.pushed_profile import PushedProfile
 from pyprof.records import dataclass
 
 Read = Callable[[Mapping[str, str], str, bytes], list[PushedProfile]]
-"""Reads (parameters of the query, content type, body); raises FormatError."""
+"""Function that reads a push from (parameters of the query, content type, body); raises FormatError."""
 _PROTO = "application/x-protobuf"
 SENDERS: Mapping[str, Read] = {
     "/ingest": pyroscope_parca_requests.read_pyroscope_ingest,
@@ -23,7 +23,7 @@ SENDERS: Mapping[str, Read] = {
     "/profiles/writeraw": lambda _, kind, body: pyroscope_parca_requests.read_parca_write(kind, body),
     "/v1development/profiles": lambda _, _kind, body: otlp.read_otlp(body),
 }
-"""Readers by URL path: Pyroscope's two, Parca's, OpenTelemetry's."""
+"""Readers of other projects' pushes by URL path: Pyroscope's two, Parca's, OpenTelemetry's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ForeignPush:
     body: bytes
 
     def segments(self, now_ns: int, most: int) -> list[tuple[SegmentName, bytes]]:
-        """Convert the push to segments. Equal pushes give equal names, so a repeated push counts once.
+        """Convert the profiles of a push to segments. Equal pushes give equal names, so a repeated push counts once.
 
         Args:
             now_ns: End of profiles that have no times.

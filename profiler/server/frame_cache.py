@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from pyprof.importers.profile_builder import ReadFrame
 
 _TEXT, _FRAME = 150, 700
-"""Estimated size in bytes of a text and of a frame, without characters."""
+"""Estimated size in bytes of a cached text and of a cached frame, without characters."""
 _MOST_ADOPTED, _MOST_LENT = 4_000, 1 << 12
-"""Maximum number of frames that are adopted from one body, and maximum size of one in bytes. Other bodies wait
+"""Maximum number of frames that the cache adopts from one body, and maximum size of one in bytes. Other bodies wait
 meanwhile.
 """
 _MOST_BYTES = 1 << 26
-"""Maximum size in bytes of the frames in the process that reads large bodies."""
+"""Maximum size in bytes of the cached frames in the process that reads large bodies."""
 
 
 class ShownFrame(NamedTuple):
@@ -30,8 +30,8 @@ class ShownFrame(NamedTuple):
         number: Number of its text.
         piece: Its text with the length in front (piece_of()).
         letters: Number of characters of the text.
-        build: Path and build ID of its file.
-        bare: True if its function has no name.
+        build: Path and build ID of the frame's object file.
+        bare: True if the frame's function has no name.
         is_marker: True for a marker.
         is_cut: True if it says that the stack was truncated here.
     """
@@ -46,13 +46,15 @@ class ShownFrame(NamedTuple):
 
 
 def piece_of(text: str) -> bytes:
-    """Encode a text with its length, so that different lists of texts have different concatenations."""
+    """Encode a frame's text with its length, so that different lists of texts have different concatenations."""
     data = text.encode("utf-8", "replace")
     return len(data).to_bytes(4, "little") + data
 
 
 class _ReadFrames(dict[Hashable, ReadFrame]):
-    """A Builder.read that estimates its size in bytes (`memory`)."""
+    """A cache of frames by what segments state about them (Builder.read), which estimates its own size in bytes
+    (`memory`).
+    """
 
     memory = 0
 
@@ -62,7 +64,7 @@ class _ReadFrames(dict[Hashable, ReadFrame]):
 
 
 class FrameCache:
-    """The cached frames of one tenant.
+    """The frames of one tenant's segments that the server caches.
 
     Attributes:
         read: See Builder.read.
@@ -79,13 +81,13 @@ class FrameCache:
         self._lock = threading.Lock()
 
     def part(self, texts: Iterable[int]) -> FrameCache:
-        """Return a copy with only some texts, numbered from 0."""
+        """Return a copy of the frame cache with only some texts, numbered from 0."""
         found = FrameCache()
         found.texts = [self.texts[number] for number in texts]
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle only the texts; only copies from part() are pickled."""
+        """Pickle only the texts of the frame cache; only copies from part() are pickled."""
         return {"texts": self.texts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -97,7 +99,7 @@ class FrameCache:
         return self._memory + self.read.memory
 
     def text(self, text: str) -> int:
-        """Return the number of a text in a segment."""
+        """Return the number of a frame's text in the cache, and add the text if it is new."""
         number = self._number_of.get(text)
         if number is None:
             with self._lock:
@@ -131,7 +133,7 @@ def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
 
 
 class FramesOfTenants:
-    """The caches of all tenants, for one thread. All are cleared when they become too large."""
+    """The frame caches of all tenants, for one thread. All are cleared when they become too large."""
 
     def __init__(self) -> None:
         self._of: dict[str, FrameCache] = {}

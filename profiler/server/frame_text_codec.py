@@ -19,7 +19,7 @@ _PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"
 _PARTS, _FIELDS = 8, 4
 _WORD = 1 << 64
 _LONGEST_NAME, _MOST_LINES = 1 << 14, 1000
-"""Maximum number of characters of one part, and of lines of a frame; the innermost lines are kept."""
+"""Maximum number of characters of one part of a frame's text, and of lines of a frame; the innermost lines are kept."""
 _OFFSET = re.compile(r"\+[0-9a-f]{1,16}", re.ASCII)
 _CLEAN = str.maketrans({_PART: "?", _LINE: "?", _FIELD: "?", "\0": "?"})
 _KINDS = {kind.name.lower(): kind for kind in FrameKind}
@@ -48,7 +48,7 @@ def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
 
 
 def cut_name(text: str) -> str:
-    """Cut a name to the maximum length in the database."""
+    """Cut a function's name to the maximum length in the database."""
     return text[:_LONGEST_NAME]
 
 
@@ -57,7 +57,7 @@ def _clean(text: str) -> str:
 
 
 def frame_of(text: str, module: int) -> Frame:
-    """Return the frame of a text. A text without the right parts becomes a frame with that title.
+    """Return the frame of a text in the database. A text without the right parts becomes a frame with that title.
 
     Args:
         module: Index of module_of(text), -1 if there is none.

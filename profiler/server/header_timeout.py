@@ -11,7 +11,7 @@ PATIENCE_S = 10.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A protocol that closes the connection if a header is too long or does not arrive in time."""
+    """An HTTP protocol that closes the connection if a header is too long or does not arrive in time."""
 
     _patience: asyncio.TimerHandle | None = None
     _head_bytes = 0

@@ -9,7 +9,7 @@ from pyprof.errors import PyprofError
 from pyprof.model.reason_requests import REQUESTS
 
 CHECK_INTERVAL_S = 5.0
-"""Time between two checks, in seconds."""
+"""Time between two health checks of the server, in seconds."""
 DISK_FULL, STORE_FAILED = "disk_full", "store_failed"
 FAILURES = (DISK_FULL, STORE_FAILED)
 """Reasons for which the server is unhealthy; each is a row of the table of reasons."""
@@ -41,7 +41,7 @@ class ServerHealth:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop checking, without waiting for a check that hangs."""
+        """Stop the health checks, without waiting for a check that hangs."""
         self._ending.set()
 
     @property
@@ -51,7 +51,7 @@ class ServerHealth:
 
     @property
     def failures(self) -> dict[str, str]:
-        """The reasons for which the server is unhealthy, each with a sentence."""
+        """The failures for which the server is unhealthy: a sentence by the name of each reason."""
         with self._lock:
             return dict(self._failures)
 

@@ -53,7 +53,7 @@ _FILES: Mapping[str, Callable[[Questions, str, Words], tuple[bytes, str, str]]] 
 
 
 class FleetServer:
-    """The server as an ASGI application (`app`). The caller opens and closes the parts."""
+    """The pyprof server as an ASGI application (`app`). The caller opens and closes the parts."""
 
     def __init__(self, config: ServerConfig, parts: ServerParts) -> None:
         self._config, self._store, self._numbers = config, parts.store, parts.numbers
@@ -86,7 +86,7 @@ class FleetServer:
         await (self._taking if to_take else self._others)(scope, receive, send)
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Return a handler that turns refusals into responses."""
+        """Return a request handler that turns refusals into responses."""
 
         async def guarded(request: Request) -> Response:
             try:
@@ -115,7 +115,7 @@ class FleetServer:
         return Response(found[0], 200, {**SAFE, "Cache-Control": "no-cache"}, found[1])
 
     async def _login(self, request: Request) -> Response:
-        """Return a reader's token as a cookie, for links and frames of the page."""
+        """Return a response that sets a reader's token as a cookie, for links and frames of the page."""
         header = request.headers.get("authorization", "")
         self._access.tenant(READ, header)
         answer = Response(b"{}", 200, SAFE, JSON)
@@ -128,7 +128,7 @@ class FleetServer:
         return Response(self._numbers.text(), 200, {**SAFE, "Content-Type": CONTENT_TYPE})
 
     async def _answer_health(self, _request: Request) -> Response:
-        """Answer 200, or 503 with the reasons for which the server cannot do its work."""
+        """Answer a request for /healthz with 200, or 503 with the reasons for which the server cannot do its work."""
         failures = self._health.failures
         if not failures:
             return Response("ok\n", 200, SAFE, "text/plain")
@@ -136,7 +136,7 @@ class FleetServer:
         return Response(dump_json({"failures": found}), 503, SAFE, JSON)
 
     async def _answer_ready(self, request: Request) -> Response:
-        """Answer as /healthz does, and 503 until the first check has been made."""
+        """Answer a request for /readyz as /healthz does, and with 503 until the first check has been made."""
         if self._health.is_checked:
             return await self._answer_health(request)
         return Response(
@@ -148,7 +148,7 @@ class FleetServer:
         return self._access.tenant(role, request.headers.get("authorization", ""), cookie)
 
     async def _take_push(self, request: Request) -> Response:
-        """Store a push of another project's agent."""
+        """Store a profile that another project's agent pushes to the server."""
         tenant = self._taking.writer(request.headers.get("authorization", ""))
         data = await self._taking.body(request.headers.get("content-length", ""), request.receive)
         kinds = request.headers.get("content-type", ""), request.headers.get("content-encoding", "")
@@ -157,7 +157,7 @@ class FleetServer:
         return Response(push.answer[0], 200, SAFE, push.answer[1])
 
     async def _take_symbols(self, request: Request) -> Response:
-        """Store a writer's symbol file."""
+        """Store a symbol file that a client uploads."""
         tenant = self._taking.writer(request.headers.get("authorization", ""))
         data = await self._taking.body(request.headers.get("content-length", ""), request.receive)
         await run_in_threadpool(self._symbols.keep, tenant, request.path_params["build_id"].lower(), data)
@@ -220,7 +220,7 @@ def refusal_page(refused: Refused) -> str:
 
 
 async def _gone(request: Request) -> None:
-    """Return when the client has disconnected."""
+    """Return as soon as the client of a request has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -25,16 +25,16 @@ _MOST_WAITING = 4000
 _MOST_AT_ONCE = 2000
 _PAUSE_S, _LONGEST_PAUSE_S, _AFTER_FAILURE_S = 1.0, 3.0, 5.0
 _FEW = 100
-"""Rate in segments per second above which blocks become less frequent, because a few large blocks cost least."""
+"""Rate in segments per second above which insertions become less frequent, because a few large blocks cost least."""
 _LOOK_S = 600.0
 _FAILURE_LOG_S = 60.0
-"""Minimum time between two log lines about the same failure, in seconds."""
+"""Minimum time between two log lines about the same database failure, in seconds."""
 _DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits for the age in seconds (max_age, hours_after) and the size in bytes of all segments."""
+    """Limits of the server for the age in seconds (max_age, hours_after) and the size in bytes of all segments."""
 
     max_age: float
     max_bytes: int
@@ -42,7 +42,7 @@ class Retention:
 
 
 class _Coming:
-    """Segments whose files are about to be written. Several threads use it."""
+    """Received segments whose files are about to be written. Several threads use this set."""
 
     def __init__(self) -> None:
         self._times: Counter[tuple[str, str]] = Counter()
@@ -54,7 +54,9 @@ class _Coming:
             self._times[rows.tenant, rows.name.path] += 1
 
     def passes_over(self, tenant: str, name: SegmentName) -> bool:
-        """Return True if a file is about to be written, and note that the search for missing files skipped it."""
+        """Return True if a segment's file is about to be written, and note that the search for missing files skipped
+        it.
+        """
         with self._lock:
             coming = (tenant, name.path) in self._times
             if coming:
@@ -62,7 +64,9 @@ class _Coming:
         return coming
 
     def drop(self, segments: Iterable[SegmentRows]) -> bool:
-        """Remove segments, and return True if the search for missing files has skipped one of them."""
+        """Remove segments from the set of coming files, and return True if the search for missing files has skipped one
+        of them.
+        """
         passed_over = False
         with self._lock:
             for each in segments:
@@ -76,7 +80,7 @@ class _Coming:
 
 
 class Indexer:
-    """The thread that inserts segments into the database."""
+    """The thread that inserts received segments into the database and drops old ones."""
 
     def __init__(
         self,
@@ -110,14 +114,14 @@ class Indexer:
         self._thread.start()
 
     def expect(self, rows: SegmentRows) -> None:
-        """Announce a file that is about to be written, so that the search for missing files skips it.
+        """Announce a segment's file that is about to be written, so that the search for missing files skips it.
 
         add() or forget() must follow. All three may be called from any thread.
         """
         self._coming.add(rows)
 
     def add(self, rows: SegmentRows) -> None:
-        """Queue the rows of a stored segment, without waiting."""
+        """Queue the rows of a stored segment for the database, without waiting."""
         with self._lock:
             room = len(self._waiting) < _MOST_WAITING
             if room:
@@ -128,8 +132,8 @@ class Indexer:
         self._arrived.set()
 
     def forget(self, segments: Iterable[SegmentRows]) -> None:
-        """Drop segments that were not stored. A file with such a name may exist already; if it was skipped, it is
-        searched again.
+        """Forget segments that were announced but not stored. A file with such a name may exist already; if it was
+        skipped, it is searched again.
         """
         if self._coming.drop(segments):
             self._behind = True
@@ -170,7 +174,7 @@ class Indexer:
             raise StoreError(self._failure)
 
     def _note_failure(self, text: str) -> None:
-        """Log a failure if it is new or the last line about it is a minute old."""
+        """Log a database failure if it is new or the last line about it is a minute old."""
         now = time.monotonic()
         if text != self._failure or now - self._failure_logged_s >= _FAILURE_LOG_S:
             self._failure_logged_s = now
@@ -178,8 +182,8 @@ class Indexer:
         self._failure = text
 
     def _bring_in(self) -> None:
-        """Insert the segments that wait now. Later ones go into the next block, because a few large blocks cost
-        least.
+        """Insert the segments that wait now into the database. Later ones go into the next block, because a few large
+        blocks cost least.
         """
         left = len(self._waiting)
         while left:
@@ -204,7 +208,7 @@ class Indexer:
             self._store.hours.roll_next()
 
     def catch_up(self) -> int:
-        """Insert the files that the database lacks, and return their number.
+        """Insert the segment files that the database lacks, and return their number.
 
         Raises:
             StoreError: The database failed.
@@ -239,7 +243,7 @@ class Indexer:
             return None
 
     def drop_old(self, now: float) -> int:
-        """Drop whole days that are too old, both files and rows, and return the number of days.
+        """Drop whole days of segments that are too old, both files and rows, and return the number of days.
 
         Raises:
             StoreError: The database failed.

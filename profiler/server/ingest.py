@@ -28,16 +28,16 @@ from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.series_limit import SeriesLimit
 
 MOST_INFLATED = 1 << 27
-"""Maximum inflated size of a request in bytes."""
+"""Maximum inflated size in bytes of a request that sends a segment."""
 SEGMENTS = "/api/v1/segments/"
 SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 JSON = "application/json"
 _FUTURE_S = 86_400
 _BODY_S = 60
-"""Maximum time in seconds for a body to arrive."""
+"""Maximum time in seconds for a request body to arrive."""
 _Found = TypeVar("_Found")
 ReadSegment = tuple[SegmentRows, bytes]
-"""The rows and the contents of a segment's file."""
+"""The rows and the contents of a received segment's file."""
 _HERE = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -46,7 +46,7 @@ class ClientGone(Exception):
 
 
 class Taking:
-    """An ASGI application for segments, with parts that other ways of ingest share."""
+    """The ASGI application that receives segments, with parts that other ways of ingest share."""
 
     def __init__(self, config: ServerConfig, parts: ServerParts, access: Access) -> None:
         self._config, self._access = config, access
@@ -171,7 +171,7 @@ class Taking:
         here: Callable[[WorkLimit], list[ReadSegment]] | None,
         elsewhere: Callable[[], list[ReadSegment]],
     ) -> int:
-        """Read and store segments, and return how many were new.
+        """Read and store the segments of a request, and return how many were new.
 
         Segments that exist already are no error: an agent that sends again must learn that it is done.
 
@@ -191,7 +191,7 @@ class Taking:
         return sum(self._kept(rows, data) for rows, data in segments)
 
     def _pushed(self, tenant: str, push: ForeignPush) -> list[ReadSegment]:
-        """Read a push in another process.
+        """Read another project's push in another process.
 
         Raises:
             FormatError: The push is broken.
@@ -226,7 +226,7 @@ class Taking:
         return here, elsewhere
 
     def _elsewhere(self, body: bytes, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """Call a function on a body in another process.
+        """Call a function on a request body in another process.
 
         Raises:
             PyprofError: The function raised it.
@@ -250,10 +250,10 @@ class Taking:
         return replace(rows, book=book, stacks=book.adopted(rows.book, rows.stacks))
 
     def _checked(self, rows: SegmentRows) -> SegmentRows:
-        """Check the limits of a segment, and return its rows.
+        """Check the limits of a received segment, and return its rows.
 
         Raises:
-            Refused: It exceeds a limit.
+            Refused: The segment exceeds a limit.
         """
         self._check_service(rows.name)
         self._check_age(rows.name)
@@ -261,7 +261,7 @@ class Taking:
         return rows
 
     def _kept(self, rows: SegmentRows, data: bytes) -> bool:
-        """Store a segment, and return True if it is new.
+        """Store a received segment, and return True if it is new.
 
         Raises:
             Refused: The disk is full.
@@ -309,7 +309,7 @@ class Taking:
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the parts of a body.
+    """Yield the parts of a request body.
 
     Raises:
         ClientGone: The client has disconnected.

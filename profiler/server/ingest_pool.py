@@ -16,33 +16,33 @@ from pyprof.server.authorization import Refused
 
 SMALL = WorkLimit(samples=4_000, threads=1_000, unknown=100, calls=10_000, frames=100)
 MIDDLE = WorkLimit(samples=30_000, threads=2_000, unknown=100, calls=10_000, frames=100)
-"""Limits for the work on a body in this process, which take about 10 ms and 100 ms."""
+"""Limits for the work on a request body in the server's own process: about 10 ms and 100 ms of work."""
 _TOGETHER = 8
-"""Number of segments that are written at once, so that one is written while another waits for the disk."""
+"""Number of received segments that are written at once, so that one is written while another waits for the disk."""
 _SMALL_BYTES = 1 << 18
-"""Maximum inflated size in bytes of bodies that one thread reads. With more threads that need the GIL, each of their
-system calls takes longer. Windows of 400 stacks are half as large.
+"""Maximum inflated size in bytes of request bodies that one thread reads. With more threads that need the GIL, each of
+their system calls takes longer. Windows of 400 stacks are half as large.
 """
 LARGE = 1 << 23
-"""Inflated size in bytes from which a body is read in another process, one at a time."""
+"""Inflated size in bytes from which a request body is read in another process, one at a time."""
 ELSEWHERE = min(os.cpu_count() or 1, 4)
-"""Number of expensive bodies that are read at once, each by another process."""
+"""Number of expensive request bodies that are read at once, each by another process."""
 _MOST_LARGE, _MOST_WAITING = 4, 64
-"""Maximum number of a tenant's large bodies, and of its other expensive bodies, that wait for a process."""
+"""Maximum number of a tenant's large request bodies, and of its other expensive bodies, that wait for a process."""
 MOST_HELD = 1 << 29
-"""Maximum size in bytes of bodies that are arriving or waiting."""
+"""Maximum size in bytes of request bodies that are arriving or waiting."""
 _RETRY_S = 30
 _Read = TypeVar("_Read")
 _Kept = TypeVar("_Kept")
 
 
 def size_of(body: bytes) -> int:
-    """Return the inflated size of a body in bytes."""
+    """Return the inflated size of a request body in bytes."""
     return max(pprof.read_stated_size(body), len(body))
 
 
 class TakingThreads:
-    """The threads for reading and storing. Expensive bodies never delay others."""
+    """The threads that read and store received segments. Expensive bodies never delay others."""
 
     def __init__(self) -> None:
         self._reader = ThreadPoolExecutor(1, "pyprof read")
@@ -61,7 +61,7 @@ class TakingThreads:
         elsewhere: Callable[[], _Read],
         keep: Callable[[_Read], _Kept],
     ) -> _Kept:
-        """Read a body and store the result, in this process or, for large or expensive bodies, in another one.
+        """Read a request body and store the result, in this process or, for large or expensive bodies, in another one.
 
         Args:
             here: Reads in this process; raises WorkLimitExceeded if that is too expensive. None to always use another
@@ -87,7 +87,7 @@ class TakingThreads:
 
     @contextmanager
     def _wait(self, tenant: str, body: bytes, most: int) -> Iterator[None]:
-        """Count a waiting body; raise Refused if too many wait."""
+        """Count a request body as waiting; raise Refused if too many wait."""
         if self._waiting[tenant] >= most or self._bytes + len(body) > MOST_HELD:
             text = (
                 f"{self._waiting[tenant]} bodies that are much work wait of the tenant, {most} at most, or others' do"
@@ -102,6 +102,8 @@ class TakingThreads:
             self._bytes -= len(body)
 
     def close(self) -> None:
-        """Cancel what has not begun, without waiting: no client waits for its response any more."""
+        """Cancel the reading of bodies that has not begun, without waiting: no client waits for its response any
+        more.
+        """
         for threads in (self._reader, self._middle, self._large, self._much, self._keepers):
             threads.shutdown(wait=False, cancel_futures=True)

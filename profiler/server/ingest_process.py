@@ -31,18 +31,18 @@ _READER = (
     "from pyprof.server.ingest_process import read_all; read_all()"
 )
 _AFTER_OTHERS = 19
-"""Nice value of the process relative to the server."""
+"""Nice value of the process that reads large bodies, relative to the server."""
 _REST = 3
-"""Length of the pause after a large body, relative to the time for reading the body."""
+"""Length of the pause after reading a large body, relative to the time for reading it."""
 _MOST_MEMORY = 1 << 28
-"""Maximum resident size of the process in bytes, above which another process replaces it."""
+"""Maximum resident size in bytes of the process that reads large bodies, above which another process replaces it."""
 _Found = TypeVar("_Found")
 _known = FramesOfTenants()
-"""Frames of the bodies that this process has read."""
+"""Cache of the frames in the bodies that this process has read."""
 
 
 def segment(tenant: str, name: SegmentName, data: bytes, most: int, lends: bool) -> SegmentRows:
-    """Read the rows of a segment in the separate process (see rows_of()).
+    """Read the rows of a received segment in the separate process (see rows_of()).
 
     Raises:
         FormatError: The segment is broken or too large.
@@ -51,7 +51,7 @@ def segment(tenant: str, name: SegmentName, data: bytes, most: int, lends: bool)
 
 
 def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple[SegmentRows, bytes]]:
-    """Read the rows and the encoded segments of a push (ForeignPush.segments()).
+    """Read the rows and the encoded segments of another project's push (ForeignPush.segments()).
 
     Raises:
         FormatError: The push is broken or too large.
@@ -61,10 +61,10 @@ def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple
 
 
 class LargeBodies:
-    """The reading process, for one thread; only close() may be called from others."""
+    """A process that reads large request bodies, for one thread; only close() may be called from others."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, closed: threading.Event | None = None) -> None:
-        """Create the object; the process starts with the first call.
+        """Create the caller's side of the reading process, which starts with the first call.
 
         Args:
             clock: Returns seconds.
@@ -75,7 +75,7 @@ class LargeBodies:
         self._closed = closed or threading.Event()
 
     def call(self, is_large: bool, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """Call a function in the process, after its pause.
+        """Call a function in the process that reads large bodies, after its pause.
 
         Raises:
             PyprofError: The function raised it.
@@ -119,7 +119,7 @@ class LargeBodies:
         return answer
 
     def close(self) -> None:
-        """End the process. Any thread may call this."""
+        """End the process that reads large bodies. Any thread may call this."""
         self._closed.set()
         self._end()
 

@@ -15,7 +15,7 @@ from pyprof.server.stack_digest_cache import StoredStackCache
 from pyprof.server.table_blocks import SeriesKey, StacksOfDay
 
 _MOST_SERIES = 200_000
-"""Maximum number of series of a day."""
+"""Maximum number of series (label sets) of a day that are cached."""
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class _Day:
     """The stacks and series that the database has for one day.
 
     Attributes:
-        stacks: For each book, a mask of its stacks.
+        stacks: For each stack cache, a mask of its stacks.
         series: Keys of series.
     """
 
@@ -32,13 +32,13 @@ class _Day:
 
 
 class StoredRowCache:
-    """The cache of all days, for one thread."""
+    """The cache of the stacks and series that the database has for each day, for one thread."""
 
     def __init__(self) -> None:
         self._days: dict[str, _Day] = {}
 
     def lacking_stacks(self, segments: Sequence[SegmentRows]) -> list[StacksOfDay]:
-        """Return the stacks that the database lacks, each once a day."""
+        """Return the stacks of segments that the database lacks, each once a day."""
         groups: dict[tuple[str, str, StoredStackCache], list[npt.NDArray[np.int64]]] = {}
         for each in segments:
             groups.setdefault((each.day, each.tenant, each.book), []).append(each.stacks)
@@ -57,7 +57,7 @@ class StoredRowCache:
         }
 
     def add(self, stacks: Sequence[StacksOfDay], series: Mapping[SeriesKey, Labels]) -> None:
-        """Record that stacks and series are in the database."""
+        """Record that stacks and series of a day are in the database."""
         for day, _, book, numbers in stacks:
             self._marks(day, book, 0)[numbers] = True
         for key in series:
@@ -73,7 +73,7 @@ class StoredRowCache:
         return self._days.setdefault(day, _Day())
 
     def _marks(self, day: str, book: StoredStackCache, size: int) -> npt.NDArray[np.bool_]:
-        """Return the mask of a book's stacks for at least `size` stacks."""
+        """Return the mask of a stack cache's stacks that the database has for a day, for at least `size` stacks."""
         of_day = self._day(day).stacks
         marks = of_day.get(book, np.zeros(0, np.bool_))
         if len(marks) < size:

@@ -28,7 +28,7 @@ _GRACE_S = 1
 """Time in seconds for running requests when the server ends."""
 _MOST_AT_ONCE = 1024
 _MAX_MESSAGE = 1000
-"""Characters of a message of uvicorn that the log keeps."""
+"""Maximum number of characters of a message of uvicorn that the log keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
 
 
 class _LogHandler(logging.Handler):
-    """Passes lines of uvicorn to the server's log, in its form."""
+    """A log handler that passes lines of uvicorn to the server's log, in its form."""
 
     def __init__(self, say: Say) -> None:
         super().__init__(logging.WARNING)
@@ -141,7 +141,7 @@ class _LogHandler(logging.Handler):
 
 
 def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say) -> Any:
-    """Return a uvicorn server that calls ready() when it listens."""
+    """Return a uvicorn HTTP server that calls ready() when it listens."""
     import uvicorn
 
     logger = logging.getLogger("uvicorn")
@@ -178,7 +178,7 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
 
 
 def rebuild(config: ServerConfig, say: Say) -> int:
-    """Rebuild the database from the files, and return the number of segments."""
+    """Rebuild the server's database from the segment files, and return the number of segments."""
     with parts(config, say) as found:
         found.store.empty()
         return found.indexer.catch_up()

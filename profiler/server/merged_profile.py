@@ -19,7 +19,7 @@ Stack = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StackCost:
-    """The cost of one stack in a part of the span.
+    """The cost of one stack in a part of a query's span.
 
     Attributes:
         thread: What its samples have in common.
@@ -45,7 +45,7 @@ class Rest:
 
 
 def dearest(costs: list[StackCost], most: int) -> tuple[list[StackCost], Rest]:
-    """Return the costs of the `most` most expensive stacks, and what was left out."""
+    """Return the costs of the `most` most expensive stacks, and the number and amount of the others."""
     sums: dict[Stack, int] = {}
     for cost in costs:
         sums[cost.stack] = sums.get(cost.stack, 0) + cost.value
@@ -75,15 +75,16 @@ class ProfileHead:
 def profile_of(
     costs: Sequence[StackCost], frames: Mapping[Stack, list[str]], head: ProfileHead, named: Named | None = None
 ) -> tuple[Profile, SamplingBasis | None]:
-    """Return a profile of costs, and what its shares rest on: None where values are measured and not sampled.
+    """Return a profile of stack costs, and the number of samples behind its shares (SamplingBasis): None where values
+    are measured and not sampled.
 
     Its times are those of the parts of the span. Its duration is the time that windows cover.
 
     Args:
-        costs: of stacks.
-        frames: of each stack, outermost first.
-        head: what the profile says as a whole.
-        named: returns a frame of a build-id, at an offset in its file, with the names that it lacks.
+        costs: Costs of the stacks.
+        frames: Frames of each stack, outermost first.
+        head: The properties of the whole profile.
+        named: Function that returns a frame of a build-id, at an offset in its file, with the names that it lacks.
     """
     builder = Builder()
     numbers: dict[str, int] = {}
@@ -105,7 +106,9 @@ def profile_of(
 
 
 def _basis(costs: Iterable[StackCost], kind: ValueType) -> SamplingBasis | None:
-    """Return what shares of the costs rest on, however many samples were added up in each of them."""
+    """Return the number of samples behind the shares of stack costs, however many samples were added up in each of
+    them.
+    """
     sampled = total = squares = 0.0
     for cost in costs:
         total, squares = total + cost.value, squares + cost.squares

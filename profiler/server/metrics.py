@@ -27,7 +27,7 @@ GAUGES = (
 
 
 class Numbers:
-    """The counters and gauges of one server. Its methods may be called from any thread."""
+    """The counters and gauges of one server. The methods may be called from any thread."""
 
     def __init__(self, gauges: Mapping[str, Callable[[str], float]]) -> None:
         """Create the server's counters at zero.

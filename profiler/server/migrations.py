@@ -19,8 +19,8 @@ NAMES = (
     "stacks",
     "series",
 )
-"""Tables in the order in which a day is dropped. If the server is killed meanwhile, rollups without windows remain
-(Hours.torn).
+"""Tables of the database in the order in which a day is dropped. If the server is killed meanwhile, rollups without
+windows remain (Hours.torn).
 """
 _MIGRATION = re.compile(r"^-- (\d+) (.+)$", re.MULTILINE)
 _SHARDING = re.compile(r"^-- sharding: (\w+) by (\w+)$", re.MULTILINE)
@@ -31,7 +31,7 @@ PARTITION BY day ORDER BY number"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The SQL dialect of an engine.
+    """The SQL dialect of a database engine.
 
     Attributes:
         cluster: Name of the cluster, "" for one server.
@@ -65,7 +65,7 @@ class Dialect:
         return _WORD.sub(lambda match: words[match[1]], sql)
 
     def read(self, table: str) -> str:
-        """Return the table with the rows of all servers."""
+        """Return an SQL table expression with the rows of all servers."""
         return f"{table}_all" if self.cluster else table
 
 
@@ -76,8 +76,8 @@ class Migration:
     sql: str
 
     def statements(self, dialect: Dialect) -> list[str]:
-        """Return the statements in order. On a cluster each table has a distributed one, which receives INSERT
-        statements.
+        """Return the SQL statements of a migration in order. On a cluster each table has a distributed one, which
+        receives INSERT statements.
         """
         found = []
         shards = dict(_SHARDING.findall(self.sql))
@@ -94,7 +94,7 @@ class Migration:
 
 
 def migrations() -> tuple[Migration, ...]:
-    """Return the migrations by number, from 1 on."""
+    """Return the migrations of the database by number, from 1 on."""
     data = pkgutil.get_data("pyprof.server", "tables.sql")
     assert data is not None  # the package's loader finds files
     text = data.decode("utf-8")
@@ -106,7 +106,7 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def printed(days: int) -> str:
-    """Return all statements, first for one server and then for a cluster."""
+    """Return all SQL statements of the migrations, first for one server and then for a cluster."""
     lines = []
     for migration in migrations():
         for title, dialect in (("one server", Dialect(days=days)), ("cluster", Dialect("CLUSTER", days=days))):

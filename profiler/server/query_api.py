@@ -23,7 +23,9 @@ _MOST_ROWS, _MOST_POINTS, _MOST_LINES = 1000, 2000, 12
 _FUNCTIONS, _POINTS = 100, 240
 _SERVICES_NAMED = 5
 _DIGITS = 6
-"""Digits of shares and their bounds: stores add up floating-point numbers in different orders."""
+"""Number of decimal digits of shares and their bounds in responses: stores add up floating-point numbers in different
+orders.
+"""
 Words = Mapping[str, str]
 Answer = dict[str, Any]
 WORDS: Mapping[str, frozenset[str]] = {
@@ -40,7 +42,7 @@ WORDS: Mapping[str, frozenset[str]] = {
 Other parameters are refused, because a parameter without effect would give the answer to another question.
 """
 SIDES: Mapping[str, tuple[str, ...]] = {"diff": ("a.", "b.")}
-"""Prefixes of a query's selections, none for queries that are not listed."""
+"""Prefixes of the selections in the parameters of each query; queries that are not listed have none."""
 
 
 def services(store: Questions, tenant: str, words: Words) -> Answer:
@@ -89,9 +91,10 @@ def labels(store: Questions, tenant: str, words: Words) -> Answer:
 
 
 def timeline(store: Questions, tenant: str, words: Words) -> Answer:
-    """Answer how amounts change with time, with one line for each value of the label `by`, largest first.
+    """Answer a query with the amounts of each time step: one line for each value of the label `by`, largest first.
 
-    An amount is null where no window has the value: a host that was not recorded did not use zero seconds.
+    An amount is null for a time step without a window of that value: a host that was not recorded did not use zero
+    seconds.
     """
     chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MOST_POINTS)
     unit, longest_ns = store.windows(chosen)
@@ -112,7 +115,7 @@ def timeline(store: Questions, tenant: str, words: Words) -> Answer:
     recorded = store.host_steps(chosen, step_ns) if by == "host" else {}
 
     def absent(value: str, step: int) -> int | None:
-        """Return 0 for a step in which the host was recorded and used nothing, None for one without a window."""
+        """Return 0 for a time step in which the host was recorded and used nothing, None for one without a window."""
         return 0 if step in recorded.get(value, ()) or (not by and step in covered) else None
 
     ordered = sorted(sums.items(), key=lambda line: (-sum(line[1].values()), line[0]))
@@ -126,10 +129,10 @@ def timeline(store: Questions, tenant: str, words: Words) -> Answer:
 
 
 def functions(store: Questions, tenant: str, words: Words) -> Answer:
-    """Answer which functions cost most by themselves, then by their total.
+    """Answer a query with the functions that cost most by themselves, then by their total.
 
-    own_range and total_range hold the true share of all time with 95 % probability. They and `ranges`, which says how
-    they were made, are null where values are measured and not sampled.
+    own_range and total_range hold the true share of all time with 95 % probability. They and `ranges`, which describes
+    the method, are null where values are measured and not sampled.
     """
     limit = whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
     profile, basis = store.profile_with_basis(selection(tenant, words), by_service=True)
@@ -156,12 +159,12 @@ def functions(store: Questions, tenant: str, words: Words) -> Answer:
 
 
 def _range(basis: SamplingBasis | None, part: int, whole: int) -> list[float] | None:
-    """Return the bounds of a share, None where it is measured."""
+    """Return the confidence bounds of a share, None where the share is measured and not sampled."""
     return None if basis is None else [round(bound, _DIGITS) for bound in basis.interval(part / whole)]
 
 
 def _ranges(basis: SamplingBasis | None) -> Answer | None:
-    """Return how ranges of shares were made."""
+    """Return a description of how confidence ranges of shares were made."""
     if basis is None:
         return None
     sampled, width = round(basis.sampled, _DIGITS), round(basis.half_width, _DIGITS)
@@ -208,7 +211,9 @@ def builds(store: Questions, tenant: str, words: Words) -> Answer:
 
 
 def _remedy(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
-    """Return what names the functions of a file that have none, "" if nothing is missing or known to help."""
+    """Return a sentence that says how to get names for the functions of a file without names, "" if nothing is missing
+    or known to help.
+    """
     if not unnamed or has_symbols:
         return ""
     if path.startswith(("[anon", "//anon", "[JIT")) or not path:
@@ -217,7 +222,7 @@ def _remedy(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
 
 
 def profile(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
-    """Return the profile as a file, its media type, and its name."""
+    """Answer a query with the profile as a file, its media type, and its name."""
     chosen = selection(tenant, words)
     try:
         format_of = registry.find_format(words.get("format", "") or registry.DEFAULT.name)
@@ -234,7 +239,7 @@ def profile(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, st
 
 
 def _recording(found: Profile) -> bytes:
-    """Return a recording. It is a database, which needs a file."""
+    """Return a profile as the bytes of a recording file. It is a database, which needs a file."""
     import os
     import tempfile
 
@@ -251,7 +256,8 @@ def _file_name(chosen: Question) -> str:
 
 
 def diff(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
-    """Compare two selections, whose parameters begin with a. and b.; costs are per second of time in windows.
+    """Answer a query that compares two selections, whose parameters begin with a. and b.; costs are per second of time
+    in windows.
 
     The parameter `format` is html, json or csv.
     """

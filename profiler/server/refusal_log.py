@@ -7,18 +7,20 @@ import time
 from collections.abc import Callable
 
 INTERVAL_S = 60.0
-"""Minimum time between two lines about the same reason, in seconds."""
+"""Minimum time between two log lines about the same reason for refusals, in seconds."""
 ACCESS_REASONS = frozenset({"no_token", "wrong_token", "wrong_role"})
-"""Reasons that are logged for each client address."""
+"""Reasons of refused requests that are logged for each client address."""
 UNLOGGED = frozenset(
     {"segment_known", "bad_question", "no_such_page", "nothing_there", "question_too_dear", "store_failed"}
 )
-"""Reasons that only the client needs to know, and a failure that the health check logs."""
+"""Reasons of refused requests that are not logged: those that only the client needs to know, and a failure that the
+health check logs.
+"""
 _MAX_CLIENTS = 256
 
 
 class RefusalLog:
-    """Rate-limited log lines about refusals. It may be used from any thread."""
+    """Rate-limited log lines about refused requests. It may be used from any thread."""
 
     def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
@@ -26,7 +28,7 @@ class RefusalLog:
         self._lock = threading.Lock()
 
     def note_refusal(self, reason: str, text: str, client: str) -> None:
-        """Log a refusal, or count it if the last line about its reason is recent.
+        """Log a refused request, or count it if the last line about its reason is recent.
 
         Args:
             reason: The refusal's row of the table of reasons.

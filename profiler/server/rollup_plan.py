@@ -25,10 +25,10 @@ class Rollup:
     """The rollup of one hour of windows.
 
     Attributes:
-        day: Day of its windows' ends since 1970. At midnight it differs from the day of the hour.
+        day: Day of the windows' ends since 1970. At midnight it differs from the day of the hour.
         hour: Hour since 1970.
         number: Number of the rollup.
-        upto: Last batch in it.
+        upto: Number of the last batch of insertions in it.
     """
 
     day: int
@@ -43,7 +43,7 @@ class RollupPlan:
 
     Attributes:
         rolls: Numbers of the rollups.
-        upto: Last batch in them, by (day, hour).
+        upto: Number of the last batch of insertions in them, by (day, hour).
     """
 
     rolls: tuple[int, ...]
@@ -51,7 +51,7 @@ class RollupPlan:
 
 
 def above(upto: Mapping[tuple[int, int], int]) -> str:
-    """Return an SQL condition for windows that are in no rollup.
+    """Return an SQL condition for windows that are in no hourly rollup.
 
     Args:
         upto: Last batch in the rollups, by (day, hour).
@@ -92,14 +92,14 @@ class CountedRows:
     by_hours: str
 
     def inside(self, condition: str) -> CountedRows:
-        """Return the conditions narrowed by another one, or unchanged if it is ""."""
+        """Return the SQL conditions narrowed by another one, or unchanged if it is ""."""
         if not condition:
             return self
         both = (where and f"{where} AND {condition}" for where in (self.by_windows, self.by_hours))
         return CountedRows(self.dialect, *both)
 
     def summed(self, table: str, keys: Mapping[str, str], sums: Mapping[str, str]) -> str:
-        """Return an SQL statement for sums of these rows by keys.
+        """Return an SQL statement for sums of the counted rows by keys.
 
         Args:
             table: "samples" or "builds".

@@ -25,12 +25,12 @@ _HEAD = "day, tenant, type, service"
 _KEYS = {"samples": "series, stack, stack2", "builds": "path, build_id"}
 _SUMS = {"samples": ("value", "count"), "builds": ("amount", "unnamed", "cut")}
 _FLOAT_SUMS: Mapping[str, tuple[str, ...]] = {"samples": ("squares",), "builds": ()}
-"""Columns that are added up, too, and whose sums depend on the order by a rounding error: they are not compared."""
+"""Columns of rollups whose sums depend on the order of addition by a rounding error, so that they are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowsOfHour:
-    """An hour and the windows in it.
+    """An hour and the windows in it, for the creation of rollups.
 
     Attributes:
         day: Day of the windows' ends.
@@ -47,18 +47,18 @@ class WindowsOfHour:
 
 
 class Hours:
-    """Creates rollups, in the thread that inserts and drops rows. Its methods raise StoreError."""
+    """The creation of hourly rollups, in the thread that inserts and drops rows. The methods raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: deque[WindowsOfHour] = deque()
 
     def look(self, now_ns: int) -> None:
-        """Find the hours that are due; roll_next() rolls up one of them."""
+        """Find the hours for which a rollup is due; roll_next() rolls up one of them."""
         self._waiting = deque(self.due(now_ns))
 
     def roll_next(self) -> None:
-        """Roll up one hour. New windows wait meanwhile, so only one is done at a time."""
+        """Create the rollup of one hour. New windows wait meanwhile, so only one is done at a time."""
         if self._waiting:
             self.roll(self._waiting.popleft())
 
@@ -68,7 +68,7 @@ class Hours:
         return [each for each in self._hours(ended) if each.windows > _LATE * each.rolled]
 
     def roll(self, hour: WindowsOfHour) -> None:
-        """Roll up the windows of an hour that are in no rollup yet."""
+        """Create a rollup of the windows of an hour that are in no rollup yet."""
         where = f"day = {literal(hour.day)} AND {HOUR} = {hour.hour}"
         listed = f"{self._of('windows')} WHERE {where}{f' AND batch > {hour.upto}' if hour.rolled else ''}"
         count, upto = map(int, self._engine.rows(f"SELECT count(), max(batch) FROM {listed}")[0])
@@ -107,7 +107,7 @@ class Hours:
         return [str(day) for day, windows in found if int(windows) > _LATE * sealed.get(str(day), 0)]
 
     def seal(self, day: str) -> bool:
-        """Take one of two steps of sealing a day; return True for the second one.
+        """Take one of two steps to replace a day's raw rows by rollups (sealing); return True for the second step.
 
         First, all windows are rolled up, and the rollups are also used for parts of hours. Second, the raw rows are
         dropped. The second step is made by a later call, when queries that began before the first one have ended.

@@ -45,7 +45,7 @@ class Question:
 
 
 def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]) -> None:
-    """Check the names of a query's parameters.
+    """Check the names of a query's parameters, and refuse unknown ones.
 
     Args:
         own: Parameters of the query (query_api.py).
@@ -62,14 +62,14 @@ def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]
 
 
 def _known(own: Collection[str], sides: Iterable[str]) -> str:
-    """Return a sentence part with the parameters that a query has."""
+    """Return a part of a sentence that lists the parameters that a query has."""
     found = {f"{side}{word}" for side in sides for word in _WORDS} | {word for word in own if word != LABEL}
     labels = {f"{side}{LABEL}NAME" for side in sides} if LABEL in own else set()
     return f"this query takes {', '.join(sorted(found | labels))}"
 
 
 def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Question:
-    """Return the selection in a query's parameters.
+    """Return the selection of samples in a query's parameters.
 
     Args:
         prefix: Prefix of the parameters of one side ("a.").
@@ -106,10 +106,10 @@ def _moment(name: str, text: str) -> int:
 
 
 def whole_number(words: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
-    """Return a parameter as a number from 1 to most.
+    """Return a query's parameter as a number from 1 to most.
 
     Raises:
-        Refused: It is no such number.
+        Refused: The parameter is no such number.
     """
     text = words.get(name, "") or str(otherwise)
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):

@@ -19,17 +19,19 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Values of OSError.errno for a full disk."""
 _MOST_BYTES = 1 << 28
 _CHECK_BYTES = 1 << 16
-"""Size of the file that the health check writes."""
+"""Size in bytes of the file that the server's health check writes."""
 _MOST_FOLDERS = 1 << 16
-"""Maximum number of folders that are known to be durable."""
+"""Maximum number of segment folders that are known to be durable."""
 
 
 class DiskFull(Exception):
-    """The disk is full; nothing of the segment was stored."""
+    """The server's disk is full; nothing of the segment was stored."""
 
 
 class SegmentFiles:
-    """Files of segments, for several threads. It creates and locks the folder, and raises OutputError if that fails."""
+    """The files of received segments, for several threads. It creates and locks the folder, and raises OutputError if
+    that fails.
+    """
 
     def __init__(self, root: str, disk: Disk | None = None) -> None:
         self.root = root
@@ -39,7 +41,7 @@ class SegmentFiles:
         self._durable: set[str] = set()
 
     def keep(self, tenant: str, name: SegmentName, data: bytes) -> bool:
-        """Store a segment, and return when it is durable.
+        """Store a segment's file, and return when it is durable.
 
         Returns:
             False if a file with this name exists already.
@@ -95,7 +97,7 @@ class SegmentFiles:
             self._disk.close(fd)
 
     def _create(self, folder: str, part: str, tenant: str, name: SegmentName) -> int:
-        """Create the temporary file, assuming that the folder exists and the name is free.
+        """Create the temporary file of a segment, assuming that the folder exists and the name is free.
 
         Each system call releases the GIL and may hand it to another thread, so the usual case must make few of them.
         """
@@ -130,13 +132,13 @@ class SegmentFiles:
         """Read the file of a segment.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         with open(open_regular(f"{self.root}/{tenant}/{name.path}"), "rb") as file:
             return file.read(_MOST_BYTES)
 
     def all(self) -> Iterator[tuple[str, SegmentName, int]]:
-        """Yield (tenant, name, size in bytes) of all segments, ordered only by day within a tenant."""
+        """Yield (tenant, name, size in bytes) of all stored segments, ordered only by day within a tenant."""
         for tenant in self._disk.look(self.root):
             if not tenant.is_folder or tenant.name.startswith("."):
                 continue

@@ -30,13 +30,13 @@ HOUR_NS = 3600 * 10**9
 HOST = "host"
 """The label that names the machine."""
 _MOST_FRAMES = 2000
-"""Maximum number of frames of a stack; of a deeper one, this many outermost frames are kept."""
+"""Maximum number of frames of a stack in the database; of a deeper one, this many outermost frames are kept."""
 _MOST_CALLS, _MOST_LETTERS = 1 << 24, 1 << 28
 """Maximum number of calls and characters of the new stacks of a segment, in the form in which the database stores
 them.
 """
 _MOST_OF_LABELS = 1 << 21
-"""Maximum number of characters in all sets of labels of a segment."""
+"""Maximum number of characters in all label sets of a segment."""
 _HALVES = struct.Struct("<QQ")
 _BARE = re.compile(r"!0x[0-9a-f]+$")
 """Title of a function of which only the start address is known."""
@@ -46,7 +46,7 @@ a sum.
 """
 _SERIES_REMEMBERED = 1 << 16
 BuildCost = tuple[str, str, int, int, int]
-"""(path, build ID, amount, amount without names, amount truncated there)."""
+"""The cost of an object file: (path, build ID, amount, amount without names, amount truncated there)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class SegmentRows:
         return day_of(self.name.end_ns)
 
     def by_series(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return the series, and the sum of each one's values."""
+        """Return the series (label sets), and the sum of each one's values."""
         found, place = np.unique(self.series, return_inverse=True)
         sums = np.zeros(len(found), np.int64)
         np.add.at(sums, place, self.values)
@@ -114,7 +114,7 @@ def rows_of(
 
     Raises:
         FormatError: The segment is broken or too large.
-        WorkLimitExceeded: It exceeds the limits.
+        WorkLimitExceeded: The segment exceeds the limits.
     """
     builder = _WholeStacks()
     builder.little = little
@@ -144,7 +144,7 @@ def rows_of(
 def _rows(
     tenant: str, name: SegmentName, about: About, parts: Parts, book: StoredStackCache, numbers: npt.NDArray[np.int64]
 ) -> SegmentRows:
-    """Sum up the samples of each stack and label set; numbers are those of the samples' stacks."""
+    """Sum up the samples of a segment by stack and label set; numbers are those of the samples' stacks."""
     of_thread = [each.labels for each in parts.threads]
     labels = list(dict.fromkeys(of_thread)) or [()]
     kind = about.value_types[-1]
@@ -182,7 +182,7 @@ def _check_texts(kind: ValueType, labels: Iterable[Labels]) -> None:
     """Check the length of texts that a file states once and the database repeats in every row.
 
     Raises:
-        FormatError: They are too long.
+        FormatError: The texts are too long.
     """
     if max(len(kind.type), len(kind.unit)) > LONGEST:
         raise FormatError("pprof", 0, f"a type or a unit of more than {LONGEST} letters")
@@ -192,7 +192,7 @@ def _check_texts(kind: ValueType, labels: Iterable[Labels]) -> None:
 
 
 class _WholeStacks(Builder):
-    """A Builder for a file whose stacks go to the database, which stores each as a whole: it makes no tree.
+    """A Builder for a file whose stacks go to the database, which stores each stack as a whole: it makes no tree.
 
     Attributes:
         calls: Frames of each stack.
@@ -221,7 +221,9 @@ class _WholeStacks(Builder):
 
 
 class _ShownFrames(dict[int, ShownFrame]):
-    """Cache of a file's frames by their numbers, filled on access. Too many characters raise FormatError."""
+    """A cache of a file's frames as the database shows them, by their numbers, filled on access. Too many characters
+    raise FormatError.
+    """
 
     def __init__(self, parts: Parts, digests: Mapping[int, bytes], known: FrameCache) -> None:
         super().__init__()
@@ -245,10 +247,10 @@ class _ShownFrames(dict[int, ShownFrame]):
 
 
 def _check_stacks(calls: int, letters: int) -> None:
-    """Check the number of calls and characters of new stacks.
+    """Check the number of calls and characters of a segment's new stacks.
 
     Raises:
-        FormatError: There are too many.
+        FormatError: The stacks have too many.
     """
     if letters > _MOST_LETTERS or calls > _MOST_CALLS:
         raise FormatError("pprof", 0, f"stacks of more than {_MOST_CALLS:,} calls or {_MOST_LETTERS:,} letters")
@@ -257,7 +259,7 @@ def _check_stacks(calls: int, letters: int) -> None:
 def _numbers(
     stack: npt.NDArray[np.int32], calls: Sequence[Sequence[int]], shown: _ShownFrames, book: StoredStackCache
 ) -> npt.NDArray[np.int64]:
-    """Return the numbers in the book of the samples' stacks, and add new ones.
+    """Return the numbers of the samples' stacks in the tenant's stack cache, and add new stacks.
 
     Args:
         calls: Frames of each stack.
@@ -274,7 +276,7 @@ def _numbers(
 
 
 def _facts(frames: Sequence[ShownFrame]) -> StackFacts:
-    """Return the properties of a whole stack, outermost frame first."""
+    """Return the properties of a whole stack that the database stores, from its frames, outermost first."""
     if not frames:
         return StackFacts()
     cut = next((frame.build for frame in frames if not frame.is_marker), None) if frames[0].is_cut else None
@@ -294,7 +296,9 @@ def _build(parts: Parts, frame: Frame) -> tuple[str, str] | None:
 
 
 def _builds(book: StoredStackCache, stacks: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[BuildCost]:
-    """Return for each file its own time, the part of it without names, and the time of stacks truncated in it."""
+    """Return for each object file its own time, the part of it without names, and the time of stacks truncated in
+    it.
+    """
     leaf, bare, cut = book.leaf[stacks], book.bare[stacks], book.cut[stacks]
     found, place = np.unique(np.concatenate((leaf, cut)), return_inverse=True)
     sums = np.zeros((len(found), 3), np.int64)

@@ -13,11 +13,11 @@ from pyprof.server.sql_engine import StoreError
 
 MOST_OF_SEGMENT = 1000
 _MOST_DAYS = 64
-"""Maximum number of (tenant, day) that are cached; the oldest one is read from the database again."""
+"""Maximum number of (tenant, day) whose label sets are cached; the oldest one is read from the database again."""
 
 
 class SeriesLimit:
-    """The series of each tenant and day, for several threads."""
+    """The label sets (series) of each tenant and day, for several threads."""
 
     def __init__(self, most: int, store: Store) -> None:
         self._most, self._store = most, store
@@ -45,7 +45,7 @@ class SeriesLimit:
             known |= wanted
 
     def _of(self, tenant: str, day: str) -> set[int]:
-        """Return the series of a day, from the database on the first access."""
+        """Return the label sets (series) of a tenant on a day, from the database on the first access."""
         found = self._known.get((tenant, day))
         if found is None:
             if len(self._known) >= _MOST_DAYS:

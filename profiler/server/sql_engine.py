@@ -31,7 +31,7 @@ _CODE = re.compile(r"\bCode: (\d{1,6})\b", re.ASCII)
 _COLUMN_EXISTS = (44, 15)
 """Error codes of ClickHouse for a column that is there already: servers before 19.9 have no IF NOT EXISTS for one."""
 _OLD = 20
-"""Major version below which a server lacks features (Dialect.old)."""
+"""Major version below which a ClickHouse server lacks features (Dialect.old)."""
 
 
 class StoreError(PyprofError):
@@ -39,7 +39,7 @@ class StoreError(PyprofError):
 
     @property
     def code(self) -> int:
-        """ClickHouse's error number, 0 if the error has none."""
+        """ClickHouse's error number of a failed statement, 0 if the error has none."""
         found = _CODE.search(str(self))
         return int(found[1]) if found is not None else 0
 
@@ -188,14 +188,14 @@ class ChdbEngine:
         self.rows(_CHECK)
 
     def close(self) -> None:
-        """Close the idle connections; the caller makes no more queries."""
+        """Close the idle connections to the database; the caller makes no more queries."""
         while not self._idle.empty():
             self._idle.get().close()
 
 
 class HttpEngine:
-    """A server's HTTP interface, of any version, because drivers do not support old ones. Each query has a
-    connection.
+    """The HTTP interface of a ClickHouse server, of any version, because drivers do not support old ones. Each query
+    has a connection.
     """
 
     def __init__(self, where: StoreAddress, days: int) -> None:
@@ -233,12 +233,12 @@ class HttpEngine:
         self._ask(self._where.hosts[0], _CHECK, patience_s=_CHECK_S)
 
     def close(self) -> None:
-        """Close nothing: no connection stays open."""
+        """Do nothing: no connection to the database stays open."""
 
     def _ask(
         self, host: tuple[str, int], sql: str, block: bytes = b"", database: str = "", patience_s: float = _PATIENCE_S
     ) -> bytes:
-        """Send a statement to a host, and return its response.
+        """Send an SQL statement to a ClickHouse host, and return its response.
 
         Args:
             block: Rows to insert; the statement is then in the URL.
@@ -268,7 +268,7 @@ class HttpEngine:
 
 
 def _data(answer: bytes) -> list[list[Any]]:
-    """Return the rows of a response. It has no lone surrogates, because inserted text is valid UTF-8."""
+    """Return the rows of a ClickHouse response. It has no lone surrogates, because inserted text is valid UTF-8."""
     found: list[list[Any]] = orjson.loads(answer)["data"]
     return found
 
@@ -290,7 +290,7 @@ def opened(where: StoreAddress, days: int) -> Engine:
 
 
 def migrate(engine: Engine) -> None:
-    """Apply the missing migrations. Each server has its own table of applied migrations."""
+    """Apply the missing migrations to the database. Each server has its own table of applied migrations."""
     engine.run(engine.dialect.filled(VERSIONS))
     done = {int(row[0]) for row in engine.rows("SELECT number FROM migrations")}
     for migration in migrations():

@@ -25,21 +25,25 @@ from pyprof.server.sql_engine import Engine, StoreError, literal
 from pyprof.server.symbol_files import SymbolFiles
 
 MOST_STACKS = 50_000
-"""Maximum number of stacks of a profile; the most expensive ones are kept, and the amount of the others is stated."""
+"""Maximum number of stacks of a queried profile; the most expensive ones are kept, and the amount of the others is
+stated.
+"""
 MOST_SERIES = 10_000
 _MOST_COSTS = 200_000
-"""Maximum number of rows of a profile's costs that are added up in Python."""
+"""Maximum number of stack costs of a queried profile that are added up in Python."""
 _MOST_NAMED = 2000
-"""Maximum number of stacks that a statement lists one by one."""
+"""Maximum number of stacks that an SQL statement lists one by one."""
 _PARTS, _PARTS_OF_ALL = 60, 200
-"""Number of parts of a span, which limits the accuracy of sample times; and maximum for all sets of labels together."""
+"""Number of parts of a query's span, which limits the accuracy of sample times; and maximum for all sets of labels
+together.
+"""
 _TOO_DEAR = {159, 241}
-"""ClickHouse's error numbers for too much time and too much memory."""
+"""ClickHouse's error numbers for statements that took too much time or too much memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Detail:
-    """The level of detail of stack costs.
+    """The level of detail of stack costs in a query.
 
     Attributes:
         labels: Labels of each series, empty to ignore labels.
@@ -77,7 +81,7 @@ class Asked:
     Attributes:
         seconds: Maximum time of each statement.
         bytes: Maximum memory of each statement.
-        mark: Comment in its statements, by which they are found.
+        mark: Comment in the SQL statements, by which they are found.
         gone: Set when the client has disconnected.
     """
 
@@ -88,15 +92,15 @@ class Asked:
 
 
 class Questions:
-    """The queries of one client. All methods raise StoreError if the database fails, Refused if a query costs too much,
-    and GivenUp if the client has disconnected.
+    """The database queries of one client. All methods raise StoreError if the database fails, Refused if a query costs
+    too much, and GivenUp if the client has disconnected.
     """
 
     def __init__(self, engine: Engine, asked: Asked, symbols: SymbolFiles | None = None) -> None:
         self._engine, self._asked, self._symbols = engine, asked, symbols
 
     def services(self, chosen: Question) -> list[tuple[str, int, int, int, str]]:
-        """Return (service, amount, hosts, windows, unit), most expensive first."""
+        """Return the services with samples as (service, amount, hosts, windows, unit), most expensive first."""
         found = self._rows(
             f"SELECT service, sum(amount) AS whole, uniqExact(host), count(), any(unit) FROM {self._of('windows')} "
             f"WHERE {self._where(chosen)} GROUP BY service ORDER BY whole DESC, service"
@@ -124,7 +128,7 @@ class Questions:
         return {str(row[0]): Rate(1e9 * float(row[1]), int(row[2]) / 1e9) for row in found}
 
     def host_steps(self, chosen: Question, step_ns: int) -> dict[str, set[int]]:
-        """Return the steps of the span in which each host has a window."""
+        """Return the time steps of the span in which each host has a window."""
         found = self._rows(
             f"SELECT DISTINCT host, intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step "
             f"FROM {self._of('windows')} WHERE {self._where(chosen)} ORDER BY host, step"
@@ -149,7 +153,9 @@ class Questions:
         return {int(row[0]): tuple(zip(map(str, row[1]), map(str, row[2]), strict=True)) for row in found}
 
     def time_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int]]:
-        """Return (number of the step, amount) of all samples of one service or all services."""
+        """Return the amount of one service, or of all services, in each time step of the span, as (number of the step,
+        amount).
+        """
         found = self._rows(
             f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, sum(amount) FROM {self._of('windows')} "
             f"WHERE {self._where(chosen)} GROUP BY step ORDER BY step"
@@ -157,7 +163,7 @@ class Questions:
         return [(int(row[0]), int(row[1])) for row in found]
 
     def series_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int, int]]:
-        """Return how an amount changes with time, as (number of the step, series, amount)."""
+        """Return the amount of each series in each time step of the span, as (number of the step, series, amount)."""
         found = self._rows(
             f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(amount) "
             f"FROM {self._of('window_series')} WHERE {self._listed(chosen)} "
@@ -166,7 +172,9 @@ class Questions:
         return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
 
     def builds(self, chosen: Question) -> list[tuple[str, str, int, int, int]]:
-        """Return (path, build ID, amount, amount without names, amount truncated there), worst first."""
+        """Return the object files with samples as (path, build ID, amount, amount without names, amount truncated
+        there), worst first.
+        """
         sums = {"whole": "amount", "bare": "unnamed", "lost": "cut"}
         summed = self._counted(chosen).summed("builds", {"path": "path", "build_id": "build_id"}, sums)
         found = self._rows(
@@ -183,18 +191,19 @@ class Questions:
         return str(unit) or "nanoseconds", int(longest)
 
     def profile(self, chosen: Question) -> Profile:
-        """Return what was measured. Raises Refused where there is nothing."""
+        """Return the profile of the selected samples. Raises Refused where there are none."""
         return self.profile_with_basis(chosen)[0]
 
     def profile_with_basis(self, chosen: Question, by_service: bool = False) -> tuple[Profile, SamplingBasis | None]:
-        """Return a profile, and what its shares rest on: None where values are measured and not sampled.
+        """Return the profile of the selected samples, and the number of samples behind its shares (SamplingBasis): None
+        where values are measured and not sampled.
 
         Args:
-            chosen: the samples that are wanted.
+            chosen: The selected samples.
             by_service: True to make the service the thread of each sample.
 
         Raises:
-            Refused: There is nothing.
+            Refused: There are no such samples.
         """
         labels = self.labels(chosen)
         wanted = self._wanted(chosen, labels)
@@ -218,7 +227,9 @@ class Questions:
         return self._symbols is not None and self._symbols.has(tenant, build_id)
 
     def _dearest(self, chosen: Question, counted: CountedRows, by_service: bool) -> tuple[list[StackCost], Rest]:
-        """Find the most expensive stacks in the database first, if there are too many rows to add up here."""
+        """Return the costs of the most expensive stacks, which the database finds first if there are too many rows to
+        add up here.
+        """
         by_stack = _by_stack(counted)
         count, whole = map(int, self._rows(f"SELECT count(), sum(whole) FROM ({by_stack}) AS sums")[0])
         chosen_ones = (
@@ -229,8 +240,8 @@ class Questions:
         return costs, Rest(max(count - MOST_STACKS, 0), whole - sum(cost.value for cost in costs))
 
     def _frames(self, chosen: Question, counted: CountedRows, stacks: set[Stack]) -> dict[Stack, list[str]]:
-        """Return the frames of each stack, outermost first. Few stacks are listed in the statement, many are searched
-        again.
+        """Return the frames of each stack from the database, outermost first. Few stacks are listed in the statement,
+        many are searched again.
         """
         used = f"{self._in()} (SELECT stack, stack2 FROM ({_by_stack(counted)}) AS used)"
         if len(stacks) <= _MOST_NAMED:
@@ -257,7 +268,7 @@ class Questions:
         return f"series IN ({', '.join(map(str, wanted))})"
 
     def _costs(self, chosen: Question, counted: CountedRows, by_service: bool, detail: _Detail) -> list[StackCost]:
-        """Return the costs of stacks; if there are too many, one more than _MOST_COSTS."""
+        """Return the costs of stacks from the database; if there are too many, one more than _MOST_COSTS."""
         first_ns, part_ns = chosen.from_ns, max(chosen.length_ns // detail.parts, 1)
         if counted.by_hours and detail.parts > 1:
             first_ns, part_ns = first_ns // HOUR_NS * HOUR_NS, -(-part_ns // HOUR_NS) * HOUR_NS
@@ -284,7 +295,9 @@ class Questions:
         ]
 
     def _head(self, chosen: Question, wanted: str, rest: Rest, whole: int) -> ProfileHead:
-        """Return the profile's properties. If samples are selected by labels, only windows with such samples count."""
+        """Return the properties of a queried profile. If samples are selected by labels, only windows with such samples
+        count.
+        """
         where = self._where(chosen)
         having = f"SELECT batch FROM {self._of('window_series')} WHERE {where} AND {wanted}"
         unit, covered, windows = self._rows(
@@ -336,7 +349,7 @@ class Questions:
         return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where} AND {more})"
 
     def _counted(self, chosen: Question, wanted: str = "") -> CountedRows:
-        """Return the rows that a query counts; wanted is an additional condition on rows."""
+        """Return conditions for the rows that a query counts; wanted is an additional condition on rows."""
         dialect = self._engine.dialect
         first, last = chosen.days
         days = f"day >= {literal(first)} AND day <= {literal(last)}"

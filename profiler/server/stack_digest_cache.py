@@ -24,7 +24,7 @@ from pyprof.server.frame_cache import FrameCache, ShownFrame, lendable
 MOST_BYTES = 1 << 28
 """Maximum estimated size in bytes of all tenants' stacks."""
 _STACK, _BUILD = 400, 150
-"""Estimated size in bytes of a stack without its frames, and of a build without its characters."""
+"""Estimated size in bytes of a cached stack without its frames, and of a build without its characters."""
 _ROOM = 1024
 _AT_ONCE, _BETWEEN_S = 100, 0.002
 NOBODY = -1
@@ -51,7 +51,7 @@ class StackFacts:
 
 
 class StoredStackCache:
-    """The stacks of one tenant, with columns that are longer than there are stacks.
+    """The stacks of one tenant that the server has read. Columns may be longer than there are stacks.
 
     Attributes:
         by_digest: Bitwise complement of a stack's number, by digest. It is negative, unlike the nodes of a Builder.
@@ -62,14 +62,14 @@ class StoredStackCache:
         letters: (stacks,) number of characters of the frames' texts.
         builds: Paths and build IDs.
         known: Cache of the frames.
-        lent: Frames for a cache that adopts this book's stacks.
+        lent: Frames for a cache that adopts the stacks of this one.
     """
 
     def __init__(self, known: FrameCache | None = None) -> None:
         """Create an empty cache of the stacks that the database has.
 
         Args:
-            known: Cache of the tenant's frames, which learns those of this book.
+            known: Cache of the tenant's frames, which learns the frames of this cache.
         """
         self.by_digest: dict[bytes, int] = {}
         self.builds: list[tuple[str, str]] = []
@@ -87,7 +87,7 @@ class StoredStackCache:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what adopted() needs: only the frames of the book's stacks, and those in `lent`."""
+        """Pickle what adopted() needs: only the frames of the cache's stacks, and those in `lent`."""
         calls = np.frombuffer(b"".join(self._frames), np.int32)
         used, place = np.unique(calls, return_inverse=True)
         ends = np.cumsum([len(each) for each in self._frames]).tolist()
@@ -111,7 +111,7 @@ class StoredStackCache:
         return self._memory + self.known.memory
 
     def number(self, found: tuple[int, int], frames: Sequence[ShownFrame], facts: StackFacts) -> int:
-        """Return the number of a stack, and add it if it is new.
+        """Return the number of a stack in the cache, and add the stack if it is new.
 
         Args:
             found: Hash of the stack.
@@ -125,7 +125,7 @@ class StoredStackCache:
         return number
 
     def adopted(self, other: StoredStackCache, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Add stacks of another book, given by their numbers there, and return their numbers here.
+        """Add stacks of another cache, given by their numbers there, and return their numbers here.
 
         The digests of these stacks are copied too. The function pauses regularly to let other threads run.
         """
@@ -151,7 +151,7 @@ class StoredStackCache:
         return None if number == NOBODY else self.builds[number]
 
     def _add(self, found: tuple[int, int], calls: bytes, letters: int, facts: StackFacts) -> int:
-        """Add a stack; calls are the int32 numbers of its frames' texts. The caller holds the lock."""
+        """Add a stack to the cache; calls are the int32 numbers of its frames' texts. The caller holds the lock."""
         number = self._by_hash.get(found, NOBODY)
         if number != NOBODY:
             return number
@@ -178,11 +178,11 @@ class StoredStackCache:
         return number
 
     def frames(self, number: int) -> list[str]:
-        """Return the texts of a stack's frames, outermost first."""
+        """Return the texts of a cached stack's frames, outermost first."""
         return [self.known.texts[at] for at in self.calls(number).tolist()]
 
     def calls(self, number: int) -> npt.NDArray[np.int32]:
-        """Return the (calls,) numbers of a stack's frame texts, outermost first."""
+        """Return the (calls,) numbers of a cached stack's frame texts, outermost first."""
         return np.frombuffer(self._frames[number], np.int32)
 
     def text(self, number: int) -> str:
@@ -190,7 +190,7 @@ class StoredStackCache:
 
 
 class _TextsHere(dict[int, int]):
-    """Numbers of texts in this cache, by their numbers in another book; filled on access."""
+    """Numbers of frame texts in this cache, by their numbers in another cache; filled on access."""
 
     def __init__(self, there: Sequence[str], here: FrameCache) -> None:
         super().__init__()
@@ -207,7 +207,9 @@ def _longer(column: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
 
 
 class StatedStacks(dict[bytes, int]):
-    """A Builder.by_digest that looks up digests in a book, and collects the digests that the reader has verified."""
+    """A Builder.by_digest that looks up digests of stacks in a cache, and collects the digests that the reader has
+    verified.
+    """
 
     def __init__(self, book: StoredStackCache) -> None:
         super().__init__()
@@ -216,7 +218,7 @@ class StatedStacks(dict[bytes, int]):
 
 
 class StackBooks:
-    """A book for each tenant. All are dropped when they become too large."""
+    """A stack cache for each tenant. All are dropped when they become too large."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most

@@ -29,13 +29,13 @@ from pyprof.server.segment_rows import is_bare
 from pyprof.symbolize.breakpad import SymbolFileNames
 
 _MOST_TEXT = 1 << 27
-"""Maximum inflated size of a file in bytes."""
+"""Maximum inflated size of an uploaded symbol file in bytes."""
 _MOST_OPEN = 16
 _SUFFIX = ".sym"
 _HEAD = 1 << 12
 _LOAD = re.compile(rb"^INFO LOAD ([0-9a-f]{1,16}) ([0-9a-f]{1,16}) ([0-9a-f]{1,16})$", re.MULTILINE)
 Loads = list[tuple[int, int, int]]
-"""(offset in the file, address in the module, size in the file) of each segment."""
+"""Loaded segments of an object file: (offset in the file, address in the module, size in the file) of each."""
 
 
 class _OpenFile:
@@ -59,12 +59,14 @@ class _OpenFile:
 
 
 def _loads(text: bytes) -> Loads:
-    """Parse INFO LOAD in the first bytes of a symbol file."""
+    """Return the loaded segments from INFO LOAD in the first bytes of a symbol file."""
     return [(int(first, 16), int(rel, 16), int(size, 16)) for first, rel, size in _LOAD.findall(text[:_HEAD])]
 
 
 class SymbolFiles:
-    """The symbol files of all tenants, for several threads; most is the maximum size of a tenant's files in bytes."""
+    """The uploaded symbol files of all tenants, for several threads; most is the maximum size of a tenant's files in
+    bytes.
+    """
 
     def __init__(self, root: str, most: int, disk: Disk | None = None) -> None:
         self._root, self._most, self._disk = root, most, disk or Disk()
@@ -72,7 +74,7 @@ class SymbolFiles:
         self._lock = threading.Lock()
 
     def keep(self, tenant: str, build_id: str, body: bytes) -> None:
-        """Store a symbol file in place of an earlier one, and return when it is durable.
+        """Store an uploaded symbol file in place of an earlier one, and return when it is durable.
 
         Args:
             body: The file, gzipped or not.

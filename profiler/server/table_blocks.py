@@ -23,15 +23,15 @@ from pyprof.server.segment_rows import SegmentRows, hour_of
 from pyprof.server.stack_digest_cache import StoredStackCache
 
 SeriesKey = tuple[str, str, str, str, int]
-"""(day, tenant, type, service, number)."""
+"""Key of a series in the database: (day, tenant, type, service, number)."""
 StacksOfDay = tuple[str, str, StoredStackCache, npt.NDArray[np.int64]]
-"""(day, tenant, book, numbers in the tenant's book) of stacks."""
+"""Stacks of a day: (day, tenant, stack cache, numbers in the cache)."""
 _LETTERS = 1 << 26
-"""Number of characters in the stacks of a block."""
+"""Maximum number of characters in the stacks of a block for the database."""
 
 
 def pieces(found: Iterable[StacksOfDay]) -> Iterable[list[StacksOfDay]]:
-    """Split stacks into groups whose blocks fit into memory."""
+    """Split stacks into groups whose blocks for the database fit into memory."""
     grouped: dict[int, list[StacksOfDay]] = {}
     before = 0
     for day, tenant, book, wanted in found:
@@ -58,7 +58,7 @@ def stacks(found: Iterable[StacksOfDay]) -> Block:
 
 
 def _frames(rows: Iterable[StacksOfDay]) -> BlockColumn:
-    """Return the column of frames. Many stacks have the same functions, so each text is encoded once."""
+    """Return the database column of frames. Many stacks have the same functions, so each text is encoded once."""
     sizes, parts = list[int](), list[bytes]()
     for _, _, book, wanted in rows:
         calls = [book.calls(number) for number in wanted.tolist()]
@@ -85,7 +85,7 @@ def series(found: Mapping[SeriesKey, Labels]) -> Block:
 
 
 def _head(segments: Sequence[SegmentRows], batches: Sequence[int], times: Sequence[int]) -> tuple[BlockColumn, ...]:
-    """Return the columns that all tables of windows have.
+    """Return the columns that all database tables of windows have.
 
     Args:
         batches: Batch of each segment.

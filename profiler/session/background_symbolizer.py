@@ -22,13 +22,14 @@ from pyprof.session.session import Session
 from pyprof.symbolize.symbolizer import Symbolizer
 
 AFTER_BATCHES = 4
-"""Number of first batches that are unwound without background work, if threads are stopped for samples.
+"""Number of first batches that are unwound without resolving names in the background, if threads are stopped for
+samples.
 
 The sampler waits for the feedback on each of them (worker/sampler_loop.py), and takes no samples in that time.
 """
 NO_LINES = 0.0
 LINES_S, MOST_LINES_S = 0.05, 0.8
-"""Time for source lines in one step, in seconds, and its maximum.
+"""Time for source lines in one step of background symbolization, in seconds, and its maximum.
 
 If a step is too short, the next one gets twice the time, up to the maximum. Lines that need more are left to the end.
 """
@@ -53,14 +54,16 @@ class NamesAhead:
 
     @property
     def done(self) -> int:
-        """Return how many frames of the current window, in their order, are resolved with lines or left to the end."""
+        """The number of frames of the current window, in their order, that are resolved with lines or left to the
+        end.
+        """
         window, stacks = self._window, self._session.recorder.stacks
         if self._asked:
             return len(stacks.frames)
         return window.done if window is not None and window.table is stacks else 0
 
     def looked_up(self, numbers: range) -> Sequence[int]:
-        """Return those of these frame numbers that were resolved. All must be below `done`."""
+        """Return those of these frame numbers whose names were resolved. All must be below `done`."""
         window = self._window
         return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]
 
@@ -75,7 +78,7 @@ class NamesAhead:
         self.due = not self._asked and (not batch.stopped or self._batches > AFTER_BATCHES)
 
     def turn(self) -> bool:
-        """Run one step: resolve symbols of new frames, or read their lines.
+        """Run one step of background symbolization: resolve symbols of new frames, or read their lines.
 
         A step may be interrupted anywhere, and is then not repeated.
         """
@@ -126,7 +129,7 @@ class NamesAhead:
         return module is not None and module.has_file
 
     def _look_up(self, keys: Sequence[FrameKey], lines_s: float) -> bool:
-        """Resolve frames. Return True if there was time for all lines."""
+        """Resolve the names of frames. Return True if there was time for all source lines."""
         session = self._session
         names, spaces = session.files.names, session.recorder.known_spaces
         symbolizer = Symbolizer(

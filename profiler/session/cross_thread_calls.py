@@ -39,7 +39,7 @@ class BetweenBatches:
 
     @property
     def over(self) -> bool:
-        """Return True if the recording's loop has ended."""
+        """True if the recording's loop has ended."""
         return self._over.is_set()
 
     def wait(self, timeout: float | None) -> bool:
@@ -54,7 +54,7 @@ class BetweenBatches:
         return self._over.wait(timeout)
 
     def ask(self, job: Callable[[], T], at_ns: int = 0) -> T | None:
-        """Execute a job in the loop and wait for its result.
+        """Execute a job in the recording's loop and wait for its result.
 
         Args:
             job: The job.
@@ -84,7 +84,7 @@ class BetweenBatches:
         return found
 
     def answer(self) -> None:
-        """Execute the jobs that are due; after the end of the loop, cancel all. Only for the loop."""
+        """Execute the jobs of other threads that are due; after the end of the loop, cancel all. Only for the loop."""
         with self._lock:
             due = [each for each in self._questions if self.over or self._handover.is_ready(each.at_ns)]
             self._questions = [each for each in self._questions if each not in due]
@@ -96,7 +96,7 @@ class BetweenBatches:
                     each.answer.set_exception(error)
 
     def end(self) -> None:
-        """Execute no more jobs: each pending caller gets None. Only for the loop."""
+        """Execute no more jobs of other threads: each pending caller gets None. Only for the loop."""
         with self._lock:
             self._over.set()
         self.answer()

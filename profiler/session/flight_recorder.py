@@ -21,14 +21,16 @@ from pyprof.model.reasons import said
 from pyprof.records import dataclass, replace
 
 MOST_FILES = 10
-"""Number of windows in the kept time, unless a window would be shorter than SHORTEST_S or longer than LONGEST_S."""
+"""Number of a flight recorder's windows in the kept time, unless a window would be shorter than SHORTEST_S or longer
+than LONGEST_S.
+"""
 SHORTEST_S, LONGEST_S = 1.0, 60.0
 _SUFFIX = ".pyprof"
 UNREADABLE = said("kept_unreadable")
 
 
 def window_s(last_s: float) -> float:
-    """Return the length of a window for a kept time, both in seconds."""
+    """Return the length of a flight recorder's window for a kept time, both in seconds."""
     return min(max(last_s / MOST_FILES, SHORTEST_S), LONGEST_S)
 
 
@@ -85,11 +87,11 @@ class Kept:
         return os.path.join(self.folder, f"{number:08}{_SUFFIX}")
 
     def files(self) -> list[str]:
-        """Return the paths of the kept windows, oldest first."""
+        """Return the paths of the flight recorder's kept windows, oldest first."""
         return sorted(os.path.join(self.folder, name) for name in os.listdir(self.folder) if name.endswith(_SUFFIX))
 
     def _drop(self) -> None:
-        """Delete files that are too old or exceed the size limit.
+        """Delete the flight recorder's files that are too old or exceed the size limit.
 
         The age of a file is that of its last sample; the newest stays.
         """
@@ -122,7 +124,7 @@ class WrittenOut:
         return self.kept.open_journal(beginning, number)
 
     def receive_profile(self, profile: Profile, number: int) -> None:
-        """Keep a window, and give the merged profile to the other sink.
+        """Keep a window of the flight recorder, and give the profile of all kept windows to the other sink.
 
         Raises:
             OutputError: The other sink cannot write. The kept windows stay.
@@ -134,7 +136,7 @@ class WrittenOut:
 
 @dataclass(frozen=True, slots=True)
 class LastOne(WrittenOut):
-    """A WrittenOut for the end of the recording: it deletes the kept windows after a successful write."""
+    """A WrittenOut for the end of a flight recording: it deletes the kept windows after a successful write."""
 
     def receive_profile(self, profile: Profile, number: int) -> None:
         WrittenOut.receive_profile(self, profile, number)

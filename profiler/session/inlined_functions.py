@@ -16,7 +16,7 @@ from pyprof.records import replace
 
 
 def inlined_inside(profile: Profile) -> Profile:
-    """Split frames that have both inlined functions and interpreter frames.
+    """Split frames that have both inlined functions and interpreter frames inside them.
 
     Returns:
         The changed profile, or the same object if no frame was split.
@@ -35,7 +35,7 @@ def _has_inlined(profile: Profile, frame: int) -> bool:
 
 
 class _Split:
-    """Splits the frames of some nodes.
+    """A splitter of frames with inlined functions, for some nodes of the stack tree.
 
     Args:
         profile: The profile.
@@ -77,7 +77,7 @@ class _Split:
         return [*before, frame]
 
     def _taken_apart(self, frame: int) -> tuple[int, int]:
-        """Return two frames: the function, and the functions that were inlined into it."""
+        """Return two frames in place of one: the function, and the functions that were inlined into it."""
         if frame not in self._parts:
             whole = self._profile.frames[frame]
             outer = replace(whole, lines=whole.lines[-1:])

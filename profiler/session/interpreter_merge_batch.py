@@ -39,7 +39,7 @@ trunk or the number of the chain; and the address space.
 
 
 class _Known(NamedTuple):
-    """Known stacks with the same key.
+    """Known merged stacks with the same key, which differ only in their innermost frames.
 
     Attributes:
         outer: Node outside of the first frame that can differ.
@@ -58,7 +58,7 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """The frames of n samples that hold k markers.
+    """The native frames of n samples whose stack ranges contain k markers of interpreter frames.
 
     Attributes:
         matched: (n,) True if each run has its frame, and each evaluator frame its run.
@@ -72,13 +72,13 @@ class _Placed:
 
 
 class MatchedStacks:
-    """Merger of matching stacks into one stack tree."""
+    """A merger of matching native and interpreter frames into one stack tree."""
 
     def __init__(self, stacks: StackTable, settled: Callable[[FunctionPlace], FunctionPlace]) -> None:
         """Create a merger of interpreter frames into the stack tree.
 
         Args:
-            stacks: The tree.
+            stacks: The stack tree.
             settled: See Merger.settled.
         """
         self.stacks = stacks
@@ -92,11 +92,11 @@ class MatchedStacks:
 
         Args:
             batch: The samples.
-            walk: Their walk, without shared frames, and without code that no file describes.
+            walk: The unwound frames of the samples, without shared frames, and without code that no file describes.
             evaluators: Evaluators by address space.
 
         Returns:
-            Leaf of the tree by sample index. Samples that do not match are missing.
+            Leaf of the stack tree by sample index. Samples that do not match are missing.
         """
         words = walk.packed()
         if words is None or not len(words) or len(batch) > _MOST_LANES or (walk.sp >> np.uint64(_SP_BITS)).any():
@@ -129,7 +129,7 @@ class MatchedStacks:
     def _whole(
         self, batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]
     ) -> tuple[list[int], list[tuple[int, ...]]]:
-        """Find the samples with a complete stack and a chain that can match.
+        """Find the samples with a complete native stack and an interpreter frame chain that can match.
 
         Returns:
             (indices of the samples, markers of each).
@@ -153,7 +153,9 @@ class MatchedStacks:
         return lanes, marks
 
     def _markers(self, chain: Chain) -> tuple[int, ...] | None:
-        """Return the markers of the chain's runs, or None if the chain is incomplete or irregular."""
+        """Return the C stack markers of an interpreter frame chain's runs, or None if the chain is incomplete or
+        irregular.
+        """
         name = chain.trunk or chain.number
         if name in self._marks:
             return self._marks[name]
@@ -167,10 +169,10 @@ class MatchedStacks:
         return found
 
     def _put(self, key: Key, words: list[int], chain: Chain, at: list[int]) -> int:
-        """Add a stack to the tree and remember its key.
+        """Add a merged stack to the tree and remember its key.
 
         Args:
-            key: The key.
+            key: Key of the stack.
             words: Native frames, outermost first.
             chain: Interpreter frames.
             at: Index of each run's native frame, counted from the innermost frame.
@@ -209,7 +211,7 @@ class MatchedStacks:
         return leaf
 
     def _number(self, place: FunctionPlace) -> int:
-        """Return the number of an interpreter frame in the tree."""
+        """Return the number of an interpreter frame in the stack tree."""
         number = self._places.get(place)
         if number is None:
             number = self._places[place] = self.stacks.interpreted((self._settled(place),))[0]
@@ -229,7 +231,7 @@ def _short(frames: bytes, owners: bytes) -> bytes | tuple[bytes, bytes]:
 
 
 def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> npt.NDArray[np.bool_]:
-    """Return for each frame of the walk whether it is an evaluator frame, as a bool array."""
+    """Return for each unwound frame whether it is a frame of an interpreter's evaluator, as a bool array."""
     at = walk.pc - ~walk.exact
     if len(evaluators) == 1:
         (only,) = evaluators.values()
@@ -243,10 +245,10 @@ def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> 
 
 
 def _placed(walk: Walk, lanes: _I64, marks: list[tuple[int, ...]], held: npt.NDArray[np.bool_]) -> _Placed:
-    """Assign each marker to the frame whose stack range contains it.
+    """Assign each C stack marker to the native frame whose stack range contains it.
 
     Args:
-        walk: The walk.
+        walk: The unwound frames.
         lanes: (n,) Indices of samples.
         marks: Markers of each sample.
         held: See _held().

@@ -24,11 +24,13 @@ from pyprof.records import dataclass, field, replace
 
 _MAP_HEAD = 1 << 20
 _NEVER_SAMPLED = -(1 << 40)
-"""First number of address spaces that are inspected but never sampled. They count downwards."""
+"""First identifier of address spaces that are inspected but never sampled. They count downwards."""
 
 
 _OWN = 1 << 30
-"""First number of functions that this process finds, if another process reads the frames and has lower numbers."""
+"""First number of interpreter functions that this process finds, if another process reads the frames and has lower
+numbers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Runtimes:
         self.sent: dict[int, NamedCode] = {}
 
     def update(self, news: InterpreterNews) -> None:
-        """Apply changes that the process which reads the frames has sent."""
+        """Apply changes of interpreters that the process which reads the frames has sent."""
         self.book.start_numbers_at(_OWN)
         self.sent.update(news.codes)
         for number in news.gone:
@@ -91,16 +93,16 @@ class Runtimes:
         self._news = news
 
     def reader(self, pid: int) -> StackReader:
-        """Return the reader of a process. The collector calls this when it starts to sample the process."""
+        """Return the interpreter reader of a process. The collector calls this when it starts to sample the process."""
         readers = self.processes[pid] = self._interpreters.open_readers(self._live(pid))
         return readers
 
     def retire(self) -> None:
-        """Forget processes that have ended. Call it when a window was closed."""
+        """Forget the interpreters of processes that have ended. Call it when a window was closed."""
         self.processes = {pid: p for pid, p in self.processes.items() if os.path.exists(f"/proc/{pid}")}
 
     def kernel_reader(self, pid: int) -> KernelReader:
-        """Return the reader of a process for a collector whose BPF program copies the frames."""
+        """Return the interpreter reader of a process for a collector whose BPF program copies the frames."""
         self.reader(pid)
         return KernelReaders(self.processes[pid])
 
@@ -118,7 +120,7 @@ class Runtimes:
             return ""
 
     def rehearse(self, pid: int) -> None:
-        """Inspect a process of pyprof itself, because a Python program is about to start.
+        """Inspect a process of pyprof itself for practice, because a Python program is about to start.
 
         This loads the modules that inspect an interpreter. If the program is the same file, its layout is known before
         it starts.
@@ -144,22 +146,24 @@ class Runtimes:
 
     @property
     def module_paths(self) -> frozenset[str]:
-        """Return the paths of the modules that contain an interpreter."""
+        """The paths of the modules that contain an interpreter."""
         own = frozenset(reader.module for readers in self.processes.values() for reader in readers.readers)
         return own | self._news.modules
 
     @property
     def lockless(self) -> bool:
-        """Return True if one of the interpreters works without a global lock."""
+        """True if one of the interpreters works without a global lock."""
         return self._news.lockless or any(readers.current.lockless for readers in self.processes.values())
 
     def read_names(self) -> None:
-        """Read the current names of threads. Sampling a process also reads them from time to time."""
+        """Read the current names that interpreters gave to threads. Sampling a process also reads them from time to
+        time.
+        """
         for readers in self.processes.values():
             readers.current.read_names()
 
     def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
-        """Replace thread names by the names that the interpreters gave.
+        """Return the threads with the names that their interpreters gave them.
 
         If several threads had the same tid, only the last one is renamed. Earlier ones got their names when they ended
         (StackReader.left).
@@ -183,7 +187,7 @@ class Runtimes:
         return readers.current.local_values(tid, redact) if readers else []
 
     def keep(self, functions: Set[int]) -> None:
-        """Forget the names of code that has not run for a long time.
+        """Forget the names of interpreter functions that have not run for a long time.
 
         Args:
             functions: Numbers of the functions in a closed window.
@@ -191,7 +195,7 @@ class Runtimes:
         self.book.drop_unused(functions)
 
     def compiled(self, name: str) -> FunctionPlace | None:
-        """Return the function that generated code with this name runs, None if it does not belong to an interpreter."""
+        """Return the function that JIT code with this name runs, None if it does not belong to an interpreter."""
         code = self._interpreters.find_compiled_code(name) if name else None
         return FunctionPlace(self.book.add_code(code)) if code is not None else None
 
@@ -204,7 +208,7 @@ class Runtimes:
         return self._code(place.function).language
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:
-        """Return the same place for all instructions of a source line."""
+        """Return the same interpreter frame for all instructions of a source line."""
         return FunctionPlace(place.function, self._code(place.function).line_key(place.instruction))
 
     def _code(self, function: int) -> NamedCode:

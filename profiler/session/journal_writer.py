@@ -35,12 +35,12 @@ from pyprof.session.worker.messages import Naming
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 
 EVERY_S = 0.4
-"""Minimum time between two writes, in seconds.
+"""Minimum time between two writes of a journal, in seconds.
 
 Slightly less than the time between two batches, so each is written at once.
 """
 NO_LINES = 0.0
-"""Time for source lines: none are read, but lines that were read before are used."""
+"""Time for source lines in a journal: none are read, but lines that were read before are used."""
 _NO_ROWS = RowStore().rows()
 
 
@@ -51,7 +51,7 @@ class _Lineless:
     Attributes:
         number: Number of the part.
         end: Number of the window's frames up to the end of this part.
-        keys: Keys of its frames.
+        keys: Keys of the part's frames.
         frames: Its frames as the journal has them.
     """
 
@@ -62,7 +62,7 @@ class _Lineless:
 
 
 Within = Callable[[Callable[[], Resolved]], Resolved | None]
-"""Runs a job that may be interrupted anywhere. Returns None if there was no time for it."""
+"""Function that runs a job which may be interrupted anywhere. Returns None if there was no time for it."""
 
 
 class Ahead(Protocol):
@@ -75,13 +75,13 @@ class Ahead(Protocol):
 
 
 class Keeping:
-    """Writer of one window's journal. Call close() before the profile of the window is written."""
+    """A writer of one window's journal. Call close() before the profile of the window is written."""
 
     def __init__(self, session: Session, naming: Naming, journal: Journal, within: Within, ahead: Ahead) -> None:
         """Create the writer of a recording's journal.
 
         Args:
-            session: The recording.
+            session: The session of the recording.
             naming: Settings of the profile.
             journal: Receives the parts.
             within: Limits the time of a name lookup. After the first interruption, only known names are written.
@@ -102,13 +102,13 @@ class Keeping:
         self._due = time.monotonic() + EVERY_S
 
     def turn(self) -> None:
-        """Write what is new if it is due. Call it after each batch."""
+        """Write the new data of the window to the journal if that is due. Call it after each batch."""
         if (now := time.monotonic()) >= self._due:
             self._due = now + EVERY_S
             self._send()
 
     def close(self) -> None:
-        """Write what is new, and wait until the journal is closed."""
+        """Write the new data of the window to the journal, and wait until it is closed."""
         self._send()
         self._journal.close()
 
@@ -135,7 +135,7 @@ class Keeping:
         )
 
     def _rename(self, named: Mapping[int, Sequence[Frame]]) -> None:
-        """Write better frames for earlier parts, by number of the part."""
+        """Write better frames for earlier parts of the journal, by number of the part."""
         self._parts += 1
         self._journal.add_part(JournalPart(self._new_modules(), (), {}, (), (), (), self._samples(_NO_ROWS), named))
 
@@ -155,13 +155,13 @@ class Keeping:
         return SampleColumns(rows.time_ns, thread, stack, values, (rows.state | rows.taken).astype(np.int32), rows.cpu)
 
     def _effort(self) -> Summary:
-        """Return the current counters, with the known problems of files."""
+        """Return the current counters of the recording for the journal, with the known problems of files."""
         counted, problems = self._session.recorder.counted(), self._session.diagnostics.problems
         lacking = tuple(ModuleSummary(path, "", 0, tuple(sorted(found))) for path, found in sorted(problems.items()))
         return replace(effort(counted, self._naming.rate_hz, self._cost()), modules=lacking)
 
     def _with_lines(self) -> dict[int, Sequence[Frame]]:
-        """Return all frames of earlier parts that now have source lines, by number of the part."""
+        """Return all frames of earlier journal parts that now have source lines, by number of the part."""
         found: dict[int, Sequence[Frame]] = {}
         done = self._ahead.done
         while self._lineless and self._lineless[0].end <= done:
@@ -176,7 +176,9 @@ class Keeping:
         return found
 
     def _named(self, keys: Sequence[FrameKey]) -> tuple[Frame, ...]:
-        """Resolve frames. Their module numbers are indices into all modules of the journal."""
+        """Resolve the names of frames for the journal. Their module numbers are indices into all modules of the
+        journal.
+        """
         found = self._within(lambda: self._symbolizer().resolve(keys)) if self._within is not None else None
         if found is None:
             self._within = None
@@ -204,7 +206,7 @@ class Keeping:
         )
 
     def _known(self, threads: Iterable[tuple[int, ThreadInfo]]) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:
-        """Return the new threads, and the threads whose name has changed by their index."""
+        """Return the threads that are new in the journal, and the threads whose name has changed by their index."""
         new: list[ThreadInfo] = []
         renamed: dict[int, ThreadInfo] = {}
         for number, each in threads:

@@ -18,11 +18,11 @@ class LastStacks:
 
     @property
     def threads(self) -> Set[int]:
-        """Return the numbers of the threads that have a stack."""
+        """The numbers of the threads that have a stack."""
         return self._last.keys()
 
     def follow(self, rows: Rows) -> None:
-        """Give each UNCHANGED row the stack of the previous sample of its thread."""
+        """Give each row of a sample without new stack (UNCHANGED) the stack of the previous sample of its thread."""
         order = np.argsort(rows.thread, kind="stable")
         thread, node, state = rows.thread[order], rows.node[order], rows.state[order]
         firsts = np.flatnonzero(np.diff(thread, prepend=np.int32(-1)))
@@ -37,7 +37,7 @@ class LastStacks:
         self._last.update(zip(thread[lasts].tolist(), stacks, strict=True))
 
     def carry(self, stacks: StackTable, alive: Set[int]) -> StackTable:
-        """Return a new tree with the stacks of live threads. Forget the others."""
+        """Return a new stack tree with the last stacks of live threads. Forget the others."""
         fresh = StackTable()
         self._last = {thread: stack for thread, stack in self._last.items() if thread in alive}
         place = fresh.adopt(stacks, [node for node, _ in self._last.values()])

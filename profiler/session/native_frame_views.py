@@ -19,7 +19,7 @@ from pyprof.model.stacks import FrameKey
 from pyprof.records import dataclass, replace
 
 Function = Callable[[int], Sequence[FrameKey]]
-"""A view of one tree, in the form that rewrite() expects."""
+"""Function of a view of native frames for one tree, in the form that rewrite() expects."""
 
 
 class _Kinded(Protocol):
@@ -32,7 +32,7 @@ _Shown = TypeVar("_Shown", bound=_Kinded, covariant=True)
 
 
 class StackKeys(Protocol[_Shown]):
-    """A stack tree, of a recording or of a profile."""
+    """The protocol of a stack tree, of a recording or of a profile."""
 
     @property
     def parent(self) -> Sequence[int]: ...
@@ -48,7 +48,7 @@ class NativeView(Protocol):
         """Return the frames that replace each node of a stack tree.
 
         Args:
-            stacks: The tree.
+            stacks: The stack tree.
             is_own: Returns True if a frame lies in code of the interpreter itself.
         """
         ...
@@ -86,7 +86,9 @@ class _Place(IntEnum):
 
 
 def calls(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
-    """Show what extensions() shows, without the inner functions of native code that an interpreter function calls."""
+    """Show the native frames that extensions() shows, without the inner functions of native code that an interpreter
+    function calls.
+    """
     inner = extensions(stacks, is_own)
     places = {0: _Place.OUTSIDE}
 
@@ -106,7 +108,7 @@ def calls(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[
 
 
 def in_code(key: _Kinded) -> bool:
-    """Return True if a frame is neither an interpreter frame nor a marker."""
+    """Return True if a frame is a native or kernel frame: neither an interpreter frame nor a marker."""
     return key.kind not in (FrameKind.INTERPRETER, FrameKind.MARKER)
 
 
@@ -115,7 +117,7 @@ VIEWS: dict[str, NativeView] = {
     "calls": calls,
     "none": none,
 }
-"""All views by name, except "all", which changes nothing."""
+"""All views of native frames by name, except "all", which changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from pyprof.objfile.file_access import current_opener
 
 class OwnCost(NamedTuple):
     cpu_s: float
-    """Processor time, user and system, in seconds."""
+    """Processor time of this process, user and system, in seconds."""
     max_rss_kb: int
-    """Peak resident memory in KiB: the kernel's VmHWM.
+    """Peak resident memory of this process in KiB: the kernel's VmHWM.
 
     It is not ru_maxrss of getrusage, which is kept through fork and exec: it begins with the value of the process that
     started the program.
@@ -33,7 +33,7 @@ def own_cost() -> OwnCost:
 
 
 class RecentCost:
-    """A cheap own_cost() for frequent calls. It reads the peak memory only every few seconds."""
+    """A cheap own_cost() of this process for frequent calls. It reads the peak memory only every few seconds."""
 
     def __init__(self) -> None:
         self._max_rss_kb = 0
@@ -56,7 +56,8 @@ class OwnHeap:
         self._due = 0.0
 
     def trim(self, drop: Callable[[], None] = lambda: None) -> None:
-        """Return free memory to the kernel, unless it was done recently. It takes some milliseconds.
+        """Return free heap memory of this process to the kernel, unless it was done recently. It takes some
+        milliseconds.
 
         Args:
             drop: Called before; frees caches that can be read again.

@@ -12,7 +12,7 @@ from pyprof.session.sample_rows import Rows, RowStore
 
 @dataclass
 class _Held:
-    """Rows of samples of one sleep, which has this stack pointer and pc."""
+    """Rows of samples of one sleep of a thread, which has this stack pointer and pc."""
 
     sp: int
     pc: int
@@ -20,7 +20,7 @@ class _Held:
 
 
 class HeldSamples:
-    """Incomplete samples of one window, whose rows are amended later."""
+    """Incomplete samples of sleeping threads in one window, whose rows are amended later."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class HeldSamples:
 
         Args:
             batch: The samples.
-            rows: Their rows in the store.
+            rows: Rows of the samples in the store.
             first: Number of the first row.
             lacking: Indices of samples whose unwinding needs a register.
         """

@@ -27,7 +27,7 @@ from pyprof.session.worker.one_shot_tasks import Examiner
 from pyprof.session.worker.worker_process import Start
 
 Registers = dict[int, list[dict[str, int]]]
-"""The known registers of each frame by name, innermost frame first, by tid."""
+"""Type of the known registers of each frame by name, innermost frame first, by tid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PostMortem:
     """A dead process, with the threads and files of its core file or crash dump.
 
     Attributes:
-        pid: Its pid.
+        pid: Pid of the process.
         exe: Path of the program as stated in the file.
         arch: Name of the architecture.
         profile: One sample of each thread.
@@ -107,7 +107,7 @@ class _OfDeadProcess:
     target: DeadTarget
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[PostMortem]:
-        """Yield the dead process.
+        """Yield the result of examining a dead process.
 
         Raises:
             UnsupportedArchitecture: The process has an unknown architecture.

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pyprof.symbolize.frame_cache import SettledFrameCache
 
 SOURCE_BUDGET_S = 3.0
-"""Maximum time for source lines and inlined functions, in seconds.
+"""Maximum time in seconds for source lines and inlined functions of a profile.
 
 Frames that are left then have none, and the summary reports it.
 """
 WAITED_FOR_S = 0.4
-"""SOURCE_BUDGET_S while the user waits for the end of the recording.
+"""Maximum time in seconds for source lines (SOURCE_BUDGET_S) while the user waits for the end of the recording.
 
 It is less than the worker then has for all names (worker/worker_client.py), because names are more important than
 lines.
@@ -102,7 +102,7 @@ def assemble(
 
 
 def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
-    """Compute the values of each row of a window.
+    """Return the values (samples and nanoseconds) of each row of a window.
 
     A row with a known length counts as the number of sampling periods in it. The rest of a period is carried over to
     the next row of the thread, so the sum over a thread matches its time. If all rows are equal, they share one row in
@@ -132,7 +132,7 @@ def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
 
 
 def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
-    """Return the threads in order of their keys, and for each row the index of its thread."""
+    """Return the threads of a window in order of their keys, and for each row (sample) the index of its thread."""
     known = {thread.key: thread for thread in window.threads}
     numbers = distinct(window.thread)
     keys = [window.keys[number] for number in numbers.tolist()]

@@ -13,7 +13,7 @@ from pyprof.errors import FormatError
 from pyprof.objfile.byte_source import open_regular
 
 _FIRST_LINE = 256
-"""Number of bytes of a script's first line that the kernel reads."""
+"""Number of bytes of a script's first line ("#!") that the kernel reads."""
 
 
 def runs_python(program: str) -> bool:

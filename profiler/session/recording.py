@@ -32,9 +32,11 @@ from pyprof.session.worker.worker_client import Pending
 from pyprof.window_flush_protocol import FlushProtocol
 
 _SETTLED_S = 1.0
-"""Maximum length of the start phase after the first samples may be taken, in seconds, if no sample is unwound."""
+"""Maximum length of a recording's start phase after the first samples may be taken, in seconds, if no sample is
+unwound.
+"""
 _PATIENCE_S = 5.0
-"""Maximum time for a command to obey SIGTERM, in seconds."""
+"""Maximum time for a recorded command to obey SIGTERM, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Recorded:
 
     Attributes:
         pid: Pid of the first process.
-        name: Its name, or the common name of the processes.
+        name: Name of the first process, or the common name of the processes.
         several: True if there may be more than one process.
         asked: How the processes were selected, and further options of the user, as text.
     """
@@ -110,7 +112,7 @@ class Recording:
 
     @property
     def samples(self) -> int:
-        """Return the number of samples in the current window."""
+        """The number of samples in the current window of the recording."""
         return self._kept.samples if self._kept else 0
 
     @property
@@ -125,16 +127,16 @@ class Recording:
 
     @property
     def running(self) -> bool:
-        """Return False if the recording has ended, for any reason."""
+        """True until the recording has ended, for any reason."""
         return not self._between.over
 
     @property
     def returncode(self) -> int | None:
-        """Return the command's exit code as a shell reports it (128 + signal), None while it runs."""
+        """The command's exit code as a shell reports it (128 + signal), None while it runs."""
         return self.command.poll() if self.command else None
 
     def stats(self) -> CollectorStats:
-        """Return the state of the collector. Only for the `beat` of run()."""
+        """Return the state of the collector of the recording. Only for the `beat` of run()."""
         return self._sampling.stats()
 
     def pids(self) -> set[int]:
@@ -143,7 +145,7 @@ class Recording:
 
     @property
     def span_ns(self) -> tuple[int, int]:
-        """Return the beginning and the end of what was recorded, in nanoseconds of the monotonic clock.
+        """The beginning and the end of what was recorded, in nanoseconds of the monotonic clock.
 
         Both are 0 before the recording begins.
         """
@@ -159,13 +161,13 @@ class Recording:
         self._begun_or_over.wait()
 
     def begin(self) -> None:
-        """Begin the recording before run(), because the target does something from now on."""
+        """Begin the recording before run(), because the target begins its work now."""
         self._handover.begin()
 
     def run(self, beat: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
         """Run the loop in this thread until the target has ended, the duration is over or end() is called.
 
-        Errors are stored in `failure` instead of being raised.
+        An error is stored in `failure` instead of being raised.
 
         Args:
             beat: Called after each batch, at least every half second. With BPF it is every two seconds unless
@@ -200,7 +202,7 @@ class Recording:
             self._begun_or_over.set()
 
     def _turn(self) -> None:
-        """Run the work that is due between two batches."""
+        """Run the work of the recording that is due between two batches."""
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
             self._sampling.stop()
         if not self._is_settled and (self._sampling.is_walked or time.monotonic() > self._settle_at):
@@ -219,7 +221,9 @@ class Recording:
             sampling.end()
 
     def hasten(self) -> None:
-        """Stop waiting for names that are not resolved yet. May be called from any thread or a signal handler."""
+        """Stop waiting for names of the recording that are not resolved yet. May be called from any thread or a signal
+        handler.
+        """
         if (sampling := self._kept) is not None:
             sampling.hasten()
 
@@ -308,7 +312,9 @@ class Recording:
         return asked.profile() if asked is not None else None
 
     def packed_part(self) -> Sequence[Part] | None:
-        """Return part() in packed form (see answers.unpacked_profile), for callers that may never read it."""
+        """Return the result of part() in packed form (see answers.unpacked_profile), for callers that may never read
+        it.
+        """
         asked = self._part()
         return asked.packed() if asked is not None else None
 
@@ -352,7 +358,7 @@ class Recording:
         return found()
 
     def between(self, job: Callable[[], None]) -> None:
-        """Execute a job between two batches, when no thread of the target is stopped.
+        """Execute a job between two batches of the recording, when no thread of the target is stopped.
 
         After the loop, execute it here.
         """
@@ -365,7 +371,7 @@ class Recording:
             job()
 
     def look_around(self) -> None:
-        """Make the collector look for processes to record now. May be called from any thread."""
+        """Make the collector look for new processes to record now. May be called from any thread."""
         self._handover.want(time.monotonic_ns())
 
     def detach(self) -> None:

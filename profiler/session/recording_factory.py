@@ -203,7 +203,7 @@ def _sampling(
     subject: Recorded,
     handover: FlushProtocol,
 ) -> Sampling:
-    """Make the sampler's half of the recording. `runtimes` is None behind a stub."""
+    """Make the sampler's half of a recording: collector and worker. `runtimes` is None behind a stub."""
     naming = Naming(
         subject.title,
         options.rate,

@@ -31,10 +31,10 @@ _LARGEST_FRAME = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ActivationShape:
-    """Layout of an evaluator frame that was unwound.
+    """Layout of a native frame of an interpreter's evaluator that was unwound.
 
     Attributes:
-        pc: Its return address.
+        pc: Return address of the frame.
         size: Bytes from its stack pointer to its CFA.
         distance: Bytes from its marker to its CFA.
     """
@@ -63,7 +63,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """The frames of one sample, taken out of a walk."""
+    """The frames of one sample, as arrays apart from those of the batch."""
 
     pc: list[int]
     sp: list[int]
@@ -125,7 +125,7 @@ class EvaluatorResume:
         self._shapes.pop(space_id, None)
 
     def _cut(self, batch: SampleBatch, lane: int, frames: _Frames, beyond: int) -> _Cut | None:
-        """Find the first marker that lies in no evaluator frame.
+        """Find the first interpreter marker on the stack that lies in no evaluator frame.
 
         Args:
             batch: The samples.
@@ -182,7 +182,7 @@ class EvaluatorResume:
         )
 
     def _joined(self, batch: SampleBatch, inner: _Frames, cut: _Cut, outer: _Frames) -> _Frames:
-        """Join the frames inside and outside of an evaluator frame.
+        """Join the frames of a sample inside and outside of an evaluator frame.
 
         Its pc is unknown, so it gets the start of its function.
         """
@@ -222,7 +222,7 @@ def _without_root(batch: SampleBatch, walk: Walk, changed: Mapping[int, _Frames]
 
 
 def _inside(sps: Sequence[int], sp: int) -> int:
-    """Return how many of the innermost frames have a stack pointer below an address."""
+    """Return how many of the innermost frames of a stack have a stack pointer below an address."""
     for at, known in enumerate(sps):
         if known >= sp:
             return at
@@ -244,7 +244,7 @@ def _lane(walk: Walk, lane: int) -> _Frames:
 
 
 def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
-    """Replace the frames of some samples of a walk."""
+    """Replace the frames of some samples in an unwound batch."""
     counts = np.diff(walk.start)
     end, missing, top, lacks = walk.end.copy(), walk.missing.copy(), walk.top.copy(), walk.lacks_register.copy()
     for lane, frames in changed.items():

@@ -22,7 +22,7 @@ I64 = npt.NDArray[np.int64]
 
 UNKNOWN = -1
 PIECE = 1 << 14
-"""Number of rows in a block. A block for a larger batch has more."""
+"""Number of rows in a block of a window's rows. A block for a larger batch has more."""
 _FAST = 1
 
 
@@ -66,7 +66,7 @@ _TYPES: dict[str, type[np.signedinteger[Any]]] = {
 
 
 def no_lengths(n: int) -> I64:
-    """Return n unknown lengths that share one element in memory."""
+    """Return a column of n unknown lengths of samples that share one element in memory."""
     return np.broadcast_to(np.int64(UNKNOWN), n)
 
 
@@ -76,7 +76,7 @@ def _room(n: int) -> Rows:
 
 @dataclass(slots=True)
 class _Packed:
-    """A full, compressed block.
+    """A full, compressed block of a window's rows.
 
     Attributes:
         size: Number of rows.
@@ -113,7 +113,7 @@ def _unpacked(data: bytes, kind: type[np.signedinteger[Any]]) -> npt.NDArray[Any
 
 
 class RowStore:
-    """All rows of a window, numbered in the order of their arrival."""
+    """All rows (samples) of a window, numbered in the order of their arrival."""
 
     def __init__(self) -> None:
         self._full: list[_Packed] = []
@@ -126,7 +126,7 @@ class RowStore:
         return self._first + self._used
 
     def add(self, rows: Rows) -> Rows:
-        """Append a copy of samples' rows.
+        """Append a copy of samples' rows to the window.
 
         Returns:
             Views of the stored rows. They may be changed until the next call; after that use amend().
@@ -149,7 +149,7 @@ class RowStore:
             self._first, self._used = len(self), 0
 
     def amend(self, number: int, node: int, state: int | None = None) -> None:
-        """Change the node of a row, and its state unless that is None."""
+        """Change the stack tree node of a row, and its state unless that is None."""
         nodes: I32 | dict[int, int] = self._open.node
         states: I16 | dict[int, int] = self._open.state
         first = self._first
@@ -161,7 +161,7 @@ class RowStore:
             states[number - first] = state
 
     def pieces(self, first: int = 0) -> Iterator[Rows]:
-        """Yield blocks of the rows from a number on. They are valid until rows are added or changed."""
+        """Yield blocks of the window's rows from a number on. They are valid until rows are added or changed."""
         start = max(bisect_right(self._firsts, first) - 1, 0)
         for began, piece in zip(self._firsts[start:], self._full[start:], strict=True):
             if first < began + piece.size:
@@ -169,7 +169,7 @@ class RowStore:
         yield self._open.take(slice(max(first - self._first, 0), self._used))
 
     def rows(self, first: int = 0) -> Rows:
-        """Return the samples' rows from a number on.
+        """Return the window's rows (samples) from a number on.
 
         They are sorted by time if lengths are known, because batches of several sources then overlap.
         """

@@ -78,7 +78,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Clocks of the recording's end: nanoseconds since the epoch (now_ns), and the clock of samples (monotonic_ns)."""
+    """The clocks of a recording: nanoseconds since the epoch (now_ns), and the clock of samples (monotonic_ns)."""
 
     now_ns: Callable[[], int] = time.time_ns
     monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -86,7 +86,7 @@ class Clock:
 
 HERE = Clock()
 _CLOCK_STEP_NS = 1_000_000_000
-"""Minimum step of the wall clock relative to the clock of samples that a new window follows, in nanoseconds."""
+"""Minimum step of the wall clock, relative to the clock of samples, that a new window follows, in nanoseconds."""
 _OPENING_NS = 1_000_000_000
 """Maximum age of a sample at the beginning of a recording, in nanoseconds. An older time comes from another clock."""
 
@@ -129,7 +129,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A position in the current window for since(): numbers of rows, frames and tree nodes."""
+    """A position in the current window for Recorder.since(): numbers of rows, frames and tree nodes."""
 
     rows: int = 0
     frames: int = 0
@@ -138,7 +138,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """The additions to a window since a position.
+    """The additions to a window since an earlier position in it.
 
     Attributes:
         upto: The new position.
@@ -187,7 +187,7 @@ class Recorder:
         self._epoch_ns = self._began.ns - clock.monotonic_ns()
 
     def add(self, batch: SampleBatch) -> None:
-        """Unwind a batch, intern its stacks, and give the collector its Feedback."""
+        """Unwind a batch, add its stacks to the tree, and give the collector its Feedback."""
         if not len(batch):
             return
         self._spaces.update(batch.spaces)
@@ -211,11 +211,11 @@ class Recorder:
         self.samples += len(batch)
 
     def _add_live(self, batch: SampleBatch, rows: Rows, first: int, live: npt.NDArray[np.int64]) -> None:
-        """Add the samples that have registers.
+        """Add the samples of a batch that have registers to the window.
 
         Args:
             batch: All samples.
-            rows: Their rows.
+            rows: Rows of the samples.
             first: Number of the first row.
             live: Indices of the samples with registers.
         """
@@ -241,7 +241,7 @@ class Recorder:
             rows.node[lane] = self._stacks.extend(node, frames) if node > 0 else self._stacks.unseen(frames)
 
     def _interned(self, batch: SampleBatch) -> Interned:
-        """Unwind and intern samples that all have registers, and give the collector its Feedback."""
+        """Unwind samples that all have registers, add their stacks to the tree, and give the collector its Feedback."""
         found = self.interning.intern(batch, self._stacks)
         walk = found.walk
         top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
@@ -265,22 +265,22 @@ class Recorder:
         )
 
     def hurry(self) -> None:
-        """Find only the innermost frames from now on, because the deadline has passed."""
+        """Find only the innermost frame of each sample from now on, because the deadline has passed."""
         self.interning = self.interning.hurried()
 
     def forget(self, space_id: int) -> None:
-        """Free the data of an address space that no sample will use again."""
+        """Free the data about an address space that no sample will use again."""
         if self.interning.merger is not None:
             self.interning.merger.forget(space_id)
 
     @property
     def spaces(self) -> set[int]:
-        """Return the numbers of the address spaces in the current window."""
+        """The numbers of the address spaces in the current window."""
         return set(self._spaces)
 
     @property
     def codes(self) -> set[int]:
-        """Return the numbers of JIT code in the current window (FrameKey.code)."""
+        """The numbers of JIT code in the current window (FrameKey.code)."""
         return {key.code for key in self._stacks.frames if key.code}
 
     def end(self) -> None:
@@ -288,11 +288,13 @@ class Recorder:
         self._end_ns = self._end_ns or self._now_ns()
 
     def _now_ns(self) -> int:
-        """Return the end of what was recorded, since the epoch, by the clock of this window's samples."""
+        """Return the end of what was recorded, in nanoseconds since the epoch, by the clock of this window's
+        samples.
+        """
         return self._epoch_ns + self._clock.monotonic_ns()
 
     def look(self) -> Window:
-        """Return the current window without closing it. Its tables grow with the next batch."""
+        """Return the current window of the recording without closing it. Its tables grow with the next batch."""
         return self._window(self._began, self._rows.rows(), self._stacks)
 
     def part(self) -> Window:
@@ -307,7 +309,7 @@ class Recorder:
         return part
 
     def _window(self, began: _Beginning, rows: Rows, stacks: StackTable) -> Window:
-        """Make a window of these rows."""
+        """Return a window of the recording that has these rows."""
         counted = self._counted(began)
         start_ns = began.with_samples(rows.time_ns[rows.length_ns < 0])
         duration_ns = began.ns + counted.duration_ns - start_ns
@@ -381,12 +383,12 @@ class Recorder:
 
     @property
     def stacks(self) -> StackTable:
-        """Return the stack tree of the current window. Each window has another tree."""
+        """The stack tree of the current window. Each window has another tree."""
         return self._stacks
 
     @property
     def began_ns(self) -> int:
-        """Return the beginning of the current window in nanoseconds since the epoch."""
+        """The beginning of the current window in nanoseconds since the epoch."""
         return self._began.ns
 
     @property
@@ -394,7 +396,7 @@ class Recorder:
         return self._spaces
 
     def cut(self) -> Window:
-        """Close the window and begin the next. Stacks of sleeping threads are carried over."""
+        """Close the current window and begin the next. Stacks of sleeping threads are carried over."""
         window = self.look()
         if self._repair.completed:
             self._diagnostics.count(COMPLETED, self._repair.completed)
@@ -428,7 +430,7 @@ class Recorder:
 
 
 def _clipped(rows: Rows, start_ns: int, duration_ns: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Clip the lengths of each thread's rows, so that their sum is at most the window's.
+    """Clip the lengths of each thread's rows, so that their sum is at most the window's length.
 
     Rows whose times lie far outside of the window have another clock and stay as they are.
 
@@ -450,7 +452,7 @@ def _clipped(rows: Rows, start_ns: int, duration_ns: int) -> tuple[npt.NDArray[n
 
 
 def _taken(batch: SampleBatch) -> npt.NDArray[np.int16]:
-    """Return how each sample was taken: (n,) SampleState, 0 for samples that the kernel took."""
+    """Return how each sample of a batch was taken: (n,) SampleState, 0 for samples that the kernel took."""
     of_kind = np.zeros(len(SampleKind), np.int16)
     of_kind[SampleKind.STOPPED] = SampleState.STOPPED if batch.stopped else 0
     of_kind[SampleKind.BLOCKED] = SampleState.ASLEEP
@@ -464,7 +466,7 @@ def _needs_stop(batch: SampleBatch, walk: Walk) -> npt.NDArray[np.bool_]:
 
 
 def _nameless(keys: Set[ThreadKey], listed: Sequence[ThreadInfo]) -> list[ThreadInfo]:
-    """Return threads that ended before their names were read. They get the name of their process."""
+    """Return the threads of a window that ended before their names were read. They get the name of their process."""
     processes: dict[int, list[ThreadInfo]] = {}
     for thread in sorted(listed, key=lambda thread: thread.started):
         processes.setdefault(thread.pid, []).append(thread)

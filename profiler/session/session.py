@@ -145,7 +145,7 @@ class Session:
         return replace(window, unfollowed=self.unfollowed.take()) if self.unfollowed is not None else window
 
     def look(self) -> Window:
-        """Return the current window without closing it. It is valid until the next batch."""
+        """Return the current window of the session without closing it. It is valid until the next batch."""
         window = self.recorder.look()
         return replace(window, unfollowed=self.unfollowed.so_far()) if self.unfollowed is not None else window
 

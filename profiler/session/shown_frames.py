@@ -34,7 +34,7 @@ def view(
     """Return a window with the frames and samples that the options show.
 
     Args:
-        window: The window.
+        window: The window to show.
         options: The options.
         is_own_module: Returns True if a module is part of an interpreter.
         is_stub: Returns True if a frame lies in code that the interpreter generated to call itself (perf trampolines).
@@ -78,7 +78,7 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace |
 
 
 def _of_holders(window: Window, lockless: bool) -> Window:
-    """Keep only samples whose thread held its interpreter's lock."""
+    """Keep only samples of a window whose thread held its interpreter's lock."""
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
     why = ""
     if not len(kept) and not (window.state & SampleState.INTERPRETED).any():
@@ -118,7 +118,7 @@ def _rewritten(
 
 
 def _interpreted(stacks: StackTable) -> list[bool]:
-    """Return for each node whether its stack has an interpreter frame."""
+    """Return for each node of a stack tree whether its stack has an interpreter frame."""
     found = [False]
     for node in range(1, len(stacks)):
         is_one = stacks.frames[stacks.frame[node]].kind == FrameKind.INTERPRETER

@@ -16,11 +16,13 @@ LEAVE_S = 0.65
 The worker unwinds and resolves names until shortly after (worker/worker_client.py).
 """
 STUB_S = 6.0
-"""LEAVE_S for a target behind a GDB stub. The target is stopped, and the connection may be slow."""
+"""LEAVE_S in seconds for a target behind a GDB stub. The target is stopped, and the connection may be slow."""
 _MAX_PERIODS = 10
 """Total time after which the sampler is abandoned even if batches still arrive, as a multiple of LEAVE_S."""
 MAX_ELAPSED_S = 60.0
-"""Elapsed time without a batch after which the sampler is abandoned, in seconds with waits for a processor."""
+"""Maximum elapsed time in seconds without a batch after which the sampler is abandoned, with its waits for a
+processor.
+"""
 _HANG_UP = 0.5
 """Fraction of LEAVE_S after which the sampler's requests for interpreter symbols get no responses."""
 _LOOK_S = 0.02
@@ -41,7 +43,7 @@ class GrantedTime:
         self._seconds = 0.0
 
     def seconds(self) -> float:
-        """Return the seconds since the clock was made in which no thread waited. Call it often."""
+        """Return the seconds since the clock was made in which no thread of pyprof waited. Call it often."""
         now, after = time.monotonic(), self._waits()
         waited = max((seconds - self._before.get(tid, 0.0) for tid, seconds in after.items()), default=0.0)
         self._seconds += max(now - self._at - waited, 0.0)
@@ -54,16 +56,16 @@ class _Event(Protocol):
 
 
 class Ending(Protocol):
-    """Protocol of a sampler that was asked to end."""
+    """The protocol of a sampler that was requested to end."""
 
     @property
     def sampled(self) -> _Event:
-        """Return the event that is set when no more samples are taken."""
+        """The event that is set when the sampler takes no more samples."""
         ...
 
     @property
     def sent(self) -> int:
-        """Return the number of batches that went to the worker."""
+        """The number of batches that the sampler has sent to the worker."""
         ...
 
     def waits(self) -> Mapping[int, float]:
@@ -71,12 +73,14 @@ class Ending(Protocol):
         ...
 
     def hang_up(self) -> None:
-        """Answer no more requests of the sampler for interpreter symbols."""
+        """Close the connection over which the sampler requests interpreter symbols, so that it does not wait for
+        them.
+        """
         ...
 
 
 def ended_in_time(sampling: Ending, leave_s: float = LEAVE_S) -> bool:
-    """Wait for the end of a sampler that was just asked to end. Return False if it must be abandoned."""
+    """Wait for the end of a sampler that was just requested to end. Return False if it must be abandoned."""
     clock, sent = GrantedTime(sampling.waits), sampling.sent
     progress_s, progress_at = 0.0, time.monotonic()
     while not sampling.sampled.wait(min(_LOOK_S, leave_s)):

@@ -17,7 +17,9 @@ from pyprof.window_flush_protocol import FlushProtocol
 
 @dataclass(slots=True)
 class _Windows:
-    """The sink of closed windows, and the time of the next one (monotonic); 0 before the recording has begun."""
+    """The sink of closed windows, and the time of the next window's end (monotonic); 0 before the recording has
+    begun.
+    """
 
     every_ns: int
     sink: Sink
@@ -26,7 +28,7 @@ class _Windows:
 
 @dataclass(slots=True)
 class _Delivery:
-    """A window that the worker was asked to give to a sink."""
+    """A window that the worker was requested to give to a sink."""
 
     pending: Pending
     sink: Sink
@@ -40,7 +42,7 @@ class Deliveries:
     """
 
     def __init__(self, sampling: Sampling, handover: FlushProtocol) -> None:
-        """Create the queue of profiles for a sink.
+        """Create the delivery of a recording's windows to sinks. No sink is set yet.
 
         Args:
             sampling: The recording.
@@ -56,7 +58,7 @@ class Deliveries:
         self._is_broker_missed = False
 
     def every(self, seconds: float, sink: Sink) -> None:
-        """Give the profile of each interval to the sink.
+        """Give the profile of each interval of the recording to a sink.
 
         The last window is not included: Recording.stop() returns it, or rest() delivers it.
 
@@ -71,7 +73,7 @@ class Deliveries:
         self._handover.often(round(seconds * 1e9))
 
     def inherit(self, sink: Sink) -> None:
-        """Give the current window to the sink if this process is killed."""
+        """Set the sink that gets the current window if this process is killed."""
         self._open.sink = sink
 
     def write_out(self, sink: Sink) -> None:
@@ -81,7 +83,7 @@ class Deliveries:
         self._handover.want(at_ns)
 
     def rest(self, sink: Sink) -> None:
-        """Give the sink the profile that Recording.stop() would return.
+        """Give a sink the profile that Recording.stop() would return.
 
         Raises:
             WorkerDied: The worker has ended.
@@ -91,16 +93,16 @@ class Deliveries:
 
     @property
     def count(self) -> int:
-        """Return the number of windows that were given to a sink."""
+        """The number of windows that were given to a sink."""
         return self._sampling.delivered if self._sampling else self._count
 
     def failures(self) -> list[Exception]:
-        """Wait for all deliveries, and return what the sinks raised."""
+        """Wait for all deliveries of windows, and return the exceptions that sinks raised."""
         self._collect(wait=True)
         return self._failed
 
     def send_due(self) -> None:
-        """Start the deliveries that are due. Only for the recording's loop, between two batches."""
+        """Start the deliveries of windows that are due. Only for the recording's loop, between two batches."""
         while self._wanted and self._handover.is_ready(self._wanted[0][0]):
             self._send(self._wanted.popleft()[1])
         windows = self._windows
@@ -119,7 +121,9 @@ class Deliveries:
         return _Delivery(self._open.ask(Extent.CUT, sink), sink, number)
 
     def _finish(self, delivery: _Delivery) -> None:
-        """Wait for the sink. If the file broker was killed, give it the profile in this process. Raises like rest()."""
+        """Wait until a sink has received its window. If the file broker was killed, give it the profile in this
+        process. Raises like rest().
+        """
         if not delivery.pending.packed():
             return
         delivery.sink.receive_profile(delivery.pending.profile(), delivery.number)
@@ -130,7 +134,7 @@ class Deliveries:
             )
 
     def close(self) -> None:
-        """Release the recording, but keep the count. May be called twice."""
+        """Release the recording whose windows were delivered, but keep the count. May be called twice."""
         self._count, self._sampling, self._pending = self.count, None, []
 
     @property

@@ -48,24 +48,26 @@ class CodeBinder(Protocol):
     """Finder of code that no file describes (JIT code)."""
 
     def bind_frames(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
-        """Return the `code` argument of StackTable.intern, or None if no frame lies in such code."""
+        """Return for each frame of a walk the number of its JIT code, or None if no frame lies in such code."""
         ...
 
     @property
     def watched(self) -> bool:
-        """Return True if look() sees added and removed code at once."""
+        """True if look() sees added and removed JIT code at once."""
         ...
 
     def look(self) -> None:
-        """Read which code the target has registered now."""
+        """Read which JIT code the target has registered now."""
         ...
 
 
 class Merger(Protocol):
-    """Protocol of the merger of interpreter frames with native stacks."""
+    """The protocol of the merger of interpreter frames with native stacks."""
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
-        """Continue walks beyond their end where the interpreter frames prove that there are more native frames."""
+        """Continue unwound stacks beyond their end where the interpreter frames prove that there are more native
+        frames.
+        """
         ...
 
     def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
@@ -81,7 +83,7 @@ class Merger(Protocol):
         ...
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:
-        """Return the same place for all instructions of a source line."""
+        """Return the same interpreter frame for all instructions of a source line."""
         ...
 
     def forget(self, space_id: int) -> None: ...
@@ -92,7 +94,7 @@ class Interned:
     """A batch of n samples whose stacks are nodes of the stack tree.
 
     Attributes:
-        walk: The walk of the batch.
+        walk: The unwound frames of the batch.
         node: (n,) Leaf of each stack.
         state: (n,) SampleState, None if no sample has interpreter frames.
     """
@@ -103,7 +105,7 @@ class Interned:
 
 
 class _Merged(NamedTuple):
-    """An interned batch of samples with interpreter frames (see Interned)."""
+    """A batch of samples with interpreter frames whose stacks are in the tree (see Interned)."""
 
     walk: Walk
     node: npt.NDArray[np.int32]
@@ -115,7 +117,7 @@ class Interning:
     """The steps from a batch to nodes of the stack tree.
 
     Attributes:
-        walker: Unwinds.
+        walker: Unwinds stacks.
         binder: Finds code that no file describes, None if there is none.
         merger: Merges interpreter frames, None if there are none.
         in_passes: True to merge matching stacks together. False merges one at a time, which defines the correct result.
@@ -128,7 +130,7 @@ class Interning:
     _matched: MatchedStacks | None = None
 
     def hurried(self) -> Interning:
-        """Return a copy that skips the expensive steps."""
+        """Return a copy of the steps without the expensive ones, for the time after the deadline."""
         return replace(self, walker=InnermostFrames(), merger=None)
 
     def intern(self, batch: SampleBatch, stacks: StackTable) -> Interned:
@@ -148,7 +150,9 @@ class Interning:
         return Interned(walk, node, state)
 
     def _with_interpreter(self, merger: Merger, batch: SampleBatch, walk: Walk, stacks: StackTable) -> _Merged:
-        """Merge and intern the stacks of a batch: first those that match completely, then all others one at a time."""
+        """Merge native and interpreter stacks of a batch and add them to the tree: first those that match completely,
+        then all others one at a time.
+        """
         if self._matched is None or self._matched.stacks is not stacks:
             from pyprof.session.interpreter_merge_batch import MatchedStacks
 
@@ -172,7 +176,9 @@ class Interning:
         return _Merged(walk, node, state)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
-        """Bind code for frames that several samples share, at the time of one of them (see CodeBinder.bind_frames)."""
+        """Find the JIT code of frames that several samples share, at the time of one of them (see
+        CodeBinder.bind_frames).
+        """
         if self.binder is None:
             return None
         none = np.zeros(1, np.uint64)
@@ -193,10 +199,10 @@ class Interning:
 def _with_kernel(
     stacks: StackTable, nodes: npt.NDArray[np.int32], at: npt.NDArray[np.int32], frames: tuple[KernelStack, ...]
 ) -> npt.NDArray[np.int32]:
-    """Add the kernel frames to the innermost end of the stacks.
+    """Add kernel frames to the innermost end of stacks in the tree.
 
     Args:
-        stacks: The tree.
+        stacks: The stack tree.
         nodes: (n,) Leaf of each stack.
         at: (n,) Index into `frames` of each stack.
         frames: Kernel stacks.
@@ -210,7 +216,7 @@ def _with_kernel(
 
 
 def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
-    """Return the markers of stacks that an option has truncated, by sample index.
+    """Return the marker frames of stacks that an option has truncated, by sample index.
 
     A marker names the value that would be enough.
     """

@@ -46,8 +46,8 @@ class ThreadStacks:
     """The stacks of a process at one moment.
 
     Attributes:
-        pid: Its pid.
-        exe: Path of its program.
+        pid: Pid of the process.
+        exe: Path of the program.
         arch: Name of the architecture of its code.
         threads: The main thread first, then by tid.
         unread: Interpreters whose functions are not in the stacks.
@@ -69,7 +69,7 @@ class ThreadStacks:
 
     @property
     def whole(self) -> bool:
-        """Return True if there is a thread, and each stack reaches its thread's first function."""
+        """True if there is a thread, and each stack reaches its thread's first function."""
         return bool(self.threads) and all(thread.whole for thread in self.threads)
 
 
@@ -131,7 +131,9 @@ def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned)
 
 
 class _Looking:
-    """The worker and the state that it shares with the collector. The end of the `with` block kills the worker."""
+    """The worker for a dump and the state that it shares with the collector. The end of the `with` block kills the
+    worker.
+    """
 
     def __init__(self, options: DumpOptions, start: Start) -> None:
         self._options = options
@@ -154,7 +156,9 @@ class _Looking:
         gc.collect()  # the tables of the collector refer to each other; this closes their descriptors
 
     def profile(self, collector: Collector, title: str) -> Profile:
-        """Record with a collector until it ends. Raise what the collector and the worker raise."""
+        """Record with a collector until it ends, and return the profile. Raise what the collector and the worker
+        raise.
+        """
         naming = Naming(title, _RATE_HZ, "wall", self._options.view)
         sampling = Sampling(
             collector,
@@ -181,7 +185,7 @@ def _tasks(pid: int) -> list[int]:
 
 
 def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[ThreadStack]:
-    """Yield threads that could not be sampled, because a debugger holds them or they got no processor.
+    """Yield the threads that could not be sampled, because a debugger holds them or they got no processor.
 
     Threads that have begun or ended since the first look are left out.
     """
@@ -195,7 +199,7 @@ def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[Thre
 def _detailed(
     pid: int, threads: list[ThreadStack], runtimes: Runtimes, sources: _SourceFiles, options: DumpOptions
 ) -> Iterator[ThreadStack]:
-    """Yield the threads with source lines and local variables of their interpreter frames.
+    """Yield dumped threads with source lines and local variables of their interpreter frames.
 
     Local variables are read now. They belong to the sampled frames only if the thread still has the same frames, each
     at the same line.
@@ -227,7 +231,7 @@ class _SourceFiles:
         self._files: dict[str, list[str]] = {}
 
     def line(self, frame: Frame) -> str:
-        """Return a line of source code without surrounding white space, "" if it cannot be read."""
+        """Return the line of source code of a frame without surrounding white space, "" if it cannot be read."""
         place = frame.lines[0]
         if not place.file or not place.line:
             return ""

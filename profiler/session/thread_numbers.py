@@ -12,7 +12,7 @@ from pyprof.model.thread_keys import ThreadKey
 
 
 class ThreadNumbers:
-    """Assigns each thread a number that is never reused.
+    """A table that gives each thread of a recording a number that is never reused.
 
     A collector that does not know the process of a thread reports the tid as its pid. The pid of any other collector
     has precedence.
@@ -49,6 +49,6 @@ class ThreadNumbers:
         }
 
     def keep(self, numbers: Set[int]) -> None:
-        """Forget all threads except those with these numbers."""
+        """Forget the numbers of all threads except those with these numbers."""
         self._numbers = {ids: number for ids, number in self._numbers.items() if number in numbers}
         self._pids = {number: pid for number, pid in self._pids.items() if number in numbers}

@@ -13,16 +13,18 @@ from pyprof.errors import UsageError
 from pyprof.records import dataclass
 
 LOOK_S = 1.0
-"""Time between two checks, in seconds. The processor time of a target is measured over it."""
+"""Time in seconds between two checks of a flight recorder's trigger conditions. The processor time of a target is
+measured over it.
+"""
 _CPU = re.compile(r"cpu>(\d+(?:\.\d+)?)%?")
 _FILE = "file:"
 
 
 class Condition(Protocol):
-    """A condition that is checked once a second."""
+    """A trigger condition of a flight recorder, which is checked once a second."""
 
     def check(self) -> str:
-        """Return what was observed if the condition holds, else ""."""
+        """Return what was observed if the trigger condition holds, else ""."""
         ...
 
 
@@ -45,7 +47,9 @@ class _Cpu:
         return {pid: read_process_ns(pid) for pid in self.pids()}
 
     def check(self) -> str:
-        """Check the condition. A process that is new or has ended counts only from the next check on."""
+        """Check the condition about processor time. A process that is new or has ended counts only from the next check
+        on.
+        """
         then, before = self._before
         self._before = now, after = time.monotonic_ns(), self._spent()
         spent = sum(max(ns - before[pid], 0) for pid, ns in after.items() if pid in before)
@@ -80,7 +84,7 @@ def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
 
 
 class Triggers:
-    """Checker of conditions. It calls fire(observations) when one begins to hold, at most once in pause_s.
+    """A checker of trigger conditions. It calls fire(observations) when one begins to hold, at most once in pause_s.
 
     A condition that holds at the start must first become false.
     """
@@ -101,7 +105,7 @@ class Triggers:
         self._not_before = self._next
 
     def look(self) -> None:
-        """Check the conditions if LOOK_S has passed. Call it often."""
+        """Check the trigger conditions if LOOK_S has passed. Call it often."""
         now = self._clock()
         if now < self._next:
             return

@@ -25,9 +25,9 @@ from pyprof.session.sample_rows import Rows, RowStore
 I64 = npt.NDArray[np.int64]
 
 _WINDOW = 4096
-"""Number of bytes below the end of the copy that must be equal."""
+"""Number of bytes below the end of a truncated stack copy that must be equal in a complete stack."""
 _FRAMES = 8
-"""Number of frames up to the end of the copy that must be equal."""
+"""Number of frames up to the end of a truncated stack copy that must be equal in a complete stack."""
 _MOST_CUTS = 512
 _MOST_ROWS = 1 << 15
 _MOST_OF_THREAD = 64
@@ -36,12 +36,14 @@ _BATCHES = 64
 _TRIES = 4
 
 _Joint = tuple[tuple[tuple[int, int], ...], int, bytes]
-"""Point at which stacks are joined: (pc, sp) of the last frames, innermost first; end of the copy; bytes below it."""
+"""Point at which a truncated and a complete stack are joined: (pc, sp) of the last frames, innermost first; end of the
+copy; bytes below it.
+"""
 
 
 @dataclass(slots=True)
 class _Cut:
-    """Samples that are truncated at the same point.
+    """Samples whose stacks are truncated at the same point.
 
     Attributes:
         until: Number of the batch after which the repair is given up.
@@ -59,7 +61,7 @@ class _Cut:
 
 
 class TruncatedStackRepair:
-    """Repairs the truncated stacks of one window and amends its rows.
+    """A repair of one window's truncated stacks from complete stacks of the same threads.
 
     Attributes:
         completed: Number of rows that were completed.
@@ -77,7 +79,7 @@ class TruncatedStackRepair:
 
         Args:
             batch: The samples.
-            walk: Their walk.
+            walk: The unwound frames of the samples.
             rows: Rows in the store.
             number: Number of the first row.
             places: (n,) Index into `rows` of each sample of the batch.
@@ -148,7 +150,7 @@ class TruncatedStackRepair:
             del self._cuts[thread]
 
     def _settle(self, cut: _Cut, outer: tuple[FrameKey, ...]) -> bool:
-        """Apply the outer frames of a complete stack.
+        """Complete truncated stacks with the outer frames of a complete stack.
 
         Returns:
             False if an earlier complete stack had other outer frames. The repair is then undone.
@@ -170,7 +172,9 @@ class TruncatedStackRepair:
     def _outer(
         self, joint: _Joint, batch: SampleBatch, walk: Walk, lane: int, node: int
     ) -> tuple[FrameKey, ...] | None:
-        """Return the frames outside the joint, outermost first, or None if the complete stack has no such joint."""
+        """Return the frames outside the joint of a truncated stack, outermost first, or None if the complete stack has
+        no such joint.
+        """
         frames, end, window = joint
         stack = batch.stack
         at = end - _WINDOW - int(stack.base[lane])
@@ -191,7 +195,7 @@ class TruncatedStackRepair:
         return tuple(key._replace(trust=Trust.COMPLETED) for key in keys)
 
     def _joined(self, nodes: list[int], outer: tuple[FrameKey, ...]) -> list[int]:
-        """Join truncated stacks with the outer frames. Return the new node of each old node."""
+        """Join truncated stacks with the outer frames of a complete one. Return the new node of each old node."""
         stacks = self._stacks
         below = 0
         for key in outer:

@@ -15,7 +15,7 @@ from pyprof.records import dataclass
 
 _LOOK_NS = 2_000_000_000
 _BUDGET = 100
-"""Minimum ratio of the time between two reads to the processor time of one."""
+"""Minimum ratio of the time between two readings of children's processor time to the cost of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ NOTHING = Spent()
 
 
 class Unfollowed:
-    """Meter of the processor time of unrecorded children.
+    """A meter of the processor time of children that are not recorded.
 
     Args:
-        pids: The recorded processes. Their time counts from now on.
+        pids: Pids of the recorded processes. Their time counts from now on.
         clock: Returns nanoseconds.
     """
 
@@ -49,7 +49,7 @@ class Unfollowed:
         self._last = dict(self._first)
 
     def look(self, force: bool = False) -> None:
-        """Read the current times, unless the budget is used up and `force` is False.
+        """Read the current processor times of children, unless the budget is used up and `force` is False.
 
         The last read counts for a process that has ended.
         """
@@ -63,13 +63,17 @@ class Unfollowed:
         self._not_before = self._clock() + max(_LOOK_NS, _BUDGET * (time.thread_time_ns() - before))
 
     def take(self) -> Spent:
-        """Return the processor time since the last call."""
+        """Return the processor time of the recorded processes and of children that are not recorded since the last
+        call.
+        """
         now = self._now()
         taken, self._taken = self._taken, now
         return now - taken
 
     def so_far(self) -> Spent:
-        """Return the processor time since the last take(), without a reset."""
+        """Return the processor time of the recorded processes and of children that are not recorded since the last
+        take(), without a reset.
+        """
         return self._now() - self._taken
 
     def _now(self) -> Spent:
@@ -79,7 +83,7 @@ class Unfollowed:
 
 
 def _spent(pid: int) -> Spent | None:
-    """Return the time since the process began, None if it has ended."""
+    """Return the processor time of a process since it began, None if it has ended."""
     own = _times(pid)
     if own is None:
         return None

@@ -28,13 +28,13 @@ from pyprof.session.sample_rows import UNKNOWN
 from pyprof.session.sample_windows import Window
 
 _PIECES = 64
-"""Number of rows into which missing time is split over a window."""
+"""Number of rows into which unsampled time is split over a window."""
 _LATE = 0.1
 """Minimum share of processor time in missed sampling times that is reported."""
 
 
 def with_unseen(window: Window) -> Window:
-    """Add rows for each process tree whose time was not all sampled.
+    """Add rows for the unsampled time of each process tree to a window.
 
     The time is spread evenly over the window, because it is unknown when it was spent.
     """
@@ -135,7 +135,7 @@ class ProcessorTime:
         short: Time of threads that ran too short to be sampled.
         lost: Time of lost records.
         kernel: Kernel time that may not be sampled.
-        late: Time in missed sampling times, of the rest.
+        late: Time in missed sampling times that belongs to none of the other parts.
         seldom: Time of threads that ran too short, or left the processor before the profiler got one, with missed
             times.
     """
@@ -153,7 +153,7 @@ class ProcessorTime:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return the notes about the blocks of time without samples that the profile shows."""
+        """The notes about the blocks of time without samples that the profile shows."""
         parts = (
             (self.short, "too_short"),
             (self.seldom, "too_short_or_late"),
@@ -164,7 +164,7 @@ class ProcessorTime:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Return the note about processor time in missed sampling times, which no block of the profile shows."""
+        """The note about processor time in missed sampling times, which no block of the profile shows."""
         if self.late < _LATE * self.spent or not self.late:
             return ()
         return (said("times_missed", time=self._share(self.late)),)

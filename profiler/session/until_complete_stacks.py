@@ -11,11 +11,11 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 
 _MOST_BATCHES = 12
-"""Maximum number of batches that are taken while some stacks are still truncated."""
+"""Maximum number of batches of a dump that are taken while some stacks are still truncated."""
 
 
 class UntilWhole:
-    """Wrapper that stops a collector when each thread has a sample whose stack was not truncated.
+    """A collector that wraps another one and stops it when each thread has a sample whose stack was not truncated.
 
     The memory of the stack was then copied, and the needed registers were known. It also stops after 12 batches, or
     after a time limit.
@@ -38,7 +38,7 @@ class UntilWhole:
 
     @property
     def whole(self) -> bool:
-        """Return True if all threads that have a sample have a complete stack."""
+        """True if all threads that have a sample have a complete stack."""
         return not self._cut and not any(self._unwalked.values())
 
     def batches(self) -> Iterator[SampleBatch]:

@@ -13,7 +13,7 @@ _MOST = 1 << 16
 
 
 class SurroundedStacks:
-    """Adds context to the wait stacks of one window."""
+    """The addition of locks and wakers to the wait stacks of one window."""
 
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks
@@ -21,14 +21,14 @@ class SurroundedStacks:
         self._known: dict[tuple[int, Surroundings, int], int] = {}
 
     def refer(self, batch: SampleBatch, nodes: npt.NDArray[np.int32]) -> None:
-        """Remember stacks of wakers, which later samples name by tid and time."""
+        """Remember stacks of wakers, which later samples of waits name by tid and time."""
         if len(self._referred) > _MOST:
             self._referred.clear()
         keys = zip(batch.tid.tolist(), batch.time_ns.tolist(), strict=True)
         self._referred.update(zip(keys, nodes.tolist(), strict=True))
 
     def surround(self, batch: SampleBatch, rows: Rows) -> None:
-        """Add the context to the rows of a batch, whose own stacks must be known."""
+        """Add locks and wakers to the stacks of a batch's rows, whose own stacks must be known."""
         for lane, around in batch.around.items():
             waker = self._referred.get(around.waker, 0)
             key = (int(rows.node[lane]), around._replace(waker=(0, 0)), waker)

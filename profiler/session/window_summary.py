@@ -20,7 +20,7 @@ LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind
 
 
 def effort(counted: Counted, rate_hz: float, own: OwnCost) -> Summary:
-    """Summarize the collector's work and the counters: everything that does not depend on samples.
+    """Summarize the collector's work and the counters of a window: everything that does not depend on samples.
 
     Args:
         counted: Statistics of the window.
@@ -84,7 +84,9 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
 
 
 def _rate_reached(before: CollectorStats, after: CollectorStats) -> float:
-    """Return the sampling times per second of the time in which they were due, 0 if none were due."""
+    """Return the reached sampling rate: sampling times per second of the time in which they were due, 0 if none were
+    due.
+    """
     due_ns = after.ticking_ns - before.ticking_ns
     return round(max(after.ticks - before.ticks, 0) / due_ns * 1e9, 3) if due_ns > 0 else 0.0
 

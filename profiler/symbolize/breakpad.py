@@ -15,13 +15,13 @@ from pyprof.records import dataclass
 from pyprof.symbolize.dwarf.source_lines import SourcePlace
 
 MAX_UNSIZED = 1 << 16
-"""Maximum number of bytes that a PUBLIC covers, which has no size."""
+"""Maximum number of bytes of code that a Breakpad PUBLIC record covers, which has no size."""
 MAX_INLINED = 256
-"""Maximum number of nested inlined calls at one address."""
+"""Maximum number of nested inlined calls at one address in a Breakpad symbol file."""
 MAX_OWN = 16
-"""Maximum number of lines that are examined to find the file of a function."""
+"""Maximum number of lines that are examined to find the file of a function in a Breakpad symbol file."""
 MAX_KEPT = 1 << 12
-"""Maximum number of functions whose lines are cached."""
+"""Maximum number of functions of a Breakpad symbol file whose lines are cached."""
 
 
 class NamedPlace(NamedTuple):
@@ -29,8 +29,8 @@ class NamedPlace(NamedTuple):
 
     Attributes:
         name: Name of the function.
-        start: Its start address.
-        sized: A FUNC states its end.
+        start: Start address of the function.
+        sized: True if a FUNC record states the function's end.
         places: Source places, the innermost inlined function first and the function itself last; [] if only the name is
             known.
     """
@@ -43,7 +43,7 @@ class NamedPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """The lines of a function in ascending order with their start addresses, and its inlined calls."""
+    """The lines of a Breakpad function in ascending order with their start addresses, and its inlined calls."""
 
     starts: list[int]
     lines: list[LineRecord]
@@ -99,7 +99,7 @@ class SymbolFileNames:
 
 
 def _own_file(body: _Body) -> int | None:
-    """Return the number of the function's FILE: that of its first line outside of inlined code."""
+    """Return the number of the FILE record of a Breakpad function: that of its first line outside of inlined code."""
     inlined = [span for inline in body.inlines for span in inline.ranges]
     for line in body.lines[:MAX_OWN]:
         if not any(start <= line.address < end for start, end in inlined):
@@ -108,7 +108,9 @@ def _own_file(body: _Body) -> int | None:
 
 
 def _chain(inlines: list[InlineRecord], address: int) -> list[InlineRecord]:
-    """Return the inlined calls at an address, the outermost first. The chain ends at a missing depth."""
+    """Return the inlined calls at an address of a Breakpad function, the outermost first. The chain ends at a missing
+    depth.
+    """
     chain: list[InlineRecord] = []
     for inline in inlines:
         if len(chain) >= MAX_INLINED:

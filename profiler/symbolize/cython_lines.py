@@ -20,7 +20,7 @@ _MAX_BYTES = 64 << 20
 
 
 class CythonLines:
-    """Looks up lines in generated C files, and caches what it has read."""
+    """A lookup of lines of Cython sources in generated C files, which caches what it has read."""
 
     def __init__(self, root: str, rights: Rights | None = None) -> None:
         self._root = root
@@ -33,7 +33,7 @@ class CythonLines:
         return len(self._files)
 
     def find(self, file: str, line: int) -> tuple[str, int] | None:
-        """Return (.pyx, line) for a line of a C file.
+        """Return (.pyx, line) for a line of a C file that Cython generated.
 
         Returns:
             None if the file is not Cython's, is missing, or has no comment for the line.
@@ -58,7 +58,9 @@ class CythonLines:
 
 
 def parse_places(text: bytes) -> list[tuple[int, str, int]]:
-    """Return (first line of the C file, .pyx or "" for none, line of the .pyx) of each comment, ascending."""
+    """Return the places of Cython's comments in a generated C file: (first line of the C file, .pyx or "" for none,
+    line of the .pyx), ascending.
+    """
     if not text.startswith(_HEAD):
         return []
     found = []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 PREFIXES = ("__pyx_", "JS:", "LazyCompile:", "Function:", "Script:", "Eval:", "Module:")
-"""Prefixes of the names that decode_generated_name() changes."""
+"""Prefixes of the names of generated functions that decode_generated_name() changes."""
 MAX_LENGTH = 4096
 
 _V8 = re.compile(r"(?:JS|LazyCompile|Function|Script|Eval|Module):[~*^+']?(?=[^:])")
-"""V8's prefix: the kind of code, and the tier of its compiler: ~ is interpreted, ^ baseline, + mid-tier, *
-optimized.
+"""Pattern of V8's prefix of function names: the kind of code, and the tier of its compiler: ~ is interpreted, ^
+baseline, + mid-tier, * optimized.
 """
 _CYTHON = re.compile(r"__pyx_(pw|pf|f|gb|getprop|setprop)_(?=\d)(.+)", re.DOTALL)
 _CLONE = re.compile(r"(?:\.(?:isra|constprop|part|cold|lto_priv)(?:\.\d+)*)+$")

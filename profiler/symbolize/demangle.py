@@ -78,13 +78,13 @@ def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str
 
 
 def strip_version(name: str) -> str:
-    """Return the name without its symbol version: "memcpy@@GLIBC_2.14" is memcpy. "memcpy@plt" has no version."""
+    """Return a symbol name without its version: "memcpy@@GLIBC_2.14" is memcpy. "memcpy@plt" has no version."""
     base, at, version = name.partition("@")
     return name if not at or not base or version == "plt" else base
 
 
 def is_harmless(name: str) -> bool:
-    """Return True if the result is certainly small.
+    """Return True if the demangled form of a name is certainly small.
 
     n back references to parts that are built of k others each multiply the size by at most k**(n/k).
     """
@@ -95,7 +95,7 @@ def is_harmless(name: str) -> bool:
 
 
 def demangle_isolated(names: Sequence[str]) -> list[str]:
-    """Demangle names in a child process, which may crash.
+    """Demangle names in a child process, which may crash, and return the results.
 
     The name that crashed it stays mangled. At most two children run.
     """
@@ -149,7 +149,9 @@ def _demangled(name: str) -> str:
 
 
 def _tidy(name: str, text: str) -> str:
-    """Remove parts that identify the build and not the function: Rust's hash, LLVM's module number."""
+    """Remove parts of a demangled name that identify the build and not the function: Rust's hash, LLVM's module
+    number.
+    """
     text = LLVM_SUFFIX.sub("", text)
     if name.startswith("_ZN") and RUST_HASH.search(text):
         return RUST_ESCAPE.sub(_unescape, RUST_HASH.sub("", text))

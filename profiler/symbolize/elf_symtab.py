@@ -20,12 +20,12 @@ MAX_SYMBOLS = 1 << 23
 STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
 DEBUG_FILE = "debug file"
-"""Name of the debug file in SymbolSources.names."""
+"""Name of the separate debug file in SymbolSources.names."""
 SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
 
 
 def read_symbol_rows(file: ObjectFile, table: str, strings: str, shift: int = 0) -> SymbolRows | None:
-    """Return the functions of one table, or None if it is absent.
+    """Return the functions of one ELF symbol table, or None if it is absent.
 
     Args:
         file: The file.
@@ -73,7 +73,7 @@ class SymbolSources(NamedTuple):
     Attributes:
         rows: The symbols of each table that was found.
         names: Description of each table, for users.
-        complete: Functions that are not exported have names too.
+        complete: True if functions that are not exported have names too.
         broken: Errors of tables that could not be read.
     """
 
@@ -84,7 +84,7 @@ class SymbolSources(NamedTuple):
 
 
 def read_symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]) -> SymbolSources:
-    """Return all symbols in the tables of a file, and for a stripped file those in other places. Never raises.
+    """Return all symbols in the tables of an ELF file, and for a stripped file those in other places. Never raises.
 
     Args:
         file: The file.
@@ -142,7 +142,7 @@ def _code_limits(file: ObjectFile, shndx: np.ndarray, value: np.ndarray) -> np.n
 
 
 def _rank(info: np.ndarray, at: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """Return the rank of each symbol, of shape (n,) int64; lower is better.
+    """Return the rank of each symbol as the name of its address, of shape (n,) int64; lower is better.
 
     The order is: global before weak before local, function before label, fewer underscores, shorter.
     """

@@ -13,7 +13,9 @@ from pyprof.symbolize.profile_modules import FrameModules
 
 
 class SettledFrame(NamedTuple):
-    """A frame whose name no later lookup changes. Its module index is that of the profile for which it was made."""
+    """A finished frame whose name no later lookup changes. Its module index is that of the profile for which it was
+    made.
+    """
 
     frame: Frame
     module: Module
@@ -33,7 +35,7 @@ class SettledFrameCache:
         self._before: dict[FrameKey, SettledFrame] = {}
 
     def settled_among(self, keys: Sequence[FrameKey]) -> dict[FrameKey, SettledFrame]:
-        """Return the cached frames among these keys."""
+        """Return the cached finished frames among these keys."""
         if before := self._before:
             self._now.update((key, before[key]) for key in keys if key in before)
         now = self._now
@@ -43,5 +45,5 @@ class SettledFrameCache:
         self._now[key] = SettledFrame(frame, module, build_id)
 
     def begin_window(self) -> None:
-        """Begin another window, and drop frames that the last two windows did not use."""
+        """Begin another window, and drop finished frames that the last two windows did not use."""
         self._before, self._now = self._now, {}

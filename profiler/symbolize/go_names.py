@@ -14,7 +14,7 @@ from pyprof.symbolize.dwarf.source_lines import SourcePlace
 
 
 class GoNames:
-    """Looks up addresses in the function table of one file."""
+    """A lookup of addresses in the function table of one Go program."""
 
     def __init__(self, table: GoTable, broken: list[str]) -> None:
         """Create a lookup of names in the function table of a Go program.
@@ -27,7 +27,7 @@ class GoNames:
         self._broken = broken
 
     def find(self, svma: int, with_lines: bool = True) -> NamedPlace | None:
-        """Return the names at a lookup pc in the file, or None if the table does not cover it."""
+        """Return the names at a lookup pc in a Go program, or None if its function table does not cover it."""
         try:
             function = self._table.function_at(svma)
             if function is None or not function.name:
@@ -41,7 +41,7 @@ class GoNames:
 
 
 def without_type_arguments(name: str) -> str:
-    """Return a function's name with its type arguments replaced by "...", as Go prints it.
+    """Return a Go function's name with its type arguments replaced by "...", as Go prints it.
 
     Before Go 1.21 the table itself has that form.
     """

@@ -49,7 +49,7 @@ class KernelNames:
         return (self._names[at], address - self._starts[at]) if at >= 0 else ("", address)
 
     def _read(self) -> list[int]:
-        """Return the start of each function, ascending, and set _names.
+        """Read the list of kernel symbols. Return the start of each function, ascending, and set _names.
 
         Of several names with one start, the last is used.
         """

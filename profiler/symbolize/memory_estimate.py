@@ -14,8 +14,8 @@ from pyprof.objfile.images import Image
 
 _SAMPLE = 16
 _MAX_VISITED = 1 << 18
-"""Maximum number of objects that are visited. A larger structure is measured in part, which still makes it the
-largest.
+"""Maximum number of objects that are visited to estimate memory. A larger structure is measured in part, which still
+makes it the largest.
 """
 _NOT_ITS_OWN = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Diagnostics, Image)
 
@@ -47,7 +47,7 @@ def _shallow(value: object) -> int:
 
 
 def _parts(value: object) -> Iterator[tuple[Iterable[object], float]]:
-    """Yield (elements to visit, number of elements that each of them stands for)."""
+    """Yield (elements to visit, number of elements that each of them stands for) of an object."""
     if isinstance(value, str | bytes | bytearray | int | float):
         return
     if isinstance(value, memoryview):

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from pyprof.symbolize.go_names import GoNames
 
 MAX_BYTES = 256 << 20
-"""Maximum size of the cache in bytes. libxul with its lines takes about 150 MB."""
+"""Maximum size in bytes of the cache of names. libxul with its lines takes about 150 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The names at one address in a file.
+    """The function names and source places at one address in an object file.
 
     Attributes:
         system_name: Symbol name, "" if there is none.
@@ -58,11 +58,11 @@ class FileNames:
 
     Attributes:
         found: Earlier results, by address in the file.
-        shown: Demangled names, by name.
+        shown: Demangled names, by symbol name.
         broken: Errors of its symbol table.
         table: Its symbols.
-        complete: Functions that are not exported have symbols too.
-        may_have_lines: It may have lines, as far as is known without reading any.
+        complete: True if functions that are not exported have symbols too.
+        may_have_lines: True if the file may have lines, as far as is known without reading any.
     """
 
     def __init__(self, image: Image) -> None:
@@ -78,7 +78,7 @@ class FileNames:
 
     @property
     def kept(self) -> int:
-        """A measure of the memory that the names of a file use.
+        """A measure of the memory that the names of an object file use.
 
         It counts units whose lines were read, and results and demangled names in groups of 16, because these are small.
         """
@@ -86,7 +86,8 @@ class FileNames:
         return (len(self.found) + len(self.shown)) // _NAMES_A_PART + (lines.units if lines is not None else 0)
 
     def drop_idle_lines(self) -> bool:
-        """Drop the data that was read for lines if there was no new lookup since the last call. Results are kept.
+        """Drop the debug information that was read for lines if there was no new lookup since the last call. Results
+        are kept.
 
         The debug information of one program may be larger than everything else.
 
@@ -98,7 +99,7 @@ class FileNames:
 
     @cached_property
     def lines(self) -> SourceLines | None:
-        """The lines of the file, None if it has no DWARF."""
+        """The source lines of the object file, None if it has no DWARF."""
         file = self._image.file
         dwarf = file if has_dwarf(file) else self._image.debug
         if dwarf is None or not has_dwarf(dwarf):
@@ -107,7 +108,7 @@ class FileNames:
 
     @cached_property
     def go_names(self) -> GoNames | None:
-        """The names in the file's .gopclntab, None if it is not a Go program."""
+        """The names in the object file's .gopclntab, None if it is not a Go program."""
         table = self._image.file.unwind_table(".gopclntab")
         if table is None:
             return None
@@ -117,7 +118,7 @@ class FileNames:
 
     @cached_property
     def symbol_file(self) -> SymbolFileNames | None:
-        """The names in the user's symbol file for this file, None if there is none."""
+        """The names in the user's Breakpad symbol file for this object file, None if there is none."""
         file = self._image.symbols
         return SymbolFileNames(file) if file else None
 
@@ -128,14 +129,14 @@ class FileNames:
 
 
 _SOME_PARTS, _SOME_GROWTH = 16, 8
-"""An entry is measured again if it has grown by _SOME_PARTS parts and one in _SOME_GROWTH. Measuring takes 1 ms per
-file.
+"""Limits of growth for measuring a cache entry again: by _SOME_PARTS parts and one in _SOME_GROWTH. Measuring takes 1
+ms per file.
 """
 
 
 @dataclass(slots=True)
 class _Entry:
-    """An entry of the cache.
+    """An entry of the cache of names.
 
     Attributes:
         value: The names of a file, or the data of a root directory.
@@ -152,7 +153,7 @@ class _Entry:
 
 @dataclass
 class NameCache:
-    """A cache of the names of files. It lives as long as the process, and is not thread-safe.
+    """A cache of the names of object files. It lives as long as the process, and is not thread-safe.
 
     Attributes:
         diagnostics: Receives counters.
@@ -177,14 +178,14 @@ class NameCache:
 
     @property
     def nbytes(self) -> int:
-        """The estimated size of all entries in bytes, as of the last trim()."""
+        """The estimated size of all entries of the name cache in bytes, as of the last trim()."""
         return sum(entry.size for entry in self._entries.values())
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def count_lookups(self, known: int, read: int) -> None:
-        """Count addresses that were found in the cache, and those that required reading."""
+        """Count addresses whose names were found in the cache, and those that required reading."""
         self._known += known
         self._read += read
 
@@ -204,14 +205,14 @@ class NameCache:
         return entry.value if entry is not None and isinstance(entry.value, FileNames) else None
 
     def packages(self, root: str) -> Packages:
-        """Return the package database of a root directory."""
+        """Return the package database of a root directory, from the cache."""
         key = ("packages", root)
         entry = self._entry(key) or self._entries.setdefault(key, _Entry(Packages(), root))
         assert isinstance(entry.value, Packages)
         return entry.value
 
     def cython(self, root: str, rights: Rights | None) -> CythonLines:
-        """Return the Cython sources below a root directory."""
+        """Return the Cython sources below a root directory, from the cache."""
         key = ("cython", root, rights)
         entry = self._entry(key) or self._entries.setdefault(key, _Entry(CythonLines(root, rights), root))
         assert isinstance(entry.value, CythonLines)
@@ -224,7 +225,9 @@ class NameCache:
         return entry
 
     def trim(self) -> None:
-        """Measure entries that have grown, and drop the least recently used ones until the cache is small enough."""
+        """Measure entries of the name cache that have grown, and drop the least recently used ones until the cache is
+        small enough.
+        """
         for entry in self._entries.values():
             if (kept := entry.value.kept) >= entry.due:
                 entry.size, entry.due = estimate_footprint(entry.value), kept + _SOME_PARTS + kept // _SOME_GROWTH
@@ -235,7 +238,7 @@ class NameCache:
             self._dropped += 1
 
     def drop_idle_lines(self) -> None:
-        """Drop data of lines that is no longer used, see FileNames.drop_idle_lines.
+        """Drop debug information for lines that is no longer used, see FileNames.drop_idle_lines.
 
         Long-lived processes call this from time to time.
         """
@@ -244,7 +247,7 @@ class NameCache:
                 entry.due = 0
 
     def retire(self, roots: Set[str], images: Set[ObjectFile] = frozenset()) -> None:
-        """Drop entries of processes that have ended, because another process may get the same pid.
+        """Drop entries of the name cache for processes that have ended, because another process may get the same pid.
 
         Args:
             roots: Root directories of the processes (/proc/PID/root).
@@ -265,6 +268,6 @@ def _identity(image: Image) -> tuple[Hashable, str]:
 
 
 def has_dwarf(file: ObjectFile) -> bool:
-    """Return True if the file itself has sections with lines and inlined functions."""
+    """Return True if the object file itself has DWARF sections with lines and inlined functions."""
     section = file.sections.get(".debug_info") or file.sections.get(".zdebug_info")
     return section is not None and section.stored

@@ -26,13 +26,13 @@ _LINE = re.compile(rb"(?:0x)?+([0-9a-fA-F]{1,16}+)[ \t]++(?:0x)?+([0-9a-fA-F]{1,
 
 MAX_NAME = 4096
 MAX_LINE = 2 * MAX_NAME
-"""Maximum number of bytes of a line that are read."""
+"""Maximum number of bytes of a perf map's line that are read."""
 MAX_LINES = 1 << 22
 
 _DIGITS = 16
 _MAX_BLANKS = 8
 _PADDING = b"\n" * 64
-"""Padding that is longer than two numbers and the blanks after them."""
+"""Padding after a perf map's text that is longer than two numbers and the blanks after them."""
 _NO_DIGIT, _BLANK = 255, 254
 _KINDS = np.full(256, _NO_DIGIT, np.uint8)
 for _text, _first in ((b"0123456789", 0), (b"abcdef", 10), (b"ABCDEF", 10)):
@@ -43,7 +43,7 @@ _BLANKS[list(b" \t")] = True
 
 
 class PerfMapReader:
-    """Reads a file in pieces. An incomplete line is kept until the rest arrives."""
+    """A reader of a perf map in pieces. An incomplete line is kept until the rest arrives."""
 
     def __init__(self, diagnostics: Diagnostics) -> None:
         self._diagnostics = diagnostics
@@ -54,7 +54,9 @@ class PerfMapReader:
         self._rest = b""
 
     def read(self, data: bytes) -> NamedRanges:
-        """Return the ranges of the complete lines. Invalid lines are counted. A name has 1 to MAX_NAME bytes."""
+        """Return the named ranges of the perf map's complete lines. Invalid lines are counted. A name has 1 to MAX_NAME
+        bytes.
+        """
         text, newline, rest = (self._rest + data).rpartition(b"\n")
         self._rest = rest[:MAX_LINE]
         found = _read_lines(text + newline if newline else b"")
@@ -70,7 +72,7 @@ class PerfMapReader:
 
 
 class _Lines:
-    """The lines of one piece of text.
+    """The lines of one piece of a perf map's text.
 
     Attributes:
         low: (n,) start addresses.
@@ -96,7 +98,7 @@ class _Lines:
 
 
 def _read_lines(text: bytes) -> _Lines:
-    """Read lines, each of which ends with a newline."""
+    """Parse the lines of a perf map, each of which ends with a newline."""
     data = np.frombuffer(text + _PADDING, np.uint8)
     ends = np.flatnonzero(data[: len(text)] == ord("\n"))
     starts = np.concatenate([ends[:0], [0], ends[:-1] + 1])[: len(ends)]
@@ -114,7 +116,7 @@ def _read_lines(text: bytes) -> _Lines:
 
 
 def _read_odd_lines(text: bytes, starts: I64, ends: I64, rows: I64, found: _Lines) -> None:
-    """Read lines in an unusual form one by one. `rows` are their indexes."""
+    """Parse lines of a perf map in an unusual form one by one. `rows` are the indexes of these lines."""
     cut = np.minimum(ends[rows], starts[rows] + MAX_LINE).tolist()
     known = [_read_line(text, start, end) for start, end in zip(starts[rows].tolist(), cut, strict=True)]
     if known:
@@ -122,7 +124,7 @@ def _read_odd_lines(text: bytes, starts: I64, ends: I64, rows: I64, found: _Line
 
 
 def _number(data: Bytes, at: I64) -> tuple[U64, I64, Flags]:
-    """Read a number at each offset.
+    """Parse the hexadecimal number at each offset of a perf map's text.
 
     Returns:
         (numbers, offsets after the blanks that follow them, mask of numbers in the usual form).
@@ -144,7 +146,7 @@ def _number(data: Bytes, at: I64) -> tuple[U64, I64, Flags]:
 
 
 def _read_line(text: bytes, start: int, end: int) -> tuple[int, int, int, int]:
-    """Return (start, end, offset of the name, size of the name in bytes) of a line.
+    """Return (start, end, offset of the name, size of the name in bytes) of a perf map's line.
 
     The size is 0 if the line is invalid.
     """

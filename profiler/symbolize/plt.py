@@ -19,7 +19,7 @@ MAX_ENTRIES = 1 << 16
 
 
 def read_plt_symbols(file: ObjectFile) -> SymbolRows | None:
-    """Return one symbol for each entry, or None if there are none or the architecture is not supported.
+    """Return one symbol for each PLT entry of a file, or None if there are none or the architecture is not supported.
 
     Raises:
         FormatError: A section is broken.
@@ -61,7 +61,9 @@ def _target(plt: PltCode, code: bytes, svma: int, slots: dict[int, bytes], numbe
 
 
 def _slots(file: ObjectFile, plt: PltCode) -> tuple[dict[int, bytes], list[bytes]]:
-    """Return function names by the address of their slot, and by the number of their relocation in .rela.plt."""
+    """Return the functions that PLT entries call: names by the address of their slot, and by the number of their
+    relocation in .rela.plt.
+    """
     slots: dict[int, bytes] = {}
     numbered: list[bytes] = []
     symbols, strings = file.section(".dynsym"), file.section(".dynstr")

@@ -9,7 +9,7 @@ from pyprof.symbolize.unnamed_code import Labels
 
 
 class FrameModules:
-    """The modules in the order of their first use, with the labels for code without a name."""
+    """The modules of a profile's frames in the order of their first use, with the labels for code without a name."""
 
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
@@ -33,7 +33,7 @@ class FrameModules:
         return at
 
     def _add(self, module: Module, build_id: str) -> int:
-        """Add a module and return its index. Mappings of one file at one place count as one module."""
+        """Add a module of a profile and return its index. Mappings of one file at one place count as one module."""
         code = [m for m in module.mappings if m.executable] or list(module.mappings)
         at = self._index.setdefault((code[0].start, code[-1].end, module.path, build_id), len(self._infos))
         if at == len(self._infos):

@@ -30,7 +30,7 @@ from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 
 _BASE = 1 << 20
-"""Address at which each module is placed in its address space."""
+"""Address at which each module of an existing profile is placed for the search of names."""
 _PAGE = 1 << 12
 _MAX_REL = 1 << 46
 _MAX_BACK = 16
@@ -160,7 +160,7 @@ def _space(module: int, path: str, last: int) -> AddressSpace:
 
 
 class _Images(ImageStore):
-    """The files that were found for modules, each in a separate address space."""
+    """The object files that were found for modules, each in a separate address space."""
 
     def __init__(self, modules: Sequence[ModuleInfo], places: Places) -> None:
         super().__init__(Diagnostics())
@@ -206,7 +206,7 @@ class _Images(ImageStore):
 
 
 def _holds(segment: Segment, offset: int) -> bool:
-    """Return True if the segment is code that is mapped from this offset, or from the page of its first byte."""
+    """Return True if a segment is code that is mapped from this offset, or from the page of its first byte."""
     return segment.executable and segment.offset & -_PAGE <= offset < segment.offset + segment.filesz
 
 
@@ -215,13 +215,13 @@ def _start_of(segment: Segment, offset: int) -> int:
 
 
 def find_object_file(info: ModuleInfo, places: Places) -> ObjectFile | None:
-    """Return the file of a module, or a debug file of it, by its build ID; None if there is none."""
+    """Return the object file of a module, or a debug file of it, by its build ID; None if there is none."""
     found = map(partial(_opened, build_id=info.build_id), places.candidate_paths(info) if info.build_id else ())
     return next((file for file in found if file is not None), None)
 
 
 def _opened(path: str, build_id: str) -> ObjectFile | None:
-    """Return the file at a path if it has the build ID, else None."""
+    """Return the object file at a path if it has the build ID, else None."""
     try:
         fd = current_opener().open_named(path)
         try:

@@ -26,14 +26,14 @@ class Described:
 
 
 class DescribedCode(Protocol):
-    """The code descriptions of one recording."""
+    """The protocol of the descriptions of JIT code in one recording."""
 
     def description(self, number: int) -> Described:
-        """Return a description by its number, a FrameKey.code that is not 0."""
+        """Return a description of JIT code by its number, a FrameKey.code that is not 0."""
         ...
 
     def known_description(self, number: int) -> Described | None:
-        """Return a description if description() has returned it before, else None."""
+        """Return a description of JIT code if description() has returned it before, else None."""
         ...
 
     def late_description(self, space: AddressSpace, pc: int) -> Described | None:

@@ -22,14 +22,14 @@ from pyprof.objfile.foreign_path import Rights, open_file
 
 MAX_BYTES = 4 << 20
 MOST_FILES, MOST_LETTERS = 2000, 64 << 20
-"""Maximum number of files of one profile, and of characters in all of them."""
+"""Maximum number of source files of one profile, and of characters in all of them."""
 MAX_PARTS = 32
-"""Maximum number of components of a path that are used, from its end."""
+"""Maximum number of components of a source path that are used, from its end."""
 _EVERYBODY = Rights()
 
 
 class SourceFiles:
-    """Finds source files, and reads each of them once."""
+    """A finder of source files, which reads each of them once."""
 
     def __init__(self, folders: Sequence[str] = ()) -> None:
         """Create a search for source files in the given directories.
@@ -44,7 +44,7 @@ class SourceFiles:
         self._read: dict[tuple[str, int], SourceText | None] = {}
 
     def source_text(self, path: str, last: int) -> SourceText | None:
-        """Return the text of a file, or None.
+        """Return the text of a source file, or None.
 
         A file with fewer than `last` lines is not the one that the profile means.
         """

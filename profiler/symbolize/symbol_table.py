@@ -20,7 +20,7 @@ MAX_UNSIZED = 1 << 16
 
 MAX_NESTED = 1000
 MAX_NESTING_ROWS = 1 << 18
-"""Maximum number of rows whose overlap with earlier rows is examined. Real files have hundreds."""
+"""Maximum number of symbols whose overlap with earlier symbols is examined. Real files have hundreds."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SymbolRows:
 
 
 class SymbolTable:
-    """Address ranges with names. The innermost range that covers an address names it."""
+    """A symbol table: address ranges with names. The innermost range that covers an address names it."""
 
     def __init__(self, tables: Sequence[SymbolRows]) -> None:
         self._strings = [rows.strings for rows in tables]
@@ -84,7 +84,7 @@ class SymbolTable:
         return len(self.start)
 
     def find(self, svmas: U64) -> I64:
-        """Return the row that covers each address, of shape (n,), -1 if none does."""
+        """Return the row of the symbol table that covers each address, of shape (n,), -1 if none does."""
         if not len(self.start):
             return np.full(len(svmas), -1, np.int64)
         row = np.searchsorted(self.start, svmas, "right").astype(np.int64) - 1
@@ -97,7 +97,7 @@ class SymbolTable:
         return row
 
     def name(self, row: int) -> str:
-        """Return the name in a row. Bytes that are not UTF-8 are escaped."""
+        """Return the symbol name in a row of the table. Bytes that are not UTF-8 are escaped."""
         strings = self._strings[self._table[row]]
         at = int(self._name[row])
         size = 256
@@ -118,7 +118,9 @@ def _i64(columns: Sequence[I64]) -> I64:
 
 
 def _parents(start: U64, end: U64) -> I64:
-    """Return for each row the nearest earlier row that reaches past its start, of shape (n,), -1 if none does."""
+    """Return for each address range the nearest earlier one that reaches past its start, of shape (n,), -1 if none
+    does.
+    """
     parent = np.full(len(start), -1, np.int64)
     if len(start) < 2:
         return parent

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pyprof.symbolize.frame_cache import SettledFrameCache
 
 InterpreterName = Callable[[FunctionPlace], Line]
-"""Returns the function, file and line of an interpreter's frame."""
+"""Function that returns the function, file and line of an interpreter's frame."""
 
 
 class FunctionStart(Protocol):
-    """Finds the start of functions without a symbol."""
+    """The protocol of a finder of the start of functions without a symbol."""
 
     def __call__(self, image: Image, avma: int, known_only: bool) -> int | None:
         """Return the start address in the file of the function at a lookup pc, None if it is unknown.
@@ -56,7 +56,7 @@ _DIRECT_DEMANGLE_LIMIT_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The named frames: frames[i] belongs to keys[i], and Frame.module is an index into modules."""
+    """The named frames of a profile: frames[i] belongs to keys[i], and Frame.module is an index into modules."""
 
     frames: tuple[Frame, ...]
     modules: tuple[ModuleInfo, ...]
@@ -64,11 +64,11 @@ class Resolved:
 
 @dataclass(slots=True)
 class _Found:
-    """A frame during the lookup.
+    """A frame during the lookup of its name.
 
     Attributes:
         key: The frame's key.
-        lookup: Its lookup pc.
+        lookup: The frame's lookup pc.
         module: Its module, or None.
         image: Its object file, or None.
         code: The name from a description of run-time generated code, or None.
@@ -95,7 +95,7 @@ class Symbolizer:
     """Names frames at the end of a recording or of a window.
 
     Attributes:
-        out_of_time: Lines were left out because the time limit was reached.
+        out_of_time: True if lines were left out because the time limit was reached.
         unread: With known_only: a frame in a file has no known function, and reading files may find one.
     """
 
@@ -168,7 +168,9 @@ class Symbolizer:
         self._names.trim()
 
     def _looked_up(self, keys: Sequence[FrameKey]) -> tuple[list[_Found], dict[str, str]]:
-        """Return the frames during the lookup, and the text for the names that files gave them."""
+        """Return the frames with what is known of their names, and the text for the symbol names that files gave
+        them.
+        """
         find = self._find_seen if self._known_only else self._find
         found = [find(key) if key.kind == FrameKind.NATIVE else _Found(key, 0, None, None) for key in keys]
         by_image: dict[Image, list[_Found]] = {}
@@ -248,7 +250,7 @@ class Symbolizer:
         return _Found(key, lookup, module, image)
 
     def _name_code(self, item: _Found, code: CodeName) -> None:
-        """Use the name of a code description if the object file in memory has none."""
+        """Use the name of a JIT code description for a frame if the object file in memory has none."""
         if not item.system_name:
             item.system_name = code.name
             item.function = code.start
@@ -261,7 +263,7 @@ class Symbolizer:
                 item.source = [SourcePlace(code.name, file, line)]
 
     def _name(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
-        """Set system_name, function and source from earlier results or from the file."""
+        """Set the names of a file's frames (system_name, function and source) from earlier results or from the file."""
         self._report_broken(file, image)
         fresh = self._fill_in(file, image, inside)
         self._names.count_lookups(len(inside) - len(fresh), len(fresh))
@@ -274,7 +276,9 @@ class Symbolizer:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
 
     def _fill_in(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> list[_Found]:
-        """Set names from earlier results, else from the symbol table. Return the frames without an earlier result."""
+        """Set names of frames from earlier results, else from the symbol table. Return the frames without an earlier
+        result.
+        """
         fresh: list[_Found] = []
         for item in inside:
             known = file.found.get(image.svma(item.lookup))
@@ -301,7 +305,7 @@ class Symbolizer:
                     )
 
     def _name_trampolines(self, image: Image, inside: Sequence[_Found]) -> None:
-        """Name signal trampolines, which are recognized by their code."""
+        """Name frames in signal trampolines, which are recognized by their code."""
         file = image.file
         arch = file.arch
 
@@ -313,7 +317,9 @@ class Symbolizer:
                 item.system_name = TRAMPOLINE
 
     def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> int:
-        """Set source, and names that only DWARF has. Return the number of frames before the time limit."""
+        """Set the source places of frames, and names that only DWARF has. Return the number of frames before the time
+        limit.
+        """
         if self._source_budget_s == 0:
             return 0
         lines = file.lines

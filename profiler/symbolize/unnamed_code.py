@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pyprof.model.modules import AddressSpace, Module
 
 _SHOWN = 8
-"""Number of digits of a build ID that are shown."""
+"""Number of digits of a build ID that are shown in the name of code without a symbol."""
 
 MADE = "[JIT code"
 _NAME_IT = {
@@ -21,7 +21,7 @@ _NAME_IT = {
     "python": "python3 -X perf …",
     "java": "java -XX:+PreserveFramePointer … and jcmd PID Compiler.perfmap",
 }
-"""Commands that make a program describe its code, by the prefix of the program's name."""
+"""Commands that make a program describe its JIT code, by the prefix of the program's name."""
 
 _MADE_IN = ("/memfd:", "/dev/zero", "/anon_hugepage")
 """Prefixes of the names of memory that has an inode but belongs to no file."""
@@ -73,6 +73,6 @@ def naming_command(region: str) -> str:
 
 
 def _program(space: AddressSpace) -> str:
-    """Return the name of the program: the file with the lowest mapping. It is "" if that is a library."""
+    """Return the name of a process's program: the file with the lowest mapping. It is "" if that is a library."""
     name = next((module.name for module in space.modules if module.has_file), "")
     return "" if ".so" in name else name

@@ -27,15 +27,15 @@ NO_DEADLINE = Deadline(None)
 
 
 class _Body(NamedTuple):
-    """A function.
+    """A function of a Breakpad symbol file that is being written.
 
     Attributes:
         address: Address relative to the load address.
         size: Size in bytes.
         name: Number of its name.
-        own: Number of its name in DWARF.
+        own: Number of the function's name in DWARF.
         offset: Offset of its lines and calls in the temporary file.
-        length: Their length in bytes.
+        length: Length of its lines and calls in bytes.
     """
 
     address: int
@@ -103,7 +103,7 @@ class Functions:
         return list(self._name_numbers)
 
     def records(self, shown: Callable[[str], str]) -> Iterator[bytes]:
-        """Yield FUNC records with their lines and calls, ascending.
+        """Yield Breakpad FUNC records with their lines and calls, ascending.
 
         Of several at one address, the first is used, marked "m".
         """
@@ -144,7 +144,7 @@ class Functions:
             self._bodies.append(_Body(start - self._base, end - start, number, own_number, place, len(body)))
 
     def _lines(self, lines: LineTable, start: int, end: int) -> Iterator[str]:
-        """Yield line records, with adjacent records of the same line joined."""
+        """Yield Breakpad line records of a function, with adjacent records of the same line joined."""
         pending: tuple[int, int, int, int] | None = None
         for low, high, file, line in sorted(lines.rows_between(start, end)):
             number = self._file(lines.file(file))
@@ -163,7 +163,9 @@ class Functions:
         return f"{low - self._base:x} {high - low:x} {line} {file}\n"
 
     def _calls(self, inlines: Inlines, lines: LineTable, function: Subprogram, start: int, end: int) -> Iterator[str]:
-        """Yield INLINE records in the order of the entries: each follows the one around it."""
+        """Yield the Breakpad INLINE records of a function in the order of the entries: each follows the one around
+        it.
+        """
         depths: list[int] = []
         for call in inlines.calls(function, NO_DEADLINE):
             depth = depths[call.parent] + 1 if call.parent >= 0 else 0

@@ -32,7 +32,7 @@ class SymbolInspection(Inspection):
 
         Raises:
             OSError: The file cannot be read.
-            FormatError: It is not a symbol file.
+            FormatError: The file is not a symbol file.
             UnsupportedArchitecture: There are no unwind rules for its architecture.
         """
         self.diagnostics = diagnostics or Diagnostics()
@@ -80,7 +80,7 @@ class SymbolInspection(Inspection):
         return {**{kind: count for kind, count in found.items() if count}, "lines in all": index.lines}
 
     def find_functions(self, name: str) -> list[tuple[int, int]]:
-        """Return (start, end) of the FUNC and PUBLIC records with a name.
+        """Return (start, end) of the FUNC and PUBLIC records of a Breakpad symbol file that have this name.
 
         A PUBLIC has no size, so that its range is one byte.
         """

@@ -34,18 +34,20 @@ from pyprof.unwind.module_sources import READERS
 from pyprof.unwind.source_interface import Source
 
 TABLES = ("eh_frame", "debug_frame", "exidx", "sframe")
-"""Unwind tables in the order in which they are written. A later one is used only for functions that no earlier one
-covers. SFrame is last, because it describes the fewest registers.
+"""Unwind tables in the order in which a Breakpad symbol file gets them. A later one is used only for functions that no
+earlier one covers. SFrame is last, because it describes the fewest registers.
 """
 
 PIECE = 1 << 13
-"""Size in bytes of one piece of text. A larger piece would need a memory file; hundreds of pieces may be in transit."""
+"""Size in bytes of one piece of a symbol file's text. A larger piece would need a memory file; hundreds of pieces may
+be in transit.
+"""
 NO_CONTROLS = dict.fromkeys((*range(32), 127), "?")
 
 
 @dataclass(slots=True)
 class Written:
-    """Number of written records by kind, and of records that were left out by reason."""
+    """Numbers of records that were written to a symbol file, by kind, and of records that were left out, by reason."""
 
     records: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -70,7 +72,7 @@ class SymbolText:
 
 @dataclass(frozen=True, slots=True)
 class SymbolsOf:
-    """A task (session/worker/messages.py) that returns the symbol file of an object file.
+    """A one-shot task that returns the Breakpad symbol file of an object file.
 
     Attributes:
         path: Path of the object file.
@@ -81,7 +83,9 @@ class SymbolsOf:
     name: str
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[SymbolText]:
-        """Yield the text. The first piece has no text, and is sent when only the file's identity has been read."""
+        """Yield the text of a Breakpad symbol file. The first piece has no text, and is sent when only the file's
+        identity has been read.
+        """
         written = Written()
         try:
             writer = SymbolWriter(self.path, self.name)
@@ -108,7 +112,7 @@ def _some(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class SymbolWriter:
-    """Writes the symbol file of one ELF file.
+    """A writer of the Breakpad symbol file of one ELF file.
 
     Attributes:
         name: Name of the file, as in the MODULE record.
@@ -142,7 +146,7 @@ class SymbolWriter:
 
     @property
     def store_path(self) -> str:
-        """The path of the file in a symbol store."""
+        """The path of the symbol file in a symbol store."""
         return os.path.join(self.name, self.id, f"{self.name}.sym")
 
     def write(self, out: IO[bytes]) -> Written:
@@ -158,7 +162,7 @@ class SymbolWriter:
         return written
 
     def lines(self, written: Written) -> Iterator[bytes]:
-        """Yield the lines of the symbol file, and count them in `written`.
+        """Yield the lines of the Breakpad symbol file, and count them in `written`.
 
         Raises:
             FormatError: The object file is broken.
@@ -203,7 +207,7 @@ class SymbolWriter:
 
     @cached_property
     def _row_at(self) -> dict[int, int]:
-        """Row of a symbol by its start address."""
+        """Row of each symbol in the symbol table by the symbol's start address."""
         rel = self._table.start - np.uint64(self.file.min_vaddr)
         return {start: row for row, start in enumerate(rel.tolist())}
 
@@ -212,7 +216,7 @@ class SymbolWriter:
         return "" if row is None else self._table.name(row)
 
     def _publics(self, functions: list[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the PUBLIC records of symbols that no FUNC covers."""
+        """Yield the Breakpad PUBLIC records of symbols that no FUNC covers."""
         table = self._table
         starts = np.array([start for start, _ in functions], np.uint64)
         reach = (
@@ -260,7 +264,9 @@ class SymbolWriter:
 
 
 def _shown(names: list[str]) -> Callable[[str], str]:
-    """Return a function that demangles names and replaces control characters, which would end a record."""
+    """Return a function that demangles names for a symbol file and replaces control characters, which would end a
+    record.
+    """
     readable = demangle(names)
     return lambda name: readable[name].translate(NO_CONTROLS)
 

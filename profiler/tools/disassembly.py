@@ -18,14 +18,14 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
 
 MAX_BYTES = 1 << 18
-"""Maximum size in bytes of the code of one function."""
+"""Maximum size in bytes of the code of one function that is disassembled."""
 _OBJDUMP_TIMEOUT_S = 20.0
 _LINE = re.compile(r"\s*([0-9a-f]+):\t(.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. Its address is that in the file (svma)."""
+    """One machine instruction as text. Its address is that in the file (svma)."""
 
     address: int
     text: str

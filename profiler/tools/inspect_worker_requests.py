@@ -18,7 +18,9 @@ from pyprof.tools.breakpad_inspection import SymbolInspection
 from pyprof.tools.unwind_inspection import Difference, InspectedRow, Inspection
 
 PIECE = 1 << 7
-"""Number of rows or differences in one piece. A piece of this size needs no memory file; hundreds may be in transit."""
+"""Number of rows or differences in one piece of a worker's result. A piece of this size needs no memory file; hundreds
+may be in transit.
+"""
 WRONG_FILE = "FILE is a program, a shared library, an object file (.o), a separate debug file or a Breakpad symbol file"
 
 
@@ -56,7 +58,7 @@ class FileToInspect:
 
 @dataclass(frozen=True, slots=True)
 class ListedSection:
-    """A section. Its address is that in the file (svma)."""
+    """A section of an inspected file. Its address is that in the file (svma)."""
 
     name: str
     addr: int
@@ -73,7 +75,7 @@ class FileOverview:
         arch: Name of the architecture.
         build_id: Build ID, "" if there is none.
         identity: See Inspection.
-        sections: Its sections.
+        sections: Sections of the file.
         records: See Inspection.
         functions: Number of functions that each source covers, None if its index is broken.
         problems: Descriptions of errors.
@@ -93,7 +95,7 @@ class FileOverview:
 
 @dataclass(frozen=True, slots=True)
 class OverviewOf:
-    """A task that returns the overview of a file, in one piece."""
+    """A one-shot task that returns the overview of a file for `pyprof inspect`, in one piece."""
 
     file: FileToInspect
 
@@ -123,7 +125,7 @@ def _problems(inspection: Inspection) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SomeRows:
-    """A piece of the rows of a file. The last piece has no rows but the fields from `sources` on.
+    """A piece of the unwind rows of a file. The last piece has no rows but the fields from `sources` on.
 
     Attributes:
         rows: The rows.
@@ -142,7 +144,7 @@ class SomeRows:
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
-    """A task that returns rows of a file.
+    """A one-shot task that returns unwind rows of a file for `pyprof inspect`.
 
     Attributes:
         file: The file.
@@ -167,7 +169,7 @@ class RowsOf:
         yield SomeRows((), {}, tuple(names), inspection.broken, inspection.missing)
 
     def _ranges(self, inspection: Inspection) -> list[tuple[int, int]] | None:
-        """Return (start, end) ranges of addresses in the file, or None for the whole file."""
+        """Return the (start, end) ranges of file addresses whose unwind rows are wanted, or None for the whole file."""
         if self.pc is not None:
             return [(self.pc, self.pc + 1)]
         if not self.function:
@@ -185,7 +187,9 @@ def _holds(row: InspectedRow, svma: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SomeDifferences:
-    """A piece of the differences. The last piece has none, but states by how many bytes the file is truncated."""
+    """A piece of the differences between two unwind sources. The last piece has none, but states by how many bytes the
+    file is truncated.
+    """
 
     differences: tuple[Difference, ...]
     missing: int = 0
@@ -193,7 +197,7 @@ class SomeDifferences:
 
 @dataclass(frozen=True, slots=True)
 class DifferencesOf:
-    """A task that returns the differences between two sources of a file, given by name."""
+    """A one-shot task that returns the differences between two unwind sources of a file, given by name."""
 
     file: FileToInspect
     first: str
@@ -210,7 +214,7 @@ Item = TypeVar("Item")
 
 
 def _in_pieces(file: FileToInspect, items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
-    """Yield items in tuples of at most PIECE.
+    """Yield rows or differences in tuples of at most PIECE.
 
     Raises:
         PyprofError: The file turns out to be broken.

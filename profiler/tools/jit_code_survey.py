@@ -18,13 +18,13 @@ MAX_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class CodeSurvey:
-    """The run-time generated code that one source describes.
+    """The JIT code of a process that one source describes.
 
     Attributes:
         module: Name of the module in a profile.
         count: Number of described pieces of code.
-        size: Their size in bytes.
-        has_rules: The source has unwind rules for some of them.
+        size: Total size of these pieces in bytes.
+        has_rules: True if the source has unwind rules for some of them.
         pieces: (address, size, name) of the first few.
     """
 
@@ -37,7 +37,7 @@ class CodeSurvey:
 
 @dataclass(frozen=True, slots=True)
 class RunTimeSurvey:
-    """The code of a process that no file describes.
+    """The code of a process that no file contains.
 
     Attributes:
         unfiled: Number of bytes of executable memory without a file.

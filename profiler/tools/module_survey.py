@@ -23,7 +23,7 @@ UNWIND_SECTIONS = (".sframe", ".eh_frame", ".gopclntab", ".debug_frame", ".ARM.e
 SYMBOL_SECTIONS = (".symtab", ".dynsym", ".gnu_debugdata", ".debug_info")
 FUNCTIONS_LOOKED_AT = 300
 MIN_FUNCTION_BYTES = 9
-"""Minimum size in bytes of a section with content. An empty .eh_frame has only its terminator."""
+"""Minimum size in bytes of an unwind section with content. An empty .eh_frame has only its terminator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class ModuleSurvey:
     """The unwind sections, symbols and frame pointers of one module of a process.
 
     Attributes:
-        path: Its path.
+        path: Path of the module.
         build_id: Build ID, "" if there is none.
         unwind: Names of its unwind sections, with "debug file" for those of a separate debug file.
         symbols: Names of its symbol sections, with "debug file" if there is one.
         frame_pointers: "yes", "no", "some" or "unknown".
-        unreadable: Its code is readable neither in a file nor in memory.
+        unreadable: True if its code is readable neither in a file nor in memory.
         problems: Problems of the module.
     """
 
@@ -66,7 +66,7 @@ class ProcessSurvey:
 
 @dataclass(frozen=True, slots=True)
 class SurveyOf:
-    """A task (session/worker/messages.py) that returns the survey of a process, in one piece."""
+    """A one-shot task that returns the survey of a process for `pyprof doctor`, in one piece."""
 
     space: AddressSpace
 
@@ -123,7 +123,9 @@ def _has(file: ObjectFile, name: str) -> bool:
 
 
 def _frame_pointers(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> str:
-    """Return whether functions keep frame pointers, judged by the CFI of some functions after their prologues."""
+    """Return whether the functions of a file keep frame pointers ("yes", "no", "some" or "unknown"), by the CFI after
+    the prologues of some functions.
+    """
     text = file.sections.get(".text")
     keeps, starts = 0, set[int]()
     try:

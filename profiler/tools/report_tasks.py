@@ -19,12 +19,12 @@ from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.tools.disassembly import MAX_BYTES, Instruction, disassemble
 
 _BEYOND = 64
-"""Number of bytes that are shown after the last sampled address of a function whose end is unknown."""
+"""Number of bytes of code that are shown after the last sampled address of a function whose end is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamesOf:
-    """A task that returns a profile with names from files, in one piece.
+    """A one-shot task that returns a profile with names from files, in one piece.
 
     Attributes:
         profile: The profile, without samples.
@@ -67,7 +67,8 @@ class FunctionCode:
 
 @dataclass(frozen=True, slots=True)
 class CodeOf:
-    """A task that returns the instructions of a function, in one piece. Addresses are relative to the file's base.
+    """A one-shot task that returns the instructions of a function, in one piece. Addresses are relative to the file's
+    base.
 
     Attributes:
         info: The module.

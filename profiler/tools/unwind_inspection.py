@@ -27,7 +27,9 @@ from pyprof.unwind.source_interface import Source
 
 @dataclass(frozen=True, slots=True)
 class InspectedRow:
-    """One row. In a function that repeats, start and end are those of the first block (addresses in the file)."""
+    """One unwind row of an inspected file. In a function that repeats, start and end are those of the first block
+    (addresses in the file).
+    """
 
     start: int
     end: int
@@ -56,7 +58,9 @@ class InspectedRow:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A range of addresses in the file in which two sources differ. None stands for a source that does not cover it."""
+    """A range of addresses in the file for which two unwind sources differ. None stands for a source that does not
+    cover it.
+    """
 
     start: int
     end: int
@@ -65,14 +69,16 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """One of "differ", "only in the first", "only in the second", and "not comparable" (an expression)."""
+        """The kind of the difference: "differ", "only in the first", "only in the second", or "not comparable" (an
+        expression).
+        """
         if self.first is None or self.second is None:
             return "only in the second" if self.first is None else "only in the first"
         return "differ" if self.first.comparable and self.second.comparable else "not comparable"
 
 
 class Inspection:
-    """One object file. Its sources are opened at the first use.
+    """One object file for `pyprof inspect`. Its unwind sources are opened at the first use.
 
     Attributes:
         name: Name for messages.
@@ -112,7 +118,7 @@ class Inspection:
 
     @cached_property
     def sources(self) -> dict[str, Source]:
-        """The sources that the file has, in the order of their use."""
+        """The unwind sources that the file has, in the order of their use."""
         found: dict[str, Source] = {}
         for name, reader in self._readers.items():
             try:
@@ -143,7 +149,7 @@ class Inspection:
 
     @property
     def row_sources(self) -> list[str]:
-        """The names of the sources whose rows are shown by default."""
+        """The names of the unwind sources whose rows are shown by default."""
         return list(self.sources)
 
     def source(self, name: str) -> Source:
@@ -159,7 +165,7 @@ class Inspection:
         raise UsageError(f"{self.name} has no {name}", f"it has: {', '.join(self.sources) or 'none'}")
 
     def count_functions(self, name: str) -> int | None:
-        """Return the number of functions that a source covers; None if its index is broken. Their rows are not
+        """Return the number of functions that an unwind source covers; None if its index is broken. Their rows are not
         decoded.
         """
         try:
@@ -222,12 +228,14 @@ class Inspection:
                 at = max(function.end, at + 1)
 
     def compare_sources(self, first: str, second: str) -> Iterator[Difference]:
-        """Yield the ranges in which two sources differ, ascending, with equal neighbours joined."""
+        """Yield the address ranges in which two unwind sources of the file differ, ascending, with equal neighbours
+        joined.
+        """
         return find_differences((self, first), (self, second))
 
 
 def find_differences(*sides: tuple[Inspection, str]) -> Iterator[Difference]:
-    """Yield the ranges in which two sources differ, ascending, with equal neighbours joined.
+    """Yield the address ranges in which two unwind sources differ, ascending, with equal neighbours joined.
 
     Args:
         sides: (file, name of the source) of both sides.
@@ -260,7 +268,9 @@ Span = tuple[int, int, RuleWords]
 
 
 def _spans(functions: Iterable[FunctionRows], arch: Arch) -> list[Span]:
-    """Return rows as spans that do not overlap, with repeating functions unrolled and equal rules shared."""
+    """Return the unwind rows of functions as spans that do not overlap, with repeating functions unrolled and equal
+    rules shared.
+    """
     words: dict[object, RuleWords] = {}
     spans: list[Span] = []
     for function in functions:
@@ -279,7 +289,9 @@ def _spans(functions: Iterable[FunctionRows], arch: Arch) -> list[Span]:
 
 
 def _differences(a: list[Span], b: list[Span]) -> Iterator[Difference]:
-    """Yield a difference for each range between two bounds of either side, in which each side has at most one rule."""
+    """Yield a difference for each range between two bounds of either unwind source, in which each has at most one
+    rule.
+    """
     bounds = sorted({edge for spans in (a, b) for start, end, _ in spans for edge in (start, end)})
     find_a, find_b = _finder(a), _finder(b)
     for start, end in pairwise(bounds):

@@ -13,7 +13,7 @@ from typing import Any
 from pyprof.agent.push.responses import NotSent
 
 MOST_READ = 1 << 20
-"""Maximum size of a response in bytes, including all framing."""
+"""Maximum size in bytes of a receiver's HTTP response, including all framing."""
 
 
 class BoundedAnswer(http.client.HTTPResponse):
@@ -23,8 +23,8 @@ class BoundedAnswer(http.client.HTTPResponse):
         self.fp = io.BufferedReader(self._came)
 
     def begin(self) -> None:
-        """Read the head; raise HTTPException if the connection ends within it, which http.client takes for the end of
-        headers.
+        """Read the head of an HTTP response; raise HTTPException if the connection ends within it, which http.client
+        takes for the end of headers.
         """
         super().begin()
         if self._came.ended:
@@ -32,7 +32,7 @@ class BoundedAnswer(http.client.HTTPResponse):
 
 
 class _Came(io.RawIOBase):
-    """The bytes of a connection. Too many raise NotSent; ended is True at the end of the stream."""
+    """The bytes that a connection has received. Too many raise NotSent; ended is True at the end of the stream."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self.ended = False

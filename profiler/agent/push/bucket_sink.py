@@ -12,7 +12,7 @@ from pyprof.agent.segment_names import SegmentName
 
 
 class BucketSink:
-    """A sink for a bucket; options are those of the package, such as endpoint_url."""
+    """A sink that stores segments in a bucket; options are those of the bucket's package, such as endpoint_url."""
 
     def __init__(self, url: str, options: dict[str, str]) -> None:
         self._url, self._options = url.rstrip("/"), options

@@ -47,6 +47,6 @@ class FolderSink:
 
 
 def _entered(fd: int, opened: ExitStack) -> str:
-    """Return a path that names the opened folder itself."""
+    """Return a path that names the folder of an open descriptor."""
     opened.callback(os.close, fd)
     return f"/proc/self/fd/{fd}"

@@ -19,11 +19,11 @@ class GrpcCall:
         self._errors: Any = None
 
     def __call__(self, body: bytes) -> bytes:
-        """Call the method, and return the response's body.
+        """Call the gRPC method, and return the response's body.
 
         Raises:
             NotSent: The request must be repeated later.
-            RefusedForGood: The receiver will never accept it.
+            RefusedForGood: The receiver will never accept the request.
         """
         metadata = [(key.lower(), value) for key, value in self._endpoint.headers.items()]
         if authorization := self._endpoint.credentials.header():

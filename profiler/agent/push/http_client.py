@@ -25,14 +25,16 @@ from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass, field
 
 MOST_ANSWER = 1 << 16
-"""Maximum number of bytes of a response that are read."""
+"""Maximum number of bytes of a receiver's response that are read."""
 _LONGEST_KIND = 100
 """Maximum number of characters of a Content-Type in the log."""
 _REASON = re.compile(r"[a-z][a-z_]{0,39}", re.ASCII)
 _MAX_TEXT = 200
 """Maximum number of characters of a receiver's message in the log."""
 MOST_WAIT_S = 3600.0
-"""Maximum wait in seconds; if a receiver requests a longer one, it is tried again after this."""
+"""Maximum wait in seconds before a request is repeated; if a receiver requests a longer wait, it is tried again after
+this.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class HttpClient:
 
         Raises:
             NotSent: The request must be repeated later.
-            RefusedForGood: The receiver will never accept it.
+            RefusedForGood: The receiver will never accept the request.
         """
         known = {"User-Agent": "pyprof", **self._endpoint.headers, **headers}
         if authorization := self._endpoint.credentials.header():
@@ -153,7 +155,7 @@ def _not_sent(error: Exception, passed: bool, seconds: float) -> NotSent:
 
 
 def ca(path: str) -> str:
-    """Return the certificates in a PEM file, "" without a file.
+    """Return the certificates in a PEM file of certification authorities, "" without a file.
 
     Raises:
         NotSent: The file cannot be read.

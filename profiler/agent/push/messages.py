@@ -20,17 +20,17 @@ def _pairs(labels: Labels) -> bytes:
 
 
 def push_request(labels: Labels, pprof: bytes, id_: str) -> bytes:
-    """Encode a PushRequest for Pyroscope. id_ is a UUID."""
+    """Encode a PushRequest for Pyroscope. `id_` is a UUID."""
     return encode_data(1, _pairs(labels) + encode_data(2, encode_data(1, pprof) + encode_data(2, id_.encode())))
 
 
 def write_raw_request(labels: Labels, pprof: bytes) -> bytes:
-    """Encode a WriteRawRequest. Addresses are those of the process, not normalized."""
+    """Encode a WriteRawRequest for Parca. Addresses are those of the process, not normalized."""
     return encode_data(2, encode_data(1, _pairs(labels)) + encode_data(2, encode_data(1, pprof)))
 
 
 def check_empty(body: bytes) -> None:
-    """Check a response without known fields; raise NotSent if it is not a message."""
+    """Check a receiver's response without known fields; raise NotSent if it is not a protobuf message."""
     try:
         parse_fields(body)
     except FormatError:
@@ -41,7 +41,7 @@ def check_exported(body: bytes) -> None:
     """Check the body of an ExportProfilesServiceResponse for rejected profiles.
 
     Raises:
-        NotSent: It is not a message.
+        NotSent: The body is not a protobuf message.
         RefusedForGood: Profiles were rejected.
     """
     try:

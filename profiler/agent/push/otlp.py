@@ -22,7 +22,7 @@ _KIND = "application/x-protobuf"
 
 
 class OtlpSink:
-    """A sink for OpenTelemetry; export sends a body and returns the response's body."""
+    """A sink that sends segments as OpenTelemetry profiles; export sends a body and returns the response's body."""
 
     def __init__(self, export: Callable[[bytes], bytes]) -> None:
         self._export = export

@@ -22,9 +22,11 @@ from pyprof.diagnostics import Diagnostics
 _LOOK_S = 1.0
 _FIRST_S, _MOST_S = 1.0, 300.0
 _ODD = frozenset({"unavailable", "timeout", "nonsense", "otherwise"})
-"""Failures that one segment alone may cause."""
+"""Number of failures that one segment alone may cause before it is set aside."""
 _TRIES = 6
-"""Number of attempts after which another segment is tried, to see whether the segment causes the failure."""
+"""Number of attempts to send a segment after which another one is tried, to see whether the segment causes the
+failure.
+"""
 
 
 class Pusher:
@@ -32,8 +34,8 @@ class Pusher:
 
     Attributes:
         sent: Number of segments sent.
-        later: Numbers of failed attempts by word.
-        refused: Numbers of refused segments by word.
+        later: Numbers of failed attempts by reason.
+        refused: Numbers of refused segments by reason.
     """
 
     def __init__(
@@ -67,13 +69,15 @@ class Pusher:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop without waiting, since a folder of a missing machine may block forever. Unsent segments stay in the
-        queue.
+        """Stop sending segments without waiting, since a folder of a missing machine may block forever. Unsent segments
+        stay in the queue.
         """
         self._ending.set()
 
     def lag(self) -> tuple[int, int, float]:
-        """Return (segments, bytes) of the queue, and the seconds since the oldest window's end, 0 for none."""
+        """Return (segments, bytes) in the sink's queue, and the seconds since the end of the oldest window in it, 0 for
+        none.
+        """
         with self._writing:
             place = self._spool.inventory.place(f"{QUEUE}/{self.name}")
             oldest_ns = place.oldest_ns
@@ -113,10 +117,10 @@ class Pusher:
         return True
 
     def _push(self, name: SegmentName) -> None:
-        """Send a segment, or set it aside.
+        """Send a segment to the sink, or set it aside.
 
         Raises:
-            NotSent: It must wait.
+            NotSent: The segment must wait.
             OSError: The sink failed.
         """
         data = self._read(name)
@@ -151,7 +155,9 @@ class Pusher:
         self._conditions.end("push_failing", sink=self.name)
 
     def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0, stated: str = "") -> bool:
-        """Record a failed attempt. Return True if the segment itself caused the failures and was set aside."""
+        """Record a failed attempt to send a segment. Return True if the segment itself caused the failures and was set
+        aside.
+        """
         with self._writing:
             self._diagnostics.count(LATER[word])
         self.later[word] += 1
@@ -183,10 +189,10 @@ class Pusher:
         return True
 
     def _read(self, name: SegmentName) -> bytes | None:
-        """Read a queued segment, None if it is gone.
+        """Read a queued segment, None if its file is gone.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         try:
             with open(f"{self._spool.root}/{QUEUE}/{self.name}/{name.path}", "rb") as file:

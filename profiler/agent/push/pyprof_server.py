@@ -14,5 +14,7 @@ class ServerSink:
         self._client = HttpClient(endpoint)
 
     def send(self, name: SegmentName, data: bytes) -> None:
-        """Send a segment. The folder's name has only characters that a path may contain; others are %XX already."""
+        """Send a segment to pyprof's own server. The folder's name has only characters that a path may contain; others
+        are %XX already.
+        """
         self._client.post(f"{PATH}/{name.path}", data, {"Content-Type": "application/octet-stream"}, (_THERE,))

@@ -48,7 +48,9 @@ class PyroscopeSink:
         self._progress.send(name, parts(data, name.service), self._post)
 
     def _push(self, name: SegmentName, at: int, part: Part) -> None:
-        """Push a part. Its id depends only on the segment and the part, so that a repeated part has the same id."""
+        """Send a part of a segment to Pyroscope. Its id depends only on the segment and the part, so that a repeated
+        part has the same id.
+        """
         body = messages.push_request(part.labels, part.pprof, str(uuid.uuid5(uuid.UUID(name.key), str(at))))
         kind = "application/proto"
         answer = self._client.post(PUSH, body, {"Content-Type": kind, "Connect-Protocol-Version": "1"})
@@ -78,12 +80,12 @@ class PyroscopeSink:
 
 
 def _plain(text: str) -> str:
-    """Replace characters that would end a value in name{key=value,...}."""
+    """Replace characters that would end a value in a label list {key=value,...}."""
     return text.translate({ord(letter): "_" for letter in '{},="'})
 
 
 def _multipart(files: dict[str, bytes]) -> bytes:
-    """Encode a multipart form. Gzip data and JSON have no line that begins with the boundary."""
+    """Encode a multipart form with files. Gzip data and JSON have no line that begins with the boundary."""
     found = b""
     for name, data in files.items():
         head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n\r\n'

@@ -5,20 +5,22 @@ from __future__ import annotations
 from pyprof.agent.health_conditions import Conditions
 
 MOST_DIFFERENCE_S = 30.0
-"""Difference in seconds above which the agent warns: windows have the agent's time, queries use the server's."""
+"""Difference in seconds between the agent's and the receiver's clock above which the agent warns: windows have the
+agent's time, queries use the server's.
+"""
 
 
 class ReceiverClock:
     """The clock of one sink's receiver; ahead_s is how far this machine's clock was ahead at the last response."""
 
     def __init__(self, sink: str, conditions: Conditions) -> None:
-        """Create the object for the sink with a name."""
+        """Create a comparison of clocks for the receiver of the sink with this name."""
         self.ahead_s = 0.0
         self._sink, self._conditions = sink, conditions
         self._stated_s = 0.0
 
     def compare(self, ahead_s: float) -> None:
-        """Record the difference at a response. A change of the difference is a new line of the log."""
+        """Record the difference of clocks at a response. A change of the difference is a new line of the log."""
         self.ahead_s = ahead_s
         if abs(ahead_s) <= MOST_DIFFERENCE_S:
             self._stated_s = 0.0

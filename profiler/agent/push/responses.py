@@ -30,7 +30,7 @@ LATER = {
         "otherwise": "another answer",
     }.items()
 }
-"""Word -> reason; the segment stays in the queue."""
+"""Reasons to send a segment again later: word -> sentence; the segment stays in the queue."""
 REFUSED = {
     word: f"push: refused, {text}"
     for word, text in {
@@ -44,7 +44,7 @@ REFUSED = {
         "never_taken": "others are taken, it is not",
     }.items()
 }
-"""Word -> reason; the segment is set aside."""
+"""Reasons for which a receiver never accepts a segment: word -> sentence; the segment is set aside."""
 
 _REMEDIES = {reason.name: reason.retry for reason in PUSH}
 _SERVER_REMEDIES = {reason.name: reason.retry for reason in REQUESTS}
@@ -70,8 +70,8 @@ HTTP = {
     425: (PushVerdict.LATER, "limited"),
     429: (PushVerdict.LATER, "limited"),
 }
-"""Verdict by status; other statuses are judged by their class. LATER covers failures that affect all segments alike and
-are fixed at the receiver or in the configuration.
+"""Verdict about a sent segment by HTTP status; other statuses are judged by their class. LATER covers failures that
+affect all segments alike and are fixed at the receiver or in the configuration.
 """
 _HTTP_CLASSES = {
     2: (PushVerdict.SENT, ""),
@@ -94,14 +94,14 @@ GRPC = {
     "INTERNAL": (PushVerdict.LATER, "unavailable"),
     "ABORTED": (PushVerdict.LATER, "unavailable"),
 }
-"""Verdict by the name of the grpc.StatusCode."""
+"""Verdict about a sent segment by the name of the grpc.StatusCode."""
 
 
 class NotSent(Exception):
     """A segment was not sent and must be sent later.
 
     Attributes:
-        word: A key of LATER.
+        word: The reason, a key of LATER.
         stated: The name of the reason that the receiver gave, "" for none.
         after_s: The requested wait in seconds, 0 for none.
     """
@@ -112,7 +112,7 @@ class NotSent(Exception):
 
 
 class RefusedForGood(Exception):
-    """A receiver will never accept a segment; word is in REFUSED, stated is that of NotSent."""
+    """A receiver will never accept a segment; word is a key of REFUSED, stated is that of NotSent."""
 
     def __init__(self, word: str, about: str = "", stated: str = "") -> None:
         super().__init__(about or word)
@@ -120,7 +120,7 @@ class RefusedForGood(Exception):
 
 
 def cause_and_remedy(word: str, stated: str = "") -> tuple[str, str]:
-    """Return the cause of a failure and what helps: the reason that pyprof's server stated, else the word.
+    """Return the cause of a failed push and what helps: the reason that pyprof's server stated, else that of the word.
 
     Args:
         word: A key of LATER or REFUSED.
@@ -140,7 +140,9 @@ REASONS = {
     "too_many_series": (PushVerdict.REFUSED, "too_many_series"),
     "wrong_name": (PushVerdict.REFUSED, "bad_request"),
 }
-"""Verdicts by the reason that pyprof's own server names; its other reasons are judged by their status."""
+"""Verdicts about a sent segment by the reason that pyprof's own server names; its other reasons are judged by their
+status.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def judge_http(status: int, after_s: float = 0.0, stated: StatedReason = NO_REAS
 
 
 def judge_grpc(code: str) -> None:
-    """Return if the segment is sent, given the name of the grpc.StatusCode.
+    """Return if the segment was accepted, judged by the name of the grpc.StatusCode; raise an error otherwise.
 
     Raises:
         NotSent: The segment stays in the queue.

@@ -19,7 +19,7 @@ _OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Files with a bearer token, or with the password of a user; "" for none."""
+    """Files with the credentials for a receiver: a bearer token, or the password of a user; "" for none."""
 
     token_file: str = ""
     user: str = ""

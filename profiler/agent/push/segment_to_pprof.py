@@ -28,14 +28,14 @@ MOST_BYTES = 2 << 20
 """Maximum size in bytes of one inflated profile: Pyroscope accepts 4 MiB a profile, and 2 MiB at a time."""
 MOST_LABELS, LONGEST_LABEL = 30, 2048
 PROFILE_NAMES = {"cpu": "process_cpu", "wall": "wall", "offcpu": "off_cpu"}
-"""__name__ of a profile at the receiver, by mode."""
+"""Name (__name__) of a profile at the receiver, by mode."""
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _PLAIN = ExportOptions(thread_labels=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a segment for one series.
+    """A part of a segment for one series of the receiver.
 
     Attributes:
         labels: Labels of the series, including __name__ and service_name.
@@ -59,7 +59,7 @@ def read(data: bytes, title: str) -> Profile:
     """Read a segment of the spool as a Profile.
 
     Raises:
-        RefusedForGood: It is broken.
+        RefusedForGood: The segment is broken.
     """
     try:
         return pprof_reader.read_pprof(data, title)
@@ -68,10 +68,10 @@ def read(data: bytes, title: str) -> Profile:
 
 
 def parts(data: bytes, service: str) -> Iterator[Part]:
-    """Yield the parts of a segment, none if nothing was sampled.
+    """Yield the parts of a segment for a receiver of pprof, none if nothing was sampled.
 
     Raises:
-        RefusedForGood: It is broken or too large.
+        RefusedForGood: The segment is broken or too large.
     """
     profile = read(data, service)
     by_labels: dict[Labels, list[int]] = {}
@@ -119,7 +119,9 @@ def inflated_size(data: bytes) -> int:
 
 
 def series_labels(labels: Labels, service: str, mode: str) -> Labels:
-    """Return labels with names that Prometheus accepts; excess ones are left out, in the order of the names."""
+    """Return a series' labels with names that Prometheus accepts; excess ones are left out, in the order of the
+    names.
+    """
     found = {"__name__": PROFILE_NAMES.get(mode, mode), "service_name": service}
     for name, value in labels:
         plain = _NO_LABEL.sub("_", name)

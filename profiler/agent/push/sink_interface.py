@@ -14,7 +14,7 @@ class SegmentSink(Protocol):
         The same segment may be sent again after a crash, or if a response was lost.
 
         Raises:
-            NotSent: It must be sent later.
-            RefusedForGood: The receiver will never accept it.
+            NotSent: The segment must be sent later.
+            RefusedForGood: The receiver will never accept the segment.
             OSError: Writing failed.
         """

@@ -13,11 +13,11 @@ from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
 
 Number = tuple[str, dict[str, str], float]
-"""(name of a metric, its labels, its value)."""
+"""One value of a sink's metric: (name of the metric, its labels, its value)."""
 
 
 class Pushers:
-    """The sinks and their queues; the arguments are those of Pusher."""
+    """All sinks of the agent and their queues; the arguments are those of Pusher."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Pushers:
         self._clocks: dict[str, ReceiverClock] = {}
 
     def begin(self, targets: Sequence[PushTarget]) -> None:
-        """Start the sinks of a configuration. Unchanged ones continue.
+        """Start the sinks of a configuration. Sinks that are unchanged continue.
 
         Raises:
             UsageError: A sink cannot be created; then nothing has changed.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """A [[push]] of the configuration; values are its checked settings without name and type."""
+    """A [[push]] table of the agent's configuration; values are its checked settings without name and type."""
 
     name: str
     kind: str
@@ -66,15 +66,15 @@ KINDS: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
         ("url",),
     ),
 }
-"""Type -> settings in addition to COMMON, and names of the required ones."""
+"""Type of sink -> settings in addition to COMMON, and names of the required ones."""
 
 
 _ON_DATE = "on date"
-"""Key in addition to the settings, whose names have no blank."""
+"""Key of a sink's function on_date, beside its settings, whose names have no blank."""
 
 
 def wrong(target: PushTarget) -> str:
-    """Return what is wrong with the combination of values, "" for nothing."""
+    """Return what is wrong with the combination of a sink's settings, "" for nothing."""
     values = target.values
     if values.get("token_file") and values.get("password_file"):
         return "token_file and password_file: one of them"

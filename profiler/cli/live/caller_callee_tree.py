@@ -14,14 +14,14 @@ from pyprof.model.profile import Profile
 
 MOST_LINES = 1000
 LEAST = 0.005
-"""Share of the row's value below which a branch is left out."""
+"""Share of a row's value below which a branch of its tree of callers or callees is left out."""
 
 
 class Step(NamedTuple):
     """One line of the tree of callers or callees.
 
     Attributes:
-        indent: Number of forks above it. An only child has the indent of its parent.
+        indent: Number of forks above the line. An only child has the indent of its parent.
         value: Value of the stacks through this line.
         own: Value of the stacks that end here.
     """
@@ -53,7 +53,7 @@ class _Node:
 
 
 def opened(profile: Profile, table: str, row: TopRow, callers: bool) -> Opened:
-    """Build the tree of callers or callees of a row.
+    """Build the tree of callers or callees of a row of the table.
 
     Args:
         callers: True for a tree from the row to the outermost functions, False for one of what the row calls.
@@ -91,7 +91,8 @@ def _of_row(profile: Profile, table: str, row: TopRow) -> npt.NDArray[np.bool_]:
 
 
 def _chosen(path: Sequence[tuple[TopRow, bool]], callers: bool, whole: bool) -> list[TopRow] | None:
-    """Return the part of a stack from the row inwards or outwards, without the functions that start every program.
+    """Return the part of a stack from a row's function inwards or outwards, without the functions that start every
+    program.
 
     Args:
         whole: Use the whole stack.
@@ -122,7 +123,7 @@ def _grow(root: _Node, path: Sequence[TopRow] | None, value: int) -> None:
 
 
 def _steps(root: _Node) -> list[Step]:
-    """Return the lines of the tree, most expensive first, each parent before its children."""
+    """Return the lines of a tree of callers or callees, most expensive first, each parent before its children."""
     found: list[Step] = []
     todo: list[tuple[int, TopRow, _Node]] = [*_below(root, 0, LEAST * root.value)]
     while todo and len(found) < MOST_LINES:
@@ -134,7 +135,7 @@ def _steps(root: _Node) -> list[Step]:
 
 
 def _below(node: _Node, indent: int, least: float) -> Iterator[tuple[int, TopRow, _Node]]:
-    """Yield the children with at least the value `least`, the cheapest first."""
+    """Yield the children of a tree's node with at least the value `least`, the cheapest first."""
     for row, child in sorted(node.below.items(), key=lambda each: (each[1].value, each[0])):
         if child.value >= least:
             yield indent, row, child

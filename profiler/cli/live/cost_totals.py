@@ -14,11 +14,11 @@ from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.records import dataclass
 
 MOST_ROWS = 50_000
-"""Maximum number of rows of one table; the cheapest ones are dropped."""
+"""Maximum number of rows of one table of costs; the cheapest ones are dropped."""
 
 
 class TopRow(NamedTuple):
-    """The identity of a table's row. A line that is not known is a row of its function.
+    """The identity of a row in a table of costs. A line that is not known is a row of its function.
 
     Attributes:
         note: The module of a function, the function of a line, the process of a thread.
@@ -31,7 +31,7 @@ class TopRow(NamedTuple):
 
 
 class RowCost(NamedTuple):
-    """Cost of a row in the primary value.
+    """Cost of a table's row in the primary value.
 
     Attributes:
         own: Value of samples with the row as the innermost one.
@@ -50,7 +50,7 @@ class Tally:
     """The costs of functions, threads and processes in some windows.
 
     Attributes:
-        value: Sum of all samples.
+        value: Sum of the values of all samples.
         tables: Tables by the names in TABLES.
     """
 
@@ -75,7 +75,7 @@ def tally(profile: Profile) -> Tally:
 
 
 def together(tallies: Iterable[Tally], names: Iterable[str] = TABLES) -> Tally:
-    """Add up the costs of several windows, only in the tables with these names."""
+    """Add up the cost tables of several windows, only the tables with these names."""
     tables: dict[str, dict[TopRow, RowCost]] = {name: {} for name in names}
     duration = value = samples = 0
     for each in tallies:
@@ -96,7 +96,9 @@ def process_row(thread: ThreadInfo) -> TopRow:
 
 
 def frame_rows(profile: Profile, frame: Frame, table: str) -> list[TopRow]:
-    """Return a row for each function of a frame, outermost first, so that rows of different tables correspond."""
+    """Return a row of a cost table for each function of a frame, outermost first, so that rows of different tables
+    correspond.
+    """
     functions = [TopRow(function.name, module) for function, module in functions_of(profile, frame)]
     functions = functions or [TopRow(frame.title, "")]
     if table == "native":

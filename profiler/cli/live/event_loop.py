@@ -19,7 +19,7 @@ from pyprof.records import dataclass, replace
 
 _WAIT_S = 1.0
 _LATE_S = 3.0
-"""Age in seconds from which the screen shows that the snapshot is old."""
+"""Age in seconds from which the screen of `pyprof top` shows that the snapshot is old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Acts:
     """The actions of the event loop of `pyprof top`, such as saving a file.
 
     Attributes:
-        to_mode: Starts again in another mode; raises PyprofError.
+        to_mode: Starts the recording again in another mode; raises PyprofError.
         suspend: Stops this process until SIGCONT.
         save: Saves the snapshot into a file ("" for the default name) and returns a message; raises PyprofError.
     """
@@ -38,7 +38,7 @@ class Acts:
 
 
 class Loop:
-    """The event loop. post() and leave() may be called from any thread; newest is the last snapshot."""
+    """The event loop of `pyprof top`. post() and leave() may be called from any thread; newest is the last snapshot."""
 
     def __init__(self, screen: Screen, view: View, snapshot: Snapshot, acts: Acts) -> None:
         self.view = view
@@ -49,7 +49,7 @@ class Loop:
         self._posted_at = monotonic()
 
     def post(self, snapshot: Snapshot) -> None:
-        """Show a snapshot, unless the display is paused."""
+        """Show a snapshot on the screen, unless the display is paused."""
         self.newest, self._posted_at = snapshot, monotonic()
         self._screen.wake()
 
@@ -58,7 +58,7 @@ class Loop:
         self._screen.wake()
 
     def run(self) -> None:
-        """Draw and handle keys until the user leaves.
+        """Draw the screen and handle keys until the user leaves.
 
         Raises:
             OSError: The terminal is gone.
@@ -76,7 +76,7 @@ class Loop:
         self._screen.draw(picture(self._shown, self.view, self._stacks(), late, *self._screen.size()))
 
     def _stacks(self) -> Opened | None:
-        """Return the stacks of the opened row, None if there is none."""
+        """Return the callers or callees of the row that the user opened, None if there is none."""
         view, seen = self.view, self._shown.seen
         profile = seen.profile(view.span_s) if view.opened is not None and seen is not None else None
         if profile is None or view.opened is None:

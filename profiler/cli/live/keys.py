@@ -10,9 +10,9 @@ from pyprof.cli.live.view_state import Shown, View, place
 from pyprof.records import dataclass, replace
 
 QUIT, MODE, SUSPEND, REDRAW = "quit", "mode", "suspend", "redraw"
-"""Actions that a view can request from the loop."""
+"""Actions that a view of `pyprof top` can request from the event loop."""
 SEARCH, SAVE = "search", "save as"
-"""Prompts; after the second one is answered, the view requests it as an action."""
+"""Input prompts of `pyprof top`; after the second one is answered, the view requests it as an action."""
 _LONGEST = 200
 
 
@@ -48,7 +48,9 @@ class Key:
 
 
 def _moved(by: Callable[[Around], int]) -> Press:
-    """Return a handler that moves by a number of rows, or of lines if the help or stacks are shown."""
+    """Return a key handler that moves the selection by a number of rows, or the text by lines if the help or stacks are
+    shown.
+    """
 
     def press(view: View, around: Around) -> View:
         if view.help or view.opened:
@@ -96,14 +98,14 @@ def _asking(prompt: str) -> Press:
 
 
 def _back(view: View, _: Around) -> View:
-    """Go one step back: close the help, close the stacks, or end the search."""
+    """Go one step back in `pyprof top`: close the help, close the stacks, or end the search."""
     if view.help:
         return replace(view, help=False, first=0)
     return replace(view, opened=None) if view.opened else replace(view, search="")
 
 
 def _open(view: View, around: Around) -> View:
-    """Show the stacks of the selected row. If its cost is mostly its own, show its callers first."""
+    """Show the stacks of the selected row. If its cost is mostly its own, show its callers first, else its callees."""
     if not around.shown or view.opened:
         return view
     at = place(view, around.shown)
@@ -142,7 +144,7 @@ _KEY = {name: key for key in KEYS for name in key.names}
 
 
 def pressed(view: View, name: str, around: Around) -> View:
-    """Return the view after a key. An unknown key only clears the message."""
+    """Return the view of `pyprof top` after a key. An unknown key only clears the message."""
     view = replace(view, message="")
     if view.prompt:
         return _typed(view, name)
@@ -151,7 +153,7 @@ def pressed(view: View, name: str, around: Around) -> View:
 
 
 def _typed(view: View, name: str) -> View:
-    """Return the view after a key in the input line. A search takes effect while it is typed."""
+    """Return the view of `pyprof top` after a key in the input line. A search takes effect while it is typed."""
     if name in ("esc", "ctrl-c"):
         return replace(view, prompt="", search="" if view.prompt == SEARCH else view.search)
     if name == "enter":
@@ -165,10 +167,10 @@ def _typed(view: View, name: str) -> View:
 
 
 def help_lines() -> Iterator[tuple[str, str]]:
-    """Yield (key, effect) in the order of the table."""
+    """Yield (key, effect) for the help of `pyprof top`, in the order of the table."""
     return ((key.label, key.does) for key in KEYS)
 
 
 def hints() -> str:
-    """Return the most important keys for the last line."""
+    """Return the most important keys for the last line of the screen."""
     return "  ".join(f"{key.label.split()[0]} {key.hint}" for key in KEYS if key.hint)

@@ -22,7 +22,7 @@ class Printed:
         once: Print only one table.
         width: Maximum length of a line.
         rows: Maximum number of rows.
-        output: File for all that was seen, None for none.
+        output: File for all that was recorded, None for none.
         shows_idle: See Snapshot.
     """
 

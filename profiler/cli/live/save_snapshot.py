@@ -19,7 +19,7 @@ USUAL = f"pyprof-%n-%p-%t{registry.DEFAULT.suffixes[0]}"
 
 
 def saved(snapshot: Snapshot, path: str, subject: Recorded) -> str:
-    """Save all that is kept, in the format of the file's suffix, and return a message.
+    """Save all samples that `pyprof top` keeps, in the format of the file's suffix, and return a message.
 
     Args:
         path: Path of the file, "" for the default name.

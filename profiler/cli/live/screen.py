@@ -32,7 +32,7 @@ class Screen(Protocol):
         ...
 
     def redraw(self) -> None:
-        """Make the next draw() draw everything, because the screen does not show what was drawn."""
+        """Make the next draw() draw the whole screen, because the screen does not show what was drawn."""
         ...
 
     def keys(self, timeout_s: float) -> list[str]:

@@ -21,7 +21,7 @@ from pyprof.cli.terminal_output import printable
 _SHARE = 7
 _LEAST_NAME = 16
 _NOTE_SHARE = 4
-"""Divisor of the width for the note column, which stays within these limits."""
+"""Divisor of the screen's width that gives the width of the note column, which stays within these limits."""
 _NOTE_LEAST, _NOTE_MOST = 12, 30
 NOTE_OF = {
     "function": "module",
@@ -33,22 +33,22 @@ NOTE_OF = {
 }
 NUMBER_OF = {"thread": "tid", "process": "pid"}
 WHAT = {"cpu": "processors", "wall": "threads", "offcpu": "threads waiting", "lock": "threads waiting"}
-"""Unit of a mode's time divided by the elapsed time."""
+"""Unit of a mode's time divided by the elapsed time, for headings."""
 
 
 _ABOVE, _BELOW = 3, 1
-"""Number of lines above the rows (title, choices, heading) and below them (hints)."""
+"""Number of lines on the screen above the rows (title, choices, heading) and below them (hints)."""
 
 
 def room(height: int) -> int:
-    """Return the number of rows that fit on a screen."""
+    """Return the number of table rows that fit on a screen."""
     return max(height - _ABOVE - _BELOW, 1)
 
 
 def picture(
     snapshot: Snapshot, view: View, stacks: Opened | None, late: str, width: int, height: int
 ) -> list[ScreenLine]:
-    """Return the whole screen: at most height lines of at most width columns.
+    """Return the lines of the whole screen: at most height lines of at most width columns.
 
     Args:
         stacks: Stacks of the opened row.
@@ -69,7 +69,7 @@ def picture(
 
 
 def _cut(line: ScreenLine, width: int) -> ScreenLine:
-    """Cut a line that was made for a wider screen."""
+    """Cut a line to a screen's width that was made for a wider screen."""
     left, pieces = width, []
     for piece in line:
         pieces.append(
@@ -161,7 +161,7 @@ def _last(snapshot: Snapshot, view: View, width: int) -> StyledText:
 
 
 def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
-    """Return a table for scripts: the title, what is left out, the heading, and at most count rows."""
+    """Return the lines of a table for scripts: the title, what is left out, the heading, and at most count rows."""
     found = snapshot.table(view.table, view.span_s)
     shown = rows(found.tables[view.table], view)[:count]
     hidden = f"{_hidden(snapshot).removeprefix(', ')}: --idle shows them" if snapshot.idle_threads else ""
@@ -182,7 +182,7 @@ def title(snapshot: Snapshot, found: Tally) -> str:
 
 
 def table(shown: Sequence[tuple[TopRow, RowCost]], whole: int, view: View, width: int) -> list[ScreenLine]:
-    """Return the heading and a line for each row."""
+    """Return the lines of a table of costs: the heading and a line for each row."""
     note, number = NOTE_OF[view.table], NUMBER_OF.get(view.table, "")
     notes = min(max(width // _NOTE_SHARE, _NOTE_LEAST), _NOTE_MOST) if note else 0
     numbers = 8 if number else 0

@@ -14,12 +14,12 @@ from pyprof.model.sample_filter import selected
 from pyprof.records import dataclass, replace
 
 KEPT_NS = 60_000_000_000
-"""Maximum span of a view other than all, in nanoseconds."""
+"""Maximum span of a view of `pyprof top` other than "all", in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An immutable snapshot of all that was seen.
+    """An immutable snapshot of all that `pyprof top` has recorded.
 
     Attributes:
         recent: Windows of the last KEPT_NS, the newest last.
@@ -43,7 +43,7 @@ class Snapshot:
     idle_threads: int = 0
 
     def table(self, name: str, span_s: float) -> Tally:
-        """Return one table of the last span_s seconds (0 for all), of at least one window."""
+        """Return a cost table of the last span_s seconds (0 for all), of at least one window."""
         if not span_s:
             return self.whole
         chosen: list[Tally] = []
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 class Gathering:
-    """The newest snapshot of one recording, updated by its windows."""
+    """The newest snapshot of one recording, which each window of the recording updates."""
 
     def __init__(self, title: str, mode: str, shows_idle: bool = False) -> None:
         self.snapshot = Snapshot(title, mode, shows_idle=shows_idle)

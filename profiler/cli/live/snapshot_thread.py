@@ -50,7 +50,7 @@ class Feed:
         return lasts is not None and time.monotonic() - self._began >= lasts
 
     def end(self) -> None:
-        """End the recording without closing it, and wait for the thread."""
+        """End the recording without closing it, and wait for the thread that makes snapshots."""
         self._recording.end()
         self._thread.join()
 

@@ -116,7 +116,7 @@ class Terminal:
             self._write(_ENTER)
 
     def restore(self) -> None:
-        """Restore the terminal's former state. Any thread may call this; it does not wait for a blocked terminal."""
+        """Restore the terminal's former state. Any thread may call this; a blocked terminal does not delay it."""
         with contextlib.suppress(OSError, termios.error, ValueError):
             termios.tcsetattr(self._in, termios.TCSANOW, self._before)
             if select.select([], [self._out], [], _RESTORE_S)[1]:
@@ -192,7 +192,9 @@ class Terminal:
 
 
 def decoded(data: bytes) -> list[str]:
-    """Return the names of the keys in a piece of input. A letter is its own name; unknown sequences are skipped."""
+    """Return the names of the keys in a piece of terminal input. A letter is its own name; unknown sequences are
+    skipped.
+    """
     found: list[str] = []
     at = 0
     while at < len(data):

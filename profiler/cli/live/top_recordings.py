@@ -20,7 +20,7 @@ _OPENING_S = 0.8
 
 
 class WatchedTargets:
-    """The targets of a session: processes, or a command that waits to be released.
+    """The targets of a session of `pyprof top`: processes, or a command that waits to be released.
 
     One thread makes and ends the recordings. stop() may be called from any thread or a signal handler. stuck is called
     from a thread if a recording does not end; it must end this process.
@@ -46,7 +46,7 @@ class WatchedTargets:
 
     @property
     def subject(self) -> Recorded:
-        """The subject of the newest recording, also after it has ended."""
+        """The subject of the newest recording of `pyprof top`, also after it has ended."""
         assert self._subject is not None, "begin() was not called"
         return self._subject
 
@@ -56,7 +56,7 @@ class WatchedTargets:
         return self._recording
 
     def begin(self, mode: str) -> Recording:
-        """Start the first recording, or end the current one and start the next.
+        """Start the first recording of `pyprof top`, or end the current one and start the next.
 
         Raises:
             PyprofError: The recording cannot be opened (see session.recording_factory).
@@ -101,14 +101,14 @@ class WatchedTargets:
             self._stuck()
 
     def end(self) -> None:
-        """End the current recording; a command continues to run."""
+        """End the current recording of `pyprof top`; a command continues to run."""
         if self._recording is not None:
             self._recording.detach()
             self._recording = None
 
     def close(self) -> int | None:
-        """End the recording and the command; return the command's exit code, None if it was still running or there is
-        none.
+        """End the recording and the command of `pyprof top`; return the command's exit code, None if it was still
+        running or there is none.
         """
         self.end()
         if self._command is None:

@@ -33,7 +33,7 @@ class LiveOptions:
     Attributes:
         targets: None with a command, () without targets.
         every_s: Time between two snapshots in seconds.
-        output: File for all that was seen, written at the end; None for none.
+        output: File for all that was recorded, written at the end; None for none.
         shows_idle: See Snapshot.
     """
 
@@ -59,8 +59,8 @@ class LiveSession:
         self._ending = EndBySignals(self._leave, self._stuck)
 
     def _launched(self) -> LaunchedCommand | None:
-        """Start the command. Its output to the terminal that the screen uses goes into a file and is printed at the
-        end.
+        """Start the command of `pyprof top`. Its output to the terminal that the screen uses goes into a file and is
+        printed at the end.
         """
         if self._said is None:
             return None
@@ -68,7 +68,7 @@ class LiveSession:
             return launch(self._wanted.command, self._wanted.environment)
 
     def run(self, view: View) -> int:
-        """Run until the user leaves, and return the exit code."""
+        """Run `pyprof top` until the user leaves, and return the exit code."""
         gc.freeze()
         listen(self._ending)
         try:
@@ -113,7 +113,7 @@ class LiveSession:
         return saved(snapshot, path, self._watched.subject)
 
     def _suspend(self) -> None:
-        """Suspend between two batches, when no thread of the target is stopped."""
+        """Suspend this process between two batches, when no thread of the target is stopped."""
         self._watched.recording.between(_stop_here)
 
     def _leave(self) -> None:

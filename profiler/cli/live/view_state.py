@@ -21,7 +21,7 @@ class View:
         table: One of TABLES.
         sort: One of SORTS.
         span_s: One of SPANS_S.
-        search: Show only rows with this in their name or note, "" for all.
+        search: Show only rows with this text in their name or note, "" for all.
         at: Index of the selected row.
         chosen: The selected row; it stays selected when its index changes.
         prompt: Name of the open input line, "" if none is open.
@@ -52,8 +52,8 @@ class View:
 
 
 def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
-    """Return the rows that a view shows, most expensive first, without the functions that start every program or
-    thread.
+    """Return the rows that a view of `pyprof top` shows, most expensive first, without the functions that start every
+    program or thread.
 
     Rows through which nearly all samples pass come after others.
     """
@@ -72,7 +72,7 @@ def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
 
 
 def place(view: View, shown: Shown) -> int:
-    """Return the index of the selected row, or its former index if it is gone; 0 if there are no rows."""
+    """Return the index of the selected row of the table, or its former index if it is gone; 0 if there are no rows."""
     for at, (row, _) in enumerate(shown):
         if row == view.chosen:
             return at

@@ -11,11 +11,12 @@ from pyprof.objfile.base import ObjectFile
 
 GUID_SIZE = 16
 HASHED = 4096
-"""Number of bytes of .text that are hashed if there is no build ID."""
+"""Number of bytes of .text that are hashed for a Breakpad identifier if there is no build ID."""
 
 
 def breakpad_id(file: ObjectFile) -> str:
-    """Return 33 upper-case hex digits (a GUID and the age 0), "" if the file has neither a build ID nor a .text.
+    """Return a file's Breakpad identifier: 33 upper-case hex digits (a GUID and the age 0), "" if the file has neither
+    a build ID nor a .text.
 
     For a missing file, the identifier is the one that a crash dump or the module's memory states.
     """
@@ -31,7 +32,7 @@ def format_guid(identifier: bytes, byteorder: str) -> str:
     """Return the first 16 bytes of an identifier as the hex digits of a GUID.
 
     Args:
-        identifier: The bytes; shorter ones are padded with zeros.
+        identifier: The bytes of the identifier; shorter ones are padded with zeros.
         byteorder: Byte order of the target, "little" or "big".
     """
     identifier = identifier[:GUID_SIZE].ljust(GUID_SIZE, b"\0")
@@ -41,7 +42,7 @@ def format_guid(identifier: bytes, byteorder: str) -> str:
 
 
 def hash_text(file: ObjectFile) -> bytes:
-    """Return the first 4096 bytes of .text, XORed in blocks of 16 bytes; b"" if there is no .text.
+    """Return the XOR of the first 4096 bytes of .text in blocks of 16 bytes; b"" if there is no .text.
 
     The last block is read completely, past the end of a short .text, as dump_syms does.
     """
@@ -56,7 +57,7 @@ def hash_text(file: ObjectFile) -> bytes:
 
 
 def is_same_id(first: str, second: str) -> bool:
-    """Return True if two identifiers are equal, ignoring case and the age after the GUID.
+    """Return True if two Breakpad identifiers are equal, ignoring case and the age after the GUID.
 
     Symbol files of one build may state different ages. Shorter identifiers (PDB 2.0: time stamp and age) are compared
     completely.

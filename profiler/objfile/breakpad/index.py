@@ -21,10 +21,10 @@ I64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 CHUNK = 1 << 23
-"""Number of bytes that are processed at once. A longer line is left out."""
+"""Number of bytes of a Breakpad symbol file that are processed at once. A longer line is left out."""
 
 Tolerate = Callable[[str, int, int], None]
-"""Receives (what was tolerated, number of the first such line, number of lines)."""
+"""Function that receives (what was tolerated, number of the first such line, number of lines)."""
 
 _PAD = b"\n" * 32
 
@@ -42,14 +42,14 @@ for _at, _char in enumerate(b"ABCDEF"):
     _DIGIT[_char] = 10 + _at
 
 KINDS = (b"FUNC ", b"PUBLIC ", b"FILE ", b"INLINE_ORIGIN ", b"STACK CFI INIT ", b"STACK WIN ")
-"""Prefixes of the records that are indexed."""
+"""Prefixes of the records of a Breakpad symbol file that are indexed."""
 _OTHERS = (b"STACK CFI ", b"INLINE ", b"INFO ", b"MODULE ")
 _CFI_INIT, _CFI = KINDS.index(b"STACK CFI INIT "), len(KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The records of one kind with an address, ascending by address.
+    """The records of one kind with an address in a Breakpad symbol file, ascending by address.
 
     Attributes:
         address: (n,) uint64.
@@ -67,7 +67,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class NumberedRecords:
-    """The records of one kind with a number, ascending by number.
+    """The records of one kind with a number in a Breakpad symbol file, ascending by number.
 
     Attributes:
         number: (n,) int64.
@@ -109,7 +109,7 @@ class RecordIndex:
 
 @dataclass(slots=True)
 class _Columns:
-    """The fields of the records of one kind, as arrays for each chunk."""
+    """The fields of a Breakpad symbol file's records of one kind, as arrays for each chunk."""
 
     first: list[U64] = field(default_factory=list)
     second: list[U64] = field(default_factory=list)
@@ -118,7 +118,7 @@ class _Columns:
 
 
 def build_index(source: ByteSource, tolerate: Tolerate) -> RecordIndex:
-    """Index a file in one pass. Memory use is a few chunks, and 24 bytes for each record."""
+    """Index a Breakpad symbol file in one pass. Memory use is a few chunks, and 24 bytes for each record."""
     columns = [_Columns() for _ in KINDS]
     marks: list[tuple[int, int]] = []
     at, line, before = 0, 1, -1
@@ -154,7 +154,7 @@ def _next_line(source: ByteSource, at: int) -> int:
 
 
 class _Chunk:
-    """A block of complete lines."""
+    """A block of complete lines of a Breakpad symbol file."""
 
     def __init__(self, data: bytes, base: int, line: int, tolerate: Tolerate) -> None:
         self._base = base
@@ -170,7 +170,7 @@ class _Chunk:
         self.count = len(ends)
 
     def read(self, columns: list[_Columns], before: int, in_function: bool) -> tuple[int, bool]:
-        """Append the records of the chunk to the columns.
+        """Append the Breakpad records of the chunk to the columns.
 
         Args:
             columns: The columns of each kind.
@@ -196,7 +196,7 @@ class _Chunk:
         return last, in_function or bool(len(functions))
 
     def _kinds(self, starts: I64) -> I64:
-        """Return for each line an index into KINDS and _OTHERS, of shape (n,), or -1."""
+        """Return for each line of the chunk an index into KINDS and _OTHERS, of shape (n,), or -1."""
         low, high = self._words[starts], self._words[starts + 8]
         kinds = np.full(len(starts), -1, np.int64)
         for kind, prefix in enumerate((*KINDS, *_OTHERS)):
@@ -242,7 +242,7 @@ class _Chunk:
         out.offset.append(starts[good] + self._base)
 
     def _number(self, at: I64, base: int) -> tuple[U64, I64, npt.NDArray[np.bool_]]:
-        """Parse a field that ends at white space.
+        """Parse a number field of many records, which ends at white space.
 
         Returns:
             (values, offsets of the next fields, mask of valid numbers)
@@ -299,7 +299,9 @@ def _finish(columns: list[_Columns], lines: int, marks: tuple[tuple[int, int], .
 
 
 def _ranges(address: U64, size: U64, offset: I64, wanted: npt.NDArray[np.bool_]) -> Ranges:
-    """Return the wanted records, ascending by address. Of two with the same address, the first in the file is kept."""
+    """Return the wanted Breakpad records, ascending by address. Of two with the same address, the first in the file is
+    kept.
+    """
     address, size, offset = address[wanted], size[wanted], offset[wanted]
     order = np.argsort(address, kind="stable")
     address = address[order]

@@ -30,7 +30,7 @@ class ModuleRecord:
 
 @dataclass(frozen=True, slots=True)
 class FuncRecord:
-    """A FUNC record, or a PUBLIC record with size 0.
+    """A FUNC record of a Breakpad symbol file, or a PUBLIC record with size 0.
 
     Attributes:
         address: First address.
@@ -49,7 +49,7 @@ class FuncRecord:
 
 @dataclass(frozen=True, slots=True)
 class LineRecord:
-    """A source line. `file` is the number of a FILE record."""
+    """A source line record of a Breakpad symbol file. `file` is the number of a FILE record."""
 
     address: int
     size: int
@@ -78,7 +78,7 @@ class InlineRecord:
 
 @dataclass(frozen=True, slots=True)
 class WinRecord:
-    """A STACK WIN record. Sizes are in bytes.
+    """A STACK WIN record of a Breakpad symbol file. Sizes are in bytes.
 
     Attributes:
         type: 4 for frame data, 0 for FPO.
@@ -166,7 +166,7 @@ def parse_public(line: bytes) -> FuncRecord:
 
 
 def parse_line(line: bytes) -> LineRecord:
-    """Parse "address size line file". Further fields are ignored, as in Breakpad."""
+    """Parse the Breakpad line record "address size line file". Further fields are ignored, as in Breakpad."""
     fields = line.split(None, 4)
     if len(fields) < 4:
         raise ValueError(line)
@@ -175,7 +175,7 @@ def parse_line(line: bytes) -> LineRecord:
 
 
 def parse_inline(line: bytes) -> InlineRecord:
-    """Parse "INLINE depth call_line [call_file] origin (address size)+".
+    """Parse the Breakpad record "INLINE depth call_line [call_file] origin (address size)+".
 
     The number of fields tells the two forms apart.
     """
@@ -212,7 +212,9 @@ def parse_origin(line: bytes) -> tuple[str, int | None]:
 
 
 def parse_rules(rules: bytes) -> dict[str, str]:
-    """Parse "name: expression name: expression ..." and return the postfix expressions by register name."""
+    """Parse the rules "name: expression name: expression ..." of a STACK CFI record and return the postfix expressions
+    by register name.
+    """
     found: dict[str, list[str]] = {}
     words: list[str] | None = None
     for word in decode_text(rules).split():

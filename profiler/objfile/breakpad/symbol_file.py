@@ -38,30 +38,32 @@ from pyprof.objfile.breakpad.records import (
 from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 
 MAX_BODY = 1 << 18
-"""Maximum number of lines that are read of one function, and of deltas of one STACK CFI INIT."""
+"""Maximum number of lines of one function that are read in a Breakpad symbol file, and of deltas of one STACK CFI
+INIT.
+"""
 MAX_LINE = 1 << 20
 MAX_OVERLAP = 64
-"""Maximum number of overlapping records that are examined for one address."""
+"""Maximum number of overlapping Breakpad records that are examined for one address."""
 MAX_NAMED = 8
-"""Maximum number of malformed lines that are reported. All of them are counted."""
+"""Maximum number of malformed lines of a Breakpad symbol file that are reported. All of them are counted."""
 BLOCK = 1 << 12
 
 T = TypeVar("T")
 Rules = dict[str, str]
-"""Postfix expressions by register name."""
+"""Postfix expressions of a STACK CFI record by register name."""
 
 
 class SymbolFile:
-    """One symbol file. Addresses are relative to the module's load address.
+    """One Breakpad symbol file. Addresses are relative to the module's load address.
 
     Attributes:
-        module: Its MODULE record.
+        module: The MODULE record of the file.
         code_id: The INFO CODE_ID in lower-case hex, "" if there is none.
         name: Name for messages.
     """
 
     def __init__(self, source: ByteSource, name: str, diagnostics: Diagnostics) -> None:
-        """Read the header. The index is built at the first lookup.
+        """Read the header of a Breakpad symbol file. The index is built at the first lookup.
 
         Raises:
             FormatError: The file has no MODULE record.
@@ -80,7 +82,7 @@ class SymbolFile:
 
         Raises:
             OSError: The file cannot be opened.
-            FormatError: It has no MODULE record, or is not a regular file.
+            FormatError: The file has no MODULE record, or is not a regular file.
         """
         return cls(FileSource(open_regular(path)), path, diagnostics)
 
@@ -89,12 +91,16 @@ class SymbolFile:
         return build_index(self._source, self._tolerate)
 
     def function_at(self, address: int) -> FuncRecord | None:
-        """Return the FUNC that covers an address, or None. Of several, the one with the highest start is returned."""
+        """Return the Breakpad FUNC record that covers an address, or None. Of several, the one with the highest start
+        is returned.
+        """
         found = self._covering(self.index.functions, address)
         return None if found is None else self._parsed(found, "FUNC", parse_func)
 
     def public_at(self, address: int) -> FuncRecord | None:
-        """Return the last PUBLIC at or below an address, or None if there is none or a FUNC begins between them."""
+        """Return the last Breakpad PUBLIC record at or below an address, or None if there is none or a FUNC begins
+        between them.
+        """
         if not 0 <= address < 1 << 64:
             return None
         publics, functions = self.index.publics, self.index.functions
@@ -107,7 +113,7 @@ class SymbolFile:
         return self._parsed(int(publics.offset[at]), "PUBLIC", parse_public)
 
     def body_at(self, address: int) -> tuple[list[LineRecord], list[InlineRecord]]:
-        """Return the lines and inlined calls of the FUNC that covers an address, in the order of the file."""
+        """Return the lines and inlined calls of the Breakpad FUNC that covers an address, in the order of the file."""
         lines: list[LineRecord] = []
         inlines: list[InlineRecord] = []
         found = self._covering(self.index.functions, address)
@@ -127,7 +133,7 @@ class SymbolFile:
         return lines, inlines
 
     def file_name(self, number: int) -> str | None:
-        """Return the path in a FILE record, or None if there is no such record."""
+        """Return the path in a Breakpad FILE record, or None if there is no such record."""
         if number not in self._files:
             offset = self.index.files.offset_of(number)
             self._files[number] = None if offset is None else self._parsed(offset, "FILE", parse_file)
@@ -153,14 +159,14 @@ class SymbolFile:
         return found if found and address < found[1] else None
 
     def cfi_ranges(self) -> Iterator[tuple[int, int, list[tuple[int, Rules]]]]:
-        """Yield all STACK CFI INIT records as cfi_at() returns them, ascending."""
+        """Yield all STACK CFI INIT records of a Breakpad symbol file as cfi_at() returns them, ascending."""
         for at in range(len(self.index.cfi)):
             found = self._cfi(at)
             if found is not None:
                 yield found
 
     def win_at(self, address: int) -> WinRecord | None:
-        """Return the STACK WIN that covers an address, or None. Type 4 has priority over type 0."""
+        """Return the STACK WIN record that covers an address, or None. Type 4 has priority over type 0."""
         for kind in (4, 0):
             found = self._covering(self.index.win[kind], address)
             record = None if found is None else self._parsed(found, "STACK WIN", parse_win)
@@ -169,7 +175,7 @@ class SymbolFile:
         return None
 
     def named_records(self) -> Iterator[FuncRecord]:
-        """Yield all FUNC records, then all PUBLIC records."""
+        """Yield all FUNC records of a Breakpad symbol file, then all PUBLIC records."""
         for ranges, what, parse in (
             (self.index.functions, "FUNC", parse_func),
             (self.index.publics, "PUBLIC", parse_public),
@@ -180,7 +186,7 @@ class SymbolFile:
                     yield record
 
     def win_records(self) -> Iterator[WinRecord]:
-        """Yield all STACK WIN records, frame data first."""
+        """Yield all STACK WIN records of a Breakpad symbol file, frame data first."""
         for kind in (4, 0):
             for offset in self.index.win[kind].offset.tolist():
                 record = self._parsed(offset, "STACK WIN", parse_win)
@@ -216,7 +222,7 @@ class SymbolFile:
         return (start, end, entries) if entries else None
 
     def _covering(self, ranges: Ranges, address: int) -> int | None:
-        """Return the offset of the record with the highest start that covers an address, or None."""
+        """Return the offset of the Breakpad record with the highest start that covers an address, or None."""
         if not 0 <= address < 1 << 64:
             return None
         last = int(np.searchsorted(ranges.address, np.uint64(address), "right")) - 1
@@ -238,7 +244,7 @@ class SymbolFile:
             return None
 
     def _lines(self, offset: int, most: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, line without its end) from an offset on."""
+        """Yield (offset, line without its end) of a Breakpad symbol file from an offset on."""
         at, size, rest = offset, BLOCK, b""
         while most > 0:
             data = bytes(self._source.read(at + len(rest), size))
@@ -276,7 +282,7 @@ class SymbolFile:
 
 
 def _header(source: ByteSource, name: str) -> tuple[ModuleRecord, str]:
-    """Return the MODULE record and the code ID after it."""
+    """Return the MODULE record of a Breakpad symbol file and the code ID after it."""
     lines = bytes(source.read(0, BLOCK)).split(b"\n")
     try:
         module = parse_module(lines[0].rstrip(b"\r"))

@@ -33,11 +33,13 @@ from pyprof.objfile import io_deadline
 from pyprof.objfile.breakpad.symbol_text import copy_text
 
 TIMEOUT_S = 10.0
-"""Timeout in seconds for a connection, for a pause within a response, and for all of its headers together."""
+"""Timeout in seconds for a symbol server's connection, for a pause within a response, and for all of its headers
+together.
+"""
 MIN_BYTES_PER_S = 10 << 10
-"""Minimum average speed in bytes per second of a response that takes longer than TIMEOUT_S."""
+"""Minimum average speed in bytes per second of a symbol server's response that takes longer than TIMEOUT_S."""
 MAX_SECONDS = 300.0
-"""Maximum time in seconds that one run spends on one server."""
+"""Maximum time in seconds that one run of pyprof spends on one symbol server."""
 MAX_REDIRECTS = 3
 
 
@@ -47,7 +49,7 @@ def default_cache_dir() -> str:
 
 
 class SymbolServer:
-    """One symbol server. Its URL is where the layout begins."""
+    """One HTTP server of Breakpad symbol files. Its URL is where the layout begins."""
 
     def __init__(self, url: str, diagnostics: Diagnostics, cache: str | None = None) -> None:
         self.url = url.rstrip("/")
@@ -58,7 +60,7 @@ class SymbolServer:
         self._seconds = 0.0
 
     def fetch(self, name: str, module_id: str, file: str) -> str | None:
-        """Return the path of a symbol file in the cache, or None if the server has none.
+        """Return the path of a symbol file in the cache, after a download if necessary, or None if the server has none.
 
         Args:
             name: Name of the module.
@@ -90,12 +92,12 @@ class SymbolServer:
         return None
 
     def forget(self, path: str) -> None:
-        """Delete a downloaded file from the cache, because it is not the right one."""
+        """Delete a downloaded symbol file from the cache, because it is not the right one."""
         with suppress(OSError):
             os.unlink(path)
 
     def _fetch(self, url: str, path: str) -> None:
-        """Download a file in a separate thread.
+        """Download a symbol file in a separate thread.
 
         When the recording must end, the thread is abandoned, even during the lookup of the server's host name.
         """
@@ -151,7 +153,7 @@ class _Call(threading.Thread):
 
 
 class Paced:
-    """The body of a response, which must not be slower than SLOWEST."""
+    """The body of a symbol server's response, which must not be slower than SLOWEST."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         self._answer = answer
@@ -159,7 +161,7 @@ class Paced:
         self.size = 0
 
     def read(self, size: int, /) -> bytes:
-        """Return available bytes, waiting for at least one; none at the end.
+        """Return available bytes of the response, waiting for at least one; none at the end.
 
         Raises:
             OSError: The connection failed, or the response is too slow.
@@ -173,7 +175,7 @@ class Paced:
 
 
 class RequestDeadline:
-    """A deadline that shuts down the connections of a request.
+    """A deadline for an HTTP request that shuts down its connections.
 
     A server that sends one byte per second never exceeds a socket's timeout. The connections are kept as duplicates of
     their descriptors, because TLS makes a new socket out of one.
@@ -212,7 +214,7 @@ class RequestDeadline:
             self._sockets.append(connection.dup())
 
     def set_remaining(self, seconds: float) -> None:
-        """Let the request end in `seconds` from now."""
+        """Let the HTTP request end in `seconds` from now."""
         self._timer.cancel()
         self._timer = self._started(seconds)
 
@@ -231,7 +233,7 @@ class RequestDeadline:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to http and https only, a few times, and never from https to http.
+    """A handler that follows HTTP redirects to http and https only, a few times, and never from https to http.
 
     Credentials are never sent.
     """
@@ -273,7 +275,7 @@ def build_opener(
             deadline.watch_connection(self.sock)
 
         def _tunnel(self) -> None:
-            """Watch the socket before the tunnel, so that the deadline covers the proxy's response too."""
+            """Watch the connection's socket before the tunnel, so that the deadline covers the proxy's response too."""
             deadline.watch_connection(self.sock)
             super()._tunnel()  # type: ignore[misc]
 

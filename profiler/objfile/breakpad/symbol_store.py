@@ -27,19 +27,23 @@ if TYPE_CHECKING:  # importing the HTTP client takes a tenth of pyprof's start-u
     from pyprof.objfile.breakpad.symbol_server import SymbolServer
 
 MAX_NAME = 240
-"""Maximum length in bytes of a module's name, with room for .sym.gz. Crash dumps may contain any name."""
+"""Maximum length in bytes of a module's name in a symbol store, with room for .sym.gz. Crash dumps may contain any
+name.
+"""
 DIFFERS = "symbol file of another build, not used"
 
 SUFFIXES = ("", ".gz", ".xz")
 
 
 def symbol_file_name(name: str) -> str:
-    """Return the name of a module's symbol file in a store. For a Windows module, `name` is that of its PDB."""
+    """Return the name of a module's Breakpad symbol file in a store. For a Windows module, `name` is that of its
+    PDB.
+    """
     return (name[:-4] if name.lower().endswith(".pdb") else name) + ".sym"
 
 
 class SymbolStore:
-    """Finds symbol files, with one search for each object file, and caches them."""
+    """A finder of Breakpad symbol files, with one search for each object file, which caches them."""
 
     def __init__(self, places: Sequence[str], diagnostics: Diagnostics, cache: str | None = None) -> None:
         """Create a search for Breakpad symbol files in the given places.
@@ -71,18 +75,20 @@ class SymbolStore:
                 raise UsageError(f"--symbols {place}: no such file or directory")
 
     def register_file(self, file: ObjectFile, path: str) -> None:
-        """Register an object file that a target maps, with the path that the target uses."""
+        """Register an object file that a target maps, with the path that the target uses, for a search of its symbol
+        file.
+        """
         self._paths.setdefault(file, path)
 
     def find_mapped(self, file: ObjectFile) -> SymbolFile | None:
-        """Return the symbol file of an object file that register_file() registered.
+        """Return the Breakpad symbol file of an object file that register_file() registered.
 
         A separate debug file is not registered: None.
         """
         return self.find(file) if file in self._paths else None
 
     def find(self, file: ObjectFile) -> SymbolFile | None:
-        """Return the symbol file of an object file, or None."""
+        """Return the Breakpad symbol file of an object file, or None."""
         if file not in self._found:
             self._found[file] = self._search(file, self._paths.get(file, file.name))
         return self._found[file]
@@ -133,7 +139,9 @@ class SymbolStore:
 
 
 def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
-    """Yield the file with the wanted identifier. If there is none, yield those with other identifiers, for a report."""
+    """Yield the symbol file with the wanted identifier. If there is none, yield those with other identifiers, for a
+    report.
+    """
     exact = []
     for spelled in dict.fromkeys((wanted, wanted.lower())):
         for suffix in SUFFIXES if spelled else ():
@@ -155,11 +163,11 @@ def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
 
 
 def is_symbol_file(path: str) -> bool:
-    """Return True if the file begins like a symbol file or is compressed.
+    """Return True if the file begins like a Breakpad symbol file or is compressed.
 
     Raises:
         OSError: The file cannot be read.
-        FormatError: It is not a regular file.
+        FormatError: The file is not a regular file.
     """
     with open(open_regular(path), "rb") as file:
         head = file.read(LONGEST_MAGIC)
@@ -167,11 +175,11 @@ def is_symbol_file(path: str) -> bool:
 
 
 def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
-    """Open a symbol file, and decompress it if necessary.
+    """Open a Breakpad symbol file, and decompress it if necessary.
 
     Raises:
         OSError: The file cannot be read.
-        FormatError: It is not a symbol file.
+        FormatError: The file is not a symbol file.
     """
     fd = open_regular(path)
     if not os.pread(fd, LONGEST_MAGIC, 0).startswith(tuple(OPENERS)):

@@ -21,7 +21,7 @@ MAX_SIZE = 1 << 32
 MAX_LINE = 1 << 20
 CHUNK = 1 << 20
 RESERVE = 0.05
-"""Fraction of the disk that must stay free."""
+"""Fraction of the disk that must stay free when a symbol file is decompressed."""
 HEAD = b"MODULE "
 
 
@@ -35,7 +35,7 @@ OPENERS: dict[bytes, Callable[[TextStream], TextStream]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=cast(IO[bytes], stream)),
     b"\xfd7zXZ": lambda stream: cast(TextStream, lzma.LZMAFile(cast(IO[bytes], stream))),  # noqa: SIM115
 }
-"""Decompressors by the first bytes of a file. Its name does not matter."""
+"""Decompressors of symbol files by the first bytes of a file. Its name does not matter."""
 LONGEST_MAGIC = 8
 
 
@@ -54,7 +54,7 @@ class _Peeked:
 
 
 def copy_text(stream: TextStream, out: IO[bytes], name: str) -> None:
-    """Decompress a stream if necessary, and write its text to a file.
+    """Write the text of a symbol file to another file, and decompress it if necessary.
 
     Args:
         stream: The stream.

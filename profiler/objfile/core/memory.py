@@ -18,7 +18,7 @@ MAX_READ = 1 << 30
 
 
 def format_perms(flags: int) -> str:
-    """Return PF_* flags in the notation of /proc/PID/maps."""
+    """Return PF_* flags of a segment in the notation of /proc/PID/maps."""
     return "".join(c if flags & bit else "-" for c, bit in (("r", PF_R), ("w", PF_W), ("x", PF_X))) + "p"
 
 
@@ -47,7 +47,7 @@ class SavedRange:
 
 
 class SavedMemory:
-    """Memory in a file. Its regions are ascending and do not overlap."""
+    """The memory in a core file or crash dump. Its ranges are ascending and do not overlap."""
 
     def __init__(self, source: ByteSource, regions: list[SavedRange]) -> None:
         self._source = source
@@ -59,11 +59,13 @@ class SavedMemory:
         return self.regions[at] if at >= 0 and avma < self.regions[at].end else None
 
     def ranges_between(self, start: int, end: int) -> list[SavedRange]:
-        """Return the regions whose start lies in start..end."""
+        """Return the memory ranges of the file whose start lies in start..end."""
         return self.regions[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
 
     def read(self, avma: int, size: int) -> bytes:
-        """Return bytes from an address on, `size` bytes or fewer, up to the first byte that the file does not have."""
+        """Return bytes of the saved memory from an address on, `size` bytes or fewer, up to the first byte that the
+        file does not have.
+        """
         size = min(size, MAX_READ)
         region = self.region_at(avma)
         parts: list[memoryview] = []
@@ -104,7 +106,7 @@ class CoreMemory(SavedMemory):
 
 
 def make_saved_memory(source: ByteSource, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
-    """Return memory from (address, size, offset in the file) of pieces in any order.
+    """Return saved memory from (address, size, offset in the file) of pieces in any order.
 
     Where pieces overlap, the one with the lower address is used.
     """

@@ -30,7 +30,7 @@ MAX_OFFSET = 1 << 63
 EM_X86_64 = 62
 
 ADDRESS_SIGNALS = frozenset({4, 5, 7, 8, 11})
-"""Signals whose siginfo has an address: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV."""
+"""Signals whose siginfo in a core file has an address: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,9 @@ class CoreProcess:
 
 @dataclass(frozen=True, slots=True)
 class CoreSignal:
-    """The signal, from NT_SIGINFO. The address is None unless the signal has one (SIGSEGV and similar)."""
+    """The signal that killed a core file's process, from NT_SIGINFO. The address is None unless the signal has one
+    (SIGSEGV and similar).
+    """
 
     number: int
     code: int
@@ -78,7 +80,7 @@ class CoreSignal:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """One entry of NT_FILE: start and end address, offset in bytes, path."""
+    """A mapped file in a core file's NT_FILE note: start and end address, offset in bytes, path."""
 
     start: int
     end: int
@@ -127,7 +129,7 @@ def read_notes(elf: ElfFile) -> CoreNotes:
 
 
 def _notes(elf: ElfFile, notes: CoreNotes) -> Iterator[tuple[int, int, int]]:
-    """Yield (type, file offset, size) of the contents of all CORE and LINUX notes."""
+    """Yield (type, file offset, size) of the contents of all CORE and LINUX notes of a core file."""
     header = struct.Struct(elf.order + "III")
     budget = MAX_NOTES
     for segment in elf.segments:
@@ -155,7 +157,7 @@ def _notes(elf: ElfFile, notes: CoreNotes) -> Iterator[tuple[int, int, int]]:
 
 
 def _take(elf: ElfFile, notes: CoreNotes, kind: int, at: int, size: int) -> None:
-    """Read one note into `notes`.
+    """Read one note of a core file into `notes`.
 
     Raises:
         FormatError: The note is broken.
@@ -181,12 +183,12 @@ def _take(elf: ElfFile, notes: CoreNotes, kind: int, at: int, size: int) -> None
 
 
 def register_word_size(elf: ElfFile) -> int:
-    """Return the size in bytes of a word in user_regs_struct. x32 has the registers of x86_64."""
+    """Return the size in bytes of a word in a core file's user_regs_struct. x32 has the registers of x86_64."""
     return 8 if elf.elf_class == 64 or elf.machine == EM_X86_64 else 4
 
 
 def _prstatus(elf: ElfFile, at: int, data: memoryview) -> CoreThread:
-    """Read struct elf_prstatus.
+    """Read a thread from struct elf_prstatus of a core file.
 
     Its fields: siginfo (12 bytes), cursig, sigpend, sighold, four pids, four timevals, registers, fpvalid.
     """
@@ -201,7 +203,9 @@ def _prstatus(elf: ElfFile, at: int, data: memoryview) -> CoreThread:
 
 
 def _prpsinfo(elf: ElfFile, at: int, data: memoryview) -> CoreProcess:
-    """Read struct elf_prpsinfo, which has 136 bytes (64 bits), 124 (32 bits, 16-bit uids) or 128 (32 bits)."""
+    """Read the process from struct elf_prpsinfo of a core file, which has 136 bytes (64 bits), 124 (32 bits, 16-bit
+    uids) or 128 (32 bits).
+    """
     places = {136: (24, 40), 124: (12, 28), 128: (16, 32)}.get(len(data))
     if places is None:
         raise FormatError("NT_PRPSINFO", at, f"{len(data)} bytes")
@@ -212,7 +216,9 @@ def _prpsinfo(elf: ElfFile, at: int, data: memoryview) -> CoreProcess:
 
 
 def _siginfo(elf: ElfFile, at: int, data: memoryview) -> CoreSignal:
-    """Read siginfo_t: signo, errno, code, then fields that depend on the signal. An address is the first of them."""
+    """Read the signal from siginfo_t in a core file: signo, errno, code, then fields that depend on the signal. An
+    address is the first of them.
+    """
     form, address_at = ("Q", 16) if elf.elf_class == 64 else ("I", 12)
     if len(data) < 24:
         raise FormatError("NT_SIGINFO", at, f"{len(data)} bytes")
@@ -232,7 +238,9 @@ def _auxv(elf: ElfFile, data: memoryview) -> dict[int, int]:
 
 
 def _files(elf: ElfFile, at: int, data: bytes) -> list[MappedFile]:
-    """Read NT_FILE: long count, long page size, count * (start, end, offset in pages), then NUL-terminated names."""
+    """Read the mapped files from a core file's NT_FILE note: long count, long page size, count * (start, end, offset in
+    pages), then NUL-terminated names.
+    """
     form = "Q" if elf.elf_class == 64 else "I"
     word = struct.calcsize(form)
     if len(data) < 2 * word:

@@ -30,7 +30,7 @@ ELFCOMPRESS_ZSTD = 2
 def inflate_section(
     name: str, data: memoryview, elf_class: int, byteorder: str, enough: int | None = None
 ) -> memoryview:
-    """Return the content after an Elf32_Chdr or Elf64_Chdr.
+    """Return the decompressed content of a section after its Elf32_Chdr or Elf64_Chdr.
 
     Args:
         name: Name of the section, for messages.
@@ -96,13 +96,14 @@ def _most(body: memoryview, size: int) -> int:
 def _unpacked(
     name: str, body: memoryview, size: int, unpack: Callable[[memoryview, int], bytes], enough: int | None = None
 ) -> memoryview:
-    """Decompress data and check its size.
+    """Decompress the data of a section and check its size.
 
     Args:
         name: Name of the section, for messages.
         body: The compressed data.
         size: Size of the content in bytes.
-        unpack: Takes compressed data and the wanted size, and returns the content. It may raise any exception.
+        unpack: Function that takes compressed data and the wanted size, and returns the content. It may raise any
+            exception.
         enough: Number of bytes from the beginning that suffice.
     """
     if size > _most(body, MAX_SIZE):

@@ -12,11 +12,13 @@ from pyprof.objfile.elf.headers import PT_DYNAMIC
 DT_DEBUG = 21
 MAX_TABLE = 1 << 16
 MIN_EQUAL_ENTRIES = 8
-"""Minimum number of equal entries that prove a match, because they contain sizes and addresses of tables."""
+"""Minimum number of equal entries of two dynamic tables that prove a match, because they contain sizes and addresses of
+tables.
+"""
 
 
 def read_dynamic_entries(data: bytes | memoryview, elf_class: int, order: str) -> Iterator[tuple[int, int]]:
-    """Yield (tag, value) of each entry before DT_NULL."""
+    """Yield (tag, value) of each entry of an ELF dynamic table before DT_NULL."""
     pair = struct.Struct(order + ("QQ" if elf_class == 64 else "II"))
     for tag, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
         if tag == 0:

@@ -43,16 +43,16 @@ MAX_NOTES = 1 << 16
 MAX_SEGMENTS = 1 << 16
 MAX_SECTIONS = 1 << 18
 MAX_ENTRY = 1 << 8
-"""Maximum size in bytes of one entry of the header tables. The gABI has at most 64."""
+"""Maximum size in bytes of one entry of the ELF header tables. The gABI has at most 64."""
 
 
 class ElfFile:
     """One ELF file, readable by section and segment. Implements pyprof.objfile.base.ObjectFile.
 
     Attributes:
-        machine: e_machine.
+        machine: e_machine of the ELF header.
         elf_class: 32 or 64.
-        type: ET_*.
+        type: Type of the file, ET_*.
         segments: Program headers in the order of the file.
         sections: Sections by name. {} if the table is broken or absent and none can be derived from the segments.
     """
@@ -80,7 +80,7 @@ class ElfFile:
         self.loads: tuple[ProgramHeader, ...] = tuple(s for s in self.segments if s.type == PT_LOAD)
         """The PT_LOAD segments."""
         self.section_list: tuple[SectionHeader, ...] = ()
-        """All sections by index, () if there are no headers."""
+        """All sections of the ELF file by index, () if there are no headers."""
         if with_sections:
             try:
                 self.section_list = tuple(self._read_sections())
@@ -104,7 +104,7 @@ class ElfFile:
 
         Raises:
             OSError: The file cannot be opened.
-            FormatError: It is not a readable ELF file.
+            FormatError: The file is not a readable ELF file.
         """
         return cls(FileSource(os.dup(path) if isinstance(path, int) else open_regular(path)), str(path))
 
@@ -136,7 +136,7 @@ class ElfFile:
         return self.source.read(offset, size)
 
     def forget(self, name: str) -> None:
-        """Drop a section's bytes from memory. The next section() reads them again."""
+        """Drop a section's bytes from memory. The next call of section() reads them again."""
         self._cache.pop(name, None)
 
     def load_at(self, svma: int) -> ProgramHeader | None:
@@ -152,7 +152,7 @@ class ElfFile:
 
     @cached_property
     def build_id(self) -> str:
-        """The GNU build ID in lower-case hex, "" if there is none."""
+        """The GNU build ID of the ELF file in lower-case hex, "" if there is none."""
         for segment in self.segments:
             if segment.type == PT_NOTE:
                 found = build_id_in_notes(self.source.read(segment.offset, min(segment.filesz, MAX_NOTES)), self.order)
@@ -222,7 +222,7 @@ class ElfFile:
         self.machine: int = fields[1]
         self.entry: int = fields[3]
         self.phoff: int = fields[4]
-        """File offset of the program headers."""
+        """File offset of the ELF program headers."""
         self._shoff = fields[5]
         self._phentsize, self._phnum, self._shentsize, self._shnum, self._shstrndx = fields[8:13]
 
@@ -234,7 +234,7 @@ class ElfFile:
 
     @property
     def missing(self) -> int:
-        """The number of bytes by which the file is too short, because it was truncated.
+        """The number of bytes by which the ELF file is too short, because it was truncated.
 
         The section headers determine its size, because linkers write them last. Without them, the segments do.
         """
@@ -248,7 +248,7 @@ class ElfFile:
         return struct.Struct(self.order + ("IIQQQQIIQQ" if self.elf_class == 64 else "IIIIIIIIII"))
 
     def _first_section(self) -> tuple[int, ...]:
-        """Return the fields of section 0, which holds counts that do not fit into the ELF header."""
+        """Return the fields of ELF section 0, which holds counts that do not fit into the ELF header."""
         layout = self._section_layout()
         data = self.source.read(self._shoff, layout.size)
         if not self._shoff or len(data) < layout.size:
@@ -307,7 +307,7 @@ class ElfFile:
         return section
 
     def content(self, section: SectionHeader, enough: int | None = None) -> memoryview | None:
-        """Return the content of a section by its header, without caching.
+        """Return the content of an ELF section by its header, without caching.
 
         Raises:
             FormatError: The content is incomplete or broken.

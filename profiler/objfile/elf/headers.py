@@ -23,7 +23,7 @@ PAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class ProgramHeader(Segment):
-    """A program header. `type` is PT_*, `flags` is PF_*."""
+    """An ELF program header. `type` is PT_*, `flags` is PF_*."""
 
     type: int
     flags: int
@@ -36,8 +36,8 @@ class SectionHeader(Section):
     Attributes:
         type: SHT_*.
         flags: SHF_*.
-        link: sh_link.
-        info: sh_info.
+        link: The field sh_link.
+        info: The field sh_info.
         index: Index in the header table, -1 if the section is synthetic.
     """
 
@@ -49,7 +49,7 @@ class SectionHeader(Section):
 
 
 def make_program_header(kind: int, flags: int, offset: int, vaddr: int, filesz: int, memsz: int) -> ProgramHeader:
-    """Create a ProgramHeader. `kind` is PT_*, `flags` is PF_*."""
+    """Create an ELF program header. `kind` is PT_*, `flags` is PF_*."""
     return ProgramHeader(offset, vaddr, filesz, memsz, bool(flags & PF_X), bool(flags & PF_W), kind, flags)
 
 

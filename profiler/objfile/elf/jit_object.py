@@ -21,13 +21,15 @@ from pyprof.objfile.elf.named_symbols import SHN_ABS, SHN_UNDEF, symbol_layout
 ET_EXEC = 2
 SHN_LORESERVE = 0xFF00
 RELOCATED = (".eh_frame", ".debug_", ".sframe")
-"""Prefixes of the names of sections that are read later, and so need their relocations."""
+"""Prefixes of the names of sections in a JIT compiler's object file that are read later, and so need their
+relocations.
+"""
 
 KINDS = {
     62: {1: (8, False), 2: (4, True), 10: (4, False), 11: (4, False), 24: (8, True)},
     183: {257: (8, False), 258: (4, False), 260: (8, True), 261: (4, True)},
 }
-"""(size in bytes, relative to the place) of each relocation type, by ELF machine."""
+"""Properties of relocation types, by ELF machine: (size in bytes, relative to the place) of each type."""
 
 MAX_RELOCATIONS = 1 << 22
 
@@ -53,7 +55,7 @@ def relocate_memory_object(data: bytes, name: str) -> ElfFile:
 
 
 def _place_symbols(elf: ElfFile, section: SectionHeader, changed: bytearray) -> np.ndarray:
-    """Turn symbol values into addresses, in place.
+    """Turn the symbol values of a JIT compiler's object file into addresses, in place.
 
     Returns:
         (known, value) of each symbol, an array of shape (n,).
@@ -77,7 +79,9 @@ def _place_symbols(elf: ElfFile, section: SectionHeader, changed: bytearray) -> 
 
 
 def _apply(elf: ElfFile, section: SectionHeader, symbols: np.ndarray, changed: bytearray) -> None:
-    """Apply one section of relocations with addends, in place. Unknown relocations and symbols are skipped."""
+    """Apply one section of relocations with addends of an object file in memory, in place. Unknown relocations and
+    symbols are skipped.
+    """
     kinds = KINDS.get(elf.machine, {})
     target = elf.section_list[section.info] if 0 < section.info < len(elf.section_list) else None
     if target is None or not target.name.startswith(RELOCATED) or target.type == SHT_NOBITS:

@@ -53,7 +53,7 @@ def find_bias_by_headers(elf: ElfFile, at: int) -> int | None:
 
 
 def find_header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | None:
-    """Return the mapping with the file's first page, or None.
+    """Return the mapping with the first page of the file that is mapped at an address, or None.
 
     It is the nearest mapping of the same file at or below an address with offset 0. It need not belong to the module:
     lld's layout maps the first page a second time, together with the code.
@@ -68,7 +68,7 @@ def find_header_mapping(space: AddressSpace, module: Module, avma: int) -> Mappi
 
 
 def read_vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | None:
-    """Return (image, load bias) of a module without a file that starts with an ELF header, or None.
+    """Return (image, load bias) of a module without a file that starts with an ELF header, such as the vDSO, or None.
 
     If a process of this machine has ended, this process's vDSO is used: the kernel maps the same pages into all
     processes of one ABI. 32-bit and x32 processes have theirs below 4 GiB.
@@ -156,7 +156,7 @@ def rebuild_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFi
 
 
 def _read(space: AddressSpace, avma: int, size: int) -> bytearray:
-    """Return bytes from an address on, up to the first unreadable byte."""
+    """Return the target's bytes from an address on, up to the first unreadable byte."""
     data = bytearray()
     while len(data) < size:
         want = min(CHUNK, size - len(data))
@@ -170,7 +170,9 @@ def _read(space: AddressSpace, avma: int, size: int) -> bytearray:
 def _unrelocated(
     elf: ElfFile, dynamic: ProgramHeader, bias: int, offset: int, data: memoryview
 ) -> tuple[int, memoryview]:
-    """Return the piece with the dynamic table's addresses as the file states them, before the loader added the bias."""
+    """Return (offset, bytes) of the dynamic table with addresses as the file states them, before the loader added the
+    bias.
+    """
     start, end = dynamic.offset - offset, dynamic.offset - offset + dynamic.filesz
     if not 0 <= start < end <= len(data):
         return offset, data

@@ -15,15 +15,15 @@ from pyprof.objfile.base import ObjectFile
 
 TABLES = ((".dynsym", ".dynstr"), (".symtab", ".strtab"))
 MAX_PLACES = 64
-"""Maximum number of occurrences of a name in a string table. Linkers store a name once, or as the end of a longer
-one.
+"""Maximum number of occurrences of a name in a string table that are examined. Linkers store a name once, or as the end
+of a longer one.
 """
 
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
 
 
 def symbol_layout(file: ObjectFile) -> np.dtype[np.void]:
-    """Return the layout of one entry of a symbol table: name, info, other, shndx, value, size."""
+    """Return the layout of one entry of an ELF symbol table: name, info, other, shndx, value, size."""
     o = file.order
     if file.address_size == 8:
         fields = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2"), ("value", "u8"), ("size", "u8")]
@@ -33,7 +33,7 @@ def symbol_layout(file: ObjectFile) -> np.dtype[np.void]:
 
 
 def find_named_symbols(file: ObjectFile, names: Sequence[bytes]) -> dict[bytes, int]:
-    """Return the addresses of the defined symbols among `names`, each from the first table that has it.
+    """Return the addresses of the defined symbols among `names`, each from the first symbol table that has it.
 
     A broken table is skipped.
     """

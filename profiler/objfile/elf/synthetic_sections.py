@@ -29,7 +29,9 @@ DIRECT = {
 
 
 def derive_sections(elf: ElfFile) -> dict[str, e.SectionHeader]:
-    """Return the derived sections by name. Never raises: a section that is not found is left out."""
+    """Return the sections that can be derived from program headers, by name. Never raises: a section that is not found
+    is left out.
+    """
     sections: dict[str, e.SectionHeader] = {}
     for segment in elf.segments:
         if segment.type in DIRECT and segment.filesz:
@@ -49,7 +51,7 @@ def _section(name: str, kind: int, addr: int, offset: int, size: int, entsize: i
 
 
 def _eh_frame(elf: ElfFile, header: e.SectionHeader) -> e.SectionHeader | None:
-    """Return the .eh_frame that an .eh_frame_hdr points to, or None.
+    """Return the section .eh_frame that an .eh_frame_hdr points to, or None.
 
     The header has: version 1, eh_frame_ptr_enc, fde_count_enc, table_enc, then the pointer (LSB core, 10.6.2).
     """
@@ -101,7 +103,7 @@ def _dynamic_symbols(elf: ElfFile, dynamic: e.SectionHeader) -> dict[str, e.Sect
 
 
 def _symbol_count(elf: ElfFile, tags: dict[int, int]) -> int:
-    """Return the number of dynamic symbols.
+    """Return the number of dynamic symbols of an ELF file.
 
     Only the hash tables give it: nchain of DT_HASH, or the end of DT_GNU_HASH.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SFRAME, EXIDX, GO = ".sframe", ".ARM.exidx", ".gopclntab"
 GO_SECTIONS = (GO, ".data.rel.ro.gopclntab")
 GO_NOTE = b"Go\0\0"
-"""Name of the note with the build ID of Go's linker."""
+"""Name of the ELF note with the build ID of Go's linker."""
 MAX_SFRAME = 1 << 30
 MAX_EXIDX = 1 << 28
 MAX_RELOCATIONS = 1 << 24
@@ -37,13 +37,15 @@ MAX_NOTES = 1 << 16
 
 
 def find_unwind_table(elf: ElfFile, name: str) -> UnwindTable | None:
-    """Return an unwind table by name, as ObjectFile.unwind_table does."""
+    """Return an unwind table of an ELF file by name, as ObjectFile.unwind_table does."""
     find = {SFRAME: _sframe, EXIDX: _exidx, GO: _gopclntab}.get(name, partial(_named, name=name))
     return next(find(elf), None)
 
 
 def has_lost_tables(elf: ElfFile) -> bool:
-    """Return ObjectFile.lost_tables. A memory image has no section if its segment's bytes are not in memory."""
+    """Return True if an ELF file states an unwind table whose bytes are not available (ObjectFile.lost_tables). A
+    memory image has no section if its segment's bytes are not in memory.
+    """
     return any(
         s.type in DIRECT and s.type != e.PT_DYNAMIC and DIRECT[s.type][0] not in elf.sections for s in elf.segments
     )
@@ -94,7 +96,9 @@ def _exidx(elf: ElfFile) -> Iterator[UnwindTable]:
 
 
 def _gopclntab(elf: ElfFile) -> Iterator[UnwindTable]:
-    """Yield Go's function table. Without a section its size is that of the rest of its segment."""
+    """Yield the place of Go's function table in an ELF file. Without a section its size is that of the rest of its
+    segment.
+    """
     for name in GO_SECTIONS:
         section = elf.sections.get(name)
         if section is not None and section.stored and section.size:
@@ -132,7 +136,8 @@ def _loaded(elf: ElfFile, segment: e.ProgramHeader, size: int) -> memoryview:
 
 
 def _relocated(elf: ElfFile, section: e.SectionHeader, data: memoryview) -> memoryview:
-    """Return data with its relocations applied. Assemblers emit only relative ones here (S + A - P).
+    """Return the data of an unwind table with its relocations applied. Assemblers emit only relative ones here (S + A -
+    P).
 
     All sections of a relocatable file begin at address 0, so functions of different sections may coincide.
     """

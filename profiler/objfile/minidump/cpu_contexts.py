@@ -12,7 +12,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The layout of a context.
+    """The layout of a CPU context in a minidump.
 
     Attributes:
         fields: Offset of each register.
@@ -47,11 +47,13 @@ LAYOUTS = {
     "arm": _Layout(_row(4, 4, *(f"r{n}" for n in range(13)), "sp", "lr", "pc"), 4),
     "arm64": _Layout(_row(8, 8, *(f"x{n}" for n in range(31)), "sp", "pc"), 8),
 }
-"""Layouts by processor. In Breakpad's old ARM64 context, the registers have the same offsets."""
+"""Layouts of CPU contexts in minidumps, by processor. In Breakpad's old ARM64 context, the registers have the same
+offsets.
+"""
 
 
 def read_context(processor: str, data: bytes | memoryview) -> dict[str, int] | None:
-    """Return the registers in a CPU context, or None if it is not a context of that processor.
+    """Return the registers in a minidump's CPU context, or None if it is not a context of that processor.
 
     Returns:
         Values by the names of the architecture's columns.

@@ -16,11 +16,11 @@ ELF_MACHINES = {
     "arm": (40, 32, "little"),
     "arm64": (183, 64, "little"),
 }
-"""(ELF machine, ELF class, byte order) of the architecture, by processor."""
+"""Architecture of a crash dump by its processor: (ELF machine, ELF class, byte order)."""
 
 
 def address_mask(processor: str) -> int:
-    """Return the mask of an address. Windows sign-extends the addresses of 32-bit processes."""
+    """Return the mask of an address in a crash dump. Windows sign-extends the addresses of 32-bit processes."""
     return (1 << ELF_MACHINES[processor][1]) - 1
 
 
@@ -31,7 +31,7 @@ class DumpThread:
     Attributes:
         tid: Thread ID.
         registers: Values by the names of the architecture's columns.
-        stack: (address, size in bytes) of its saved stack.
+        stack: (address, size in bytes) of the thread's saved stack.
         name: Name of the thread.
     """
 
@@ -46,7 +46,7 @@ class DumpModule:
     """A module of a crash dump.
 
     Attributes:
-        base: Its address in the process.
+        base: Address of the module in the process.
         size: Size in bytes.
         path: Path, as the target names it.
         debug_id: See StatedId; build_id and debug_name likewise.
@@ -62,7 +62,9 @@ class DumpModule:
 
 @dataclass(frozen=True, slots=True)
 class DumpRegion:
-    """A mapping of the target. `perms` is in the notation of /proc/PID/maps; `path` is "" if there is none."""
+    """A mapping of the process in a crash dump. `perms` is in the notation of /proc/PID/maps; `path` is "" if there is
+    none.
+    """
 
     start: int
     end: int

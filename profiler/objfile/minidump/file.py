@@ -33,24 +33,24 @@ MAX_STRING = 1 << 12
 MAX_PARAMETERS = 15
 
 PROCESSORS = {0: "x86", 10: "x86", 9: "amd64", 5: "arm", 12: "arm64", 0x8003: "arm64"}
-"""Processors by processor_architecture of the system information."""
+"""Processors of minidumps by processor_architecture of the system information."""
 
 SYSTEMS = {1: "windows", 2: "windows", 0x8101: "mac", 0x8102: "ios", 0x8201: "linux", 0x8203: "android"}
-"""Operating systems by platform_id of the system information."""
+"""Operating systems of minidumps by platform_id of the system information."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """One stream: its bytes, and their offset `at` in the file."""
+    """One stream of a minidump: the stream's bytes, and their offset `at` in the file."""
 
     source: ByteSource
     at: int
 
     def unpack(self, form: str, offset: int) -> tuple[int, ...]:
-        """Unpack fields at an offset.
+        """Unpack fields of a minidump stream at an offset.
 
         Raises:
-            FormatError: They pass the end of the stream.
+            FormatError: The fields pass the end of the stream.
         """
         layout = struct.Struct("<" + form)
         data = self.source.read(offset, layout.size)
@@ -59,7 +59,7 @@ class _Stream:
         return layout.unpack(data)
 
     def entries(self, form: str, count: int, first: int, most: int, size: int = 0) -> Iterator[tuple[int, ...]]:
-        """Yield the entries of a list that are inside the stream.
+        """Yield the entries of a list in a minidump stream that are inside the stream.
 
         Args:
             form: Format of an entry.
@@ -127,7 +127,7 @@ class _Reader:
         self.dump = self._system()
 
     def takers(self) -> dict[int, Callable[[_Stream], None]]:
-        """Return the functions that read each kind of stream, in the order of reading."""
+        """Return the functions that read each kind of minidump stream, in the order of reading."""
         return {
             MISC: self._misc,
             BREAKPAD: self._breakpad,
@@ -145,7 +145,7 @@ class _Reader:
         }
 
     def stream(self, kind: int) -> _Stream | None:
-        """Return the bytes of a stream that the file has, or None if there is no such stream."""
+        """Return a stream of the minidump by its kind, or None if the file has no such stream."""
         if kind not in self._streams:
             return None
         rva, size = self._streams[kind]
@@ -164,7 +164,7 @@ class _Reader:
         return CrashDump(system, processor, make_saved_memory(self.source, ()), version)
 
     def string(self, rva: int) -> str:
-        """Return a MINIDUMP_STRING, "" if there is none."""
+        """Return a MINIDUMP_STRING at an offset, "" if there is none."""
         if not rva:
             return ""
         data = self.source.read(rva, 4)
@@ -264,13 +264,13 @@ def _all(stream: _Stream) -> bytes:
 
 
 def _first(stream: _Stream, count: int, size: int) -> int:
-    """Return the offset of a list's first entry. Some writers align it to 8 bytes."""
+    """Return the offset of the first entry of a list in a minidump. Some writers align it to 8 bytes."""
     return 8 if stream.source.size == 8 + count * size else 4
 
 
 COMMITTED = 0x1000
 READABLE, WRITABLE, EXECUTABLE = 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80, 0x04 | 0x08 | 0x40 | 0x80, 0xF0
-"""Masks of the PAGE_* bits that grant each permission."""
+"""Masks of the Windows PAGE_* bits that grant each permission."""
 
 
 def read_regions(entries: Iterable[tuple[int, ...]]) -> list[DumpRegion]:

@@ -13,7 +13,7 @@ MAX_OBJECTS = 1 << 14
 
 
 def read_pid(status: bytes) -> int:
-    """Return the process ID from /proc/PID/status, 0 if it is missing."""
+    """Return the process ID from a copy of /proc/PID/status, 0 if it is missing."""
     for line in status.splitlines():
         if line.startswith(b"Pid:") and line[4:].strip().isdigit():
             return int(line[4:])
@@ -21,7 +21,7 @@ def read_pid(status: bytes) -> int:
 
 
 def read_auxv(data: bytes, wide: bool) -> dict[int, int]:
-    """Return the values of /proc/PID/auxv by type."""
+    """Return the values of a copy of /proc/PID/auxv by type."""
     pair = struct.Struct("<QQ" if wide else "<II")
     found: dict[int, int] = {}
     for kind, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
@@ -32,7 +32,7 @@ def read_auxv(data: bytes, wide: bool) -> dict[int, int]:
 
 
 def read_maps(data: bytes) -> list[DumpRegion]:
-    """Return the mappings of /proc/PID/maps, ascending. An invalid line is left out."""
+    """Return the mappings of a copy of /proc/PID/maps in a dump, ascending. An invalid line is left out."""
     found = []
     for line in data.split(b"\n", MAX_REGIONS)[:MAX_REGIONS]:
         fields = line.split(None, 5)
@@ -50,10 +50,10 @@ def read_maps(data: bytes) -> list[DumpRegion]:
 
 
 def read_objects(data: bytes, source: ByteSource, wide: bool, string: Callable[[int], str]) -> list[tuple[int, str]]:
-    """Return (load bias, name) of each object in MDRawDebug's link map.
+    """Return (load bias, name) of each object in the link map of a dump (MDRawDebug).
 
     Args:
-        data: The stream.
+        data: Bytes of the stream MDRawDebug.
         source: The whole dump.
         wide: Addresses have 64 bits.
         string: Reads a MINIDUMP_STRING at an offset.

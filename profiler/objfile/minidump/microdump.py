@@ -20,12 +20,12 @@ from pyprof.records import replace
 
 BEGIN, END, TAG = "-----BEGIN BREAKPAD MICRODUMP-----", "-----END BREAKPAD MICRODUMP-----", "google-breakpad"
 MAX_SIZE = 1 << 26
-"""Maximum number of bytes of a log that are read."""
+"""Maximum number of bytes of a log in which a microdump is searched."""
 
 PROCESSORS = {"x86": "x86", "x86_64": "amd64", "arm": "arm", "arm64": "arm64"}
 SYSTEMS = {"L": "linux", "A": "android"}
 TID = 1
-"""Thread ID that stands for the unknown one."""
+"""Thread ID in a microdump that stands for an unknown one."""
 
 
 def is_microdump(data: bytes) -> bool:
@@ -36,7 +36,7 @@ def read_microdump(source: ByteSource) -> CrashDump:
     """Read the first microdump in a log.
 
     Raises:
-        FormatError: There is none, its processor is not supported, or it has no registers.
+        FormatError: The log has no microdump, its processor is not supported, or it has no registers.
     """
     data = bytes(source.read(0, MAX_SIZE))
     begin = data.find(BEGIN.encode())
@@ -104,7 +104,9 @@ class _Reader:
         self._exception = DumpException(TID, int(fields[0], 16), 0, address, name=fields[1])
 
     def _stack_part(self, rest: str) -> None:
-        """Read a line of stack bytes. The first line has four numbers and gives sp, which the registers contain too."""
+        """Read a line of stack bytes of a microdump. The first line has four numbers and gives sp, which the registers
+        contain too.
+        """
         fields = rest.split()
         if len(fields) != 2:
             return
@@ -114,7 +116,7 @@ class _Reader:
         self._stack.append((avma, bytes.fromhex(fields[1])))
 
     def _cpu(self, rest: str) -> None:
-        """Read the registers.
+        """Read the line with the registers of a microdump.
 
         The writer cuts lines at 2047 bytes; x86_64 keeps its needed registers, and half a byte at the end.
         """
@@ -124,7 +126,7 @@ class _Reader:
         self._registers = registers
 
     def _module(self, rest: str) -> None:
-        """Read a module: start, offset in the file, size, identifier, file name."""
+        """Read a module line of a microdump: start, offset in the file, size, identifier, file name."""
         start, _, size, identifier, path = rest.split(None, 4)
         int(identifier, 16)
         base, length = int(start, 16), int(size, 16)
@@ -134,6 +136,6 @@ class _Reader:
 
 
 def _content(line: str) -> str:
-    """Return a line of the dump without the log's prefix."""
+    """Return a line of a microdump without the log's prefix."""
     _, tagged, rest = line.partition(TAG)
     return (rest.partition(": ")[2] if tagged else line).strip()

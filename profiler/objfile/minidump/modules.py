@@ -19,13 +19,13 @@ ELF_SYSTEMS = frozenset({"linux", "android"})
 
 
 def read_modules(base: int, size: int, path: str, record: bytes, system: str) -> list[DumpModule]:
-    """Return the module of one entry, or an empty list if its size is 0.
+    """Return the module of one entry of a minidump's module list, or an empty list if its size is 0.
 
     Args:
-        base: Its address in the process.
+        base: Address of the module in the process.
         size: Size in bytes.
         path: Path, as the target names it.
-        record: Its CodeView record, b"" if there is none.
+        record: CodeView record of the module, b"" if there is none.
         system: Operating system, as in CrashDump.os.
     """
     if not size or base + size > 1 << 64:

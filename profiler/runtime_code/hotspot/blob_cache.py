@@ -13,15 +13,15 @@ from pyprof.runtime_code.hotspot.vm_structs import VmStructs
 
 MAX_HEAPS = 16
 MAX_RESERVED = 4 << 30
-"""Maximum size in bytes of the code cache. HotSpot allows 2 GiB."""
+"""Maximum size in bytes of HotSpot's code cache. HotSpot allows 2 GiB."""
 MAX_STEPS = 1 << 12
-"""Maximum number of steps in a segment map. A step goes back by up to 254 segments."""
+"""Maximum number of steps in a segment map of HotSpot's code cache. A step goes back by up to 254 segments."""
 MAX_NAMES = 1 << 12
 MAX_BLOB = 64 << 20
-"""Maximum size of a blob in bytes."""
+"""Maximum size in bytes of one piece of HotSpot's generated code (blob)."""
 
 NMETHODS = ("nmethod", "native nmethod")
-"""Names of blobs that are compiled methods and wrappers of native methods."""
+"""Names of HotSpot's blobs that are compiled methods and wrappers of native methods."""
 INTERPRETER = "Interpreter"
 
 
@@ -30,7 +30,7 @@ class Heap:
     """One heap of HotSpot's code cache.
 
     Attributes:
-        low: First address of its memory.
+        low: First address of the heap's memory.
         high: Address after the memory that is in use.
         limit: Address up to which it may grow.
         segment_map: Address of its segment map.
@@ -51,7 +51,7 @@ class Blob:
     Attributes:
         address: Address of its CodeBlob.
         header: The bytes of the CodeBlob, as far as they never change.
-        name: Its name, such as "nmethod" or "Interpreter".
+        name: Name of the blob, such as "nmethod" or "Interpreter".
         start: First address of its code.
         end: Address after its code.
         frame_size: Size of its frames in bytes with the return address, 0 if they have no fixed size.
@@ -100,14 +100,14 @@ class BlobCache:
         self._header_size = max(structs.size("nmethod"), structs.size("CodeBlob"))
         self.heaps: tuple[Heap, ...] = ()
         self.reserved = (0, 0)
-        """Start and end of the memory that the heaps may grow to."""
+        """Start and end of the memory that HotSpot's code heaps may grow to."""
         self.update()
 
     def update(self) -> None:
-        """Read the limits of the heaps again. They grow.
+        """Read the limits of HotSpot's code heaps again. They grow.
 
         Raises:
-            FormatError: They are not readable.
+            FormatError: The limits are not readable.
         """
         self.heaps = tuple(self._heap(avma) for avma in self._heap_addresses())
         low, high = min(heap.low for heap in self.heaps), max(heap.limit for heap in self.heaps)
@@ -140,7 +140,7 @@ class BlobCache:
         return next((heap for heap in self.heaps if heap.low <= pc < heap.high), None)
 
     def find_blob(self, pc: int) -> Blob | None:
-        """Return the blob that has the code at an address, or None.
+        """Return the piece of HotSpot's generated code (blob) at an address, or None.
 
         Raises:
             FormatError: The heap is not readable or not plausible.
@@ -170,10 +170,10 @@ class BlobCache:
         return blob if blob is not None and blob.start <= pc < blob.end else None
 
     def read_blob(self, avma: int) -> Blob | None:
-        """Return the blob whose CodeBlob is at an address, or None if there is none.
+        """Return the piece of HotSpot's generated code whose CodeBlob is at an address, or None if there is none.
 
         Raises:
-            FormatError: It is not readable.
+            FormatError: The CodeBlob is not readable.
         """
         header, structs = self._memory.read(avma, self._header_size), self._structs
         name_at = structs.unpack(header, "Q", ("CodeBlob", "_name"))
@@ -197,7 +197,7 @@ class BlobCache:
         return Blob(avma, header, name, start, end, max(words, 0) * 8, complete, method, compile_id)
 
     def _code(self, avma: int, header: bytes) -> tuple[int, int]:
-        """Return (start, end) of a blob's code."""
+        """Return (start, end) of the code in a HotSpot CodeBlob."""
         unpack = self._structs.unpack
         if self._has_pointers:
             return unpack(header, "Q", ("CodeBlob", "_code_begin")), unpack(header, "Q", ("CodeBlob", "_code_end"))

@@ -16,15 +16,17 @@ from pyprof.runtime_code.hotspot.memory import VmMemory
 from pyprof.runtime_code.hotspot.vm_structs import VmStructs
 
 MAX_SYMBOL = 4096
-"""Maximum number of bytes of a name that is read."""
+"""Maximum number of bytes of a Java name that is read."""
 MAX_LINES = 1 << 16
-"""Maximum number of entries of a line table; a method has at most 65,535 bytes of bytecode."""
+"""Maximum number of entries of a Java method's line table; a method has at most 65,535 bytes of bytecode."""
 MAX_DEPTH = 128
-"""Maximum number of methods that are inlined into one another."""
+"""Maximum number of Java methods that are inlined into one another."""
 MAX_METHODS = 1 << 16
 
 _HIDDEN = re.compile(r"(\$\$Lambda)(?:\$\d+)?(?:[/+.]0x[0-9a-f]+|/\d+)?|[/+.](?:0x[0-9a-f]+|\d+)(?=$|\$)")
-"""The part of a class name that tells hidden classes apart: `$$Lambda$14+0x0000000800c03000`, `+0x0000000800c00400`."""
+"""Pattern of the part of a Java class name that tells hidden classes apart: `$$Lambda$14+0x0000000800c03000`,
+`+0x0000000800c00400`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class JavaMethod:
     """A Java method, with its class and its line table.
 
     Attributes:
-        name: Class and method.
+        name: Names of class and method.
         file: Name of the source file without a folder, "" if unknown.
         bytecode: Address of its first bytecode.
         size: Number of bytes of its bytecode.
@@ -46,7 +48,7 @@ class JavaMethod:
     lines: tuple[tuple[int, int], ...]
 
     def line_at(self, index: int) -> int:
-        """Return the line of the bytecode at an index, or 0 if it is unknown."""
+        """Return the source line of the Java bytecode at an index, or 0 if it is unknown."""
         at = bisect_right(self.lines, (max(index, 0), 1 << 32)) - 1
         return self.lines[at][1] if at >= 0 else 0
 
@@ -57,13 +59,13 @@ def show_class(name: str) -> str:
 
 
 class Methods:
-    """Reads methods of one process, and caches them until clear()."""
+    """A reader of the Java methods of one process, which caches them until clear()."""
 
     def __init__(self, memory: VmMemory, structs: VmStructs) -> None:
         """Find the layout of HotSpot's methods.
 
         Raises:
-            FormatError: It is not known.
+            FormatError: The layout is not known.
         """
         self._memory, self._structs = memory, structs
         offset = structs.offset
@@ -83,11 +85,11 @@ class Methods:
         self._known: dict[int, JavaMethod | None] = {}
 
     def clear(self) -> None:
-        """Forget all methods, because classes may have been unloaded."""
+        """Forget all Java methods, because classes may have been unloaded."""
         self._known.clear()
 
     def find(self, avma: int) -> JavaMethod | None:
-        """Return the method whose Method is at an address, or None if none is readable there."""
+        """Return the Java method whose Method structure is at an address, or None if none is readable there."""
         if avma not in self._known:
             if len(self._known) >= MAX_METHODS:
                 self._known.clear()
@@ -137,7 +139,9 @@ class Methods:
             return ""
 
     def _lines(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Yield the entries of a compressed line table (CompressedLineNumberReadStream)."""
+        """Yield (bytecode index, line) of each entry of a Java method's compressed line table
+        (CompressedLineNumberReadStream).
+        """
         found = []
         index = line = at = 0
         for _ in range(MAX_LINES):
@@ -215,7 +219,7 @@ class InlineScopes:
     excludes_zero: bool
 
     def find(self, offset: int) -> list[tuple[int, int]]:
-        """Return the methods that are active at a lookup pc, the innermost inlined one first.
+        """Return the Java methods that are active at a lookup pc, the innermost inlined one first.
 
         Args:
             offset: The lookup pc, relative to the code. The next point after it describes it.

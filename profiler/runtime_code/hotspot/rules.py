@@ -24,70 +24,78 @@ from pyprof.runtime_code.hotspot.blob_cache import Blob
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 _PUSHED = re.compile(rb"\x55(?:\x48\x8b\xec)?(?:\x48\x83\xec(.)|\x48\x81\xec(.{4}))", re.DOTALL)
-"""push %rbp [; mov %rsp,%rbp]; sub $n,%rsp"""
+"""Pattern of a HotSpot prologue: push %rbp [; mov %rsp,%rbp]; sub $n,%rsp."""
 _STORED = re.compile(rb"\x48\x81\xec(.{4})(?:\x48\x89\x2c\x24|\x48\x89\x6c\x24.|\x48\x89\xac\x24.{4})", re.DOTALL)
-"""sub $n,%rsp; mov %rbp,m(%rsp)"""
+"""Pattern of a HotSpot prologue: sub $n,%rsp; mov %rbp,m(%rsp)."""
 _REMOVED = re.compile(rb"(?:\x48\x83\xc4(.)|\x48\x81\xc4(.{4}))\x5d", re.DOTALL)
-"""add $n,%rsp; pop %rbp"""
+"""Pattern of a HotSpot epilogue: add $n,%rsp; pop %rbp."""
 _RETURN = re.compile(
     rb"(?:\xc5\xf8\x77)?(?:\x49\x3b(?:\xa7.{4}|\x67.)\x0f\x87(.{4})|\x4d\x8b\x97.{4}\x41\x85\x02|\x85\x05.{4})?\xc3",
     re.DOTALL,
 )
-"""[vzeroupper] [the poll of a safepoint] ret"""
+"""Pattern of a return in HotSpot's code: [vzeroupper] [the poll of a safepoint] ret."""
 _JUMP = re.compile(rb"(?:\xc5\xf8\x77)?(?:\xe9.{4}|\x41?\xff[\xe0-\xe7])", re.DOTALL)
 _LEFT = re.compile(rb"\xc9(?:\xc5\xf8\x77)?(?:\x49\x83\x7f.\x00\x0f\x85.{4})?(?:\xc3|\xe9.{4})", re.DOTALL)
-"""leave; [is an exception pending?] ret"""
+"""Pattern of a HotSpot epilogue: leave; [is an exception pending?] ret."""
 _POLL_STUB = re.compile(rb"(?:\x49\xba.{8}|\x4c\x8d\x15.{4})\x4d\x89\x97.{4}\xe9.{4}", re.DOTALL)
-"""The code that a poll jumps to: mov (or lea) pc,%r10; mov %r10,n(%r15); jmp."""
+"""Pattern of the HotSpot code that a safepoint poll jumps to: mov (or lea) pc,%r10; mov %r10,n(%r15); jmp."""
 _LINKED = re.compile(rb"\x55\x48(?:\x8b\xec|\x89\xe5)")
-"""push %rbp; mov %rsp,%rbp"""
+"""Pattern of HotSpot code that links a frame: push %rbp; mov %rsp,%rbp."""
 _UNLINKED = re.compile(rb"(?:\xc9|\x5d)(?=(?:\xc5\xf8\x77)?(?:\xc3|\xe9|\x41?\xff[\xe0-\xe7]))", re.DOTALL)
-"""leave, or pop %rbp, before a return or a jump"""
+"""Pattern of HotSpot code that unlinks a frame: leave, or pop %rbp, before a return or a jump."""
 
 _INTERPRETED = b"\x55\x48\x8b\xec\x41\x55"
-"""push %rbp; mov %rsp,%rbp; push %r13: the frame of the interpreter."""
+"""Pattern of the code that builds a HotSpot interpreter's frame: push %rbp; mov %rsp,%rbp; push %r13."""
 _POPPED = re.compile(rb"\x58(?=\x4c\x8d\x74\xcc\xf8)")
-"""pop %rax before lea -8(%rsp,%rcx,8),%r14"""
+"""Pattern in HotSpot's interpreter: pop %rax before lea -8(%rsp,%rcx,8),%r14."""
 _RETURNS = re.compile(
     rb"(?:(\x41)?([\x58-\x5f]))?(?:(?:\x48\x8b(\xe3|\xe1)|\x49\x8b(\xe5)))?(\x41)?\xff([\xe0-\xe7])", re.DOTALL
 )
-"""[pop %r]; [mov %rbx (%rcx, %r13),%rsp]; jmp *%r"""
+"""Pattern of the return from HotSpot's interpreter: [pop %r]; [mov %rbx (%rcx, %r13),%rsp]; jmp *%r."""
 
 _I2C = re.compile(rb"\x48\x8b\x04\x24.{0,16}?\x50\x49\x8b\xc3", re.DOTALL)
-"""mov (%rsp),%rax ... push %rax; mov %r11,%rax: an adapter from interpreted to compiled calls aligns the stack."""
+"""Pattern of a HotSpot adapter from interpreted to compiled calls, which aligns the stack: mov (%rsp),%rax ... push
+%rax; mov %r11,%rax.
+"""
 _C2I = re.compile(rb"\x58\x4c\x8b\xec(?:\x48\x83\xec.|\x48\x81\xec.{4})?\x48\x89\x04\x24", re.DOTALL)
-"""pop %rax; mov %rsp,%r13; sub $n,%rsp; mov %rax,(%rsp): an adapter from compiled to interpreted calls."""
+"""Pattern of a HotSpot adapter from compiled to interpreted calls: pop %rax; mov %rsp,%r13; sub $n,%rsp; mov
+%rax,(%rsp).
+"""
 
 _RESTORED = re.compile(
     rb"(?:\xe8.{4}|\xff[\xd0-\xd7])(?=(?:\xc5\xf8\x77)?\x48\x0f\xae\x0c\x24\x48\x81\xc4(.{4}))", re.DOTALL
 )
-"""call; [vzeroupper]; fxrstor64 (%rsp); add $n,%rsp: an adapter calls the virtual machine with all registers saved."""
+"""Pattern of a HotSpot adapter that calls the virtual machine with all registers saved: call; [vzeroupper]; fxrstor64
+(%rsp); add $n,%rsp.
+"""
 _R13_SAVED, _RBP_SAVED = 0x10, 0x50
-"""Offsets of registers above the saved vector registers (MacroAssembler::push_CPU_state)."""
+"""Offsets of r13 and rbp above the vector registers that HotSpot saves (MacroAssembler::push_CPU_state)."""
 _BARRIER = re.compile(
     rb"(?:\x6a\xff|\x68\xff{4})\x55\x48(?:\x8b\xec|\x89\xe5).{1,1024}?(\xc9)\x48\x83\xc4\x08\xc3", re.DOTALL
 )
-"""push $-1; push %rbp; mov %rsp,%rbp ... leave; add $8,%rsp; ret: the entry barrier of compiled methods."""
+"""Pattern of the entry barrier of HotSpot's compiled methods: push $-1; push %rbp; mov %rsp,%rbp ... leave; add
+$8,%rsp; ret.
+"""
 _ROOM = re.compile(rb"\x48\x83\xec([\x00-\x7f])")
-"""sub $n,%rsp"""
+"""Pattern of the instruction that reserves stack in HotSpot's code: sub $n,%rsp."""
 _PUSH_BYTE = 0x6A
 _SAVING = re.compile(rb"[\x50-\x53\x56\x57]{2,8}")
-"""The pushes with which a stub without a frame begins. Its pops are in the reverse order."""
+"""Pattern of the pushes with which a HotSpot stub without a frame begins. Its pops are in the reverse order."""
 
 MAX_ROWS = 1 << 14
 
 _Part = tuple[int, int, Rule]
-"""A rule for a part of some code: (start, end, rule)."""
+"""An unwind rule for a part of some HotSpot code: (start, end, rule)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codelet:
-    """A part of the interpreter, such as the code of one bytecode.
+    """A part of HotSpot's interpreter, such as the code of one bytecode.
 
     Attributes:
         start: First address of its code.
         end: Address after its code.
-        name: What it is for.
+        name: Purpose of the code.
     """
 
     start: int
@@ -99,7 +107,7 @@ class FrameRules:
     """A maker of unwind rules for HotSpot's generated code."""
 
     def __init__(self, arch: Arch) -> None:
-        """Create a maker of unwind rules for an architecture, which must be x86-64."""
+        """Create a maker of unwind rules for HotSpot's code on an architecture, which must be x86-64."""
         self._arch = arch
         names = arch.registers
         self._columns = {name: names.index(name) for name in ("rax", "rcx", "rbx", "r13")}
@@ -124,11 +132,11 @@ class FrameRules:
         return Rule(self._arch.sp, size, RegRule(RegKind.AT_CFA, -8), (*self._lost, *fp))
 
     def sized(self, size: int) -> Rule:
-        """Return the rule of a complete frame of `size` bytes."""
+        """Return the unwind rule of a complete frame of `size` bytes in HotSpot's code."""
         return self._by_sp(size, saved=True)
 
     def _registers(self, ra: int | None, sp: int | None, popped: int = 8) -> Rule:
-        """Return the rule of code whose caller's pc or sp is in a register.
+        """Return the unwind rule of HotSpot code whose caller's pc or sp is in a register.
 
         Args:
             ra: Column of the register with the return address; None if sp points to it.
@@ -140,7 +148,7 @@ class FrameRules:
         return Rule(self._arch.sp, popped, address, (*self._lost, *regs))
 
     def _higher(self, column: int) -> RegRule:
-        """Return the rule of a register with the caller's sp, or the CFA if that is higher.
+        """Return the unwind rule for sp: the value of a register with the caller's sp, or the CFA if that is higher.
 
         MethodHandle.linkToStatic and others remove an argument after the caller's sp was noted.
         """
@@ -153,7 +161,7 @@ class FrameRules:
 
         Args:
             blob: The method.
-            code: Its code.
+            code: Machine code of the method.
             osr_entry: Address of the entry for on-stack replacement, or 0.
         """
         if not blob.start < blob.end:
@@ -186,7 +194,7 @@ class FrameRules:
         return _rows(blob.start, blob.end, self.sized(size), parts)
 
     def _ends(self, code: bytes, size: int) -> list[_Part]:
-        """Return the parts of a compiled method that have left its frame."""
+        """Return the parts of a HotSpot-compiled method in which its frame is already removed."""
         parts: list[_Part] = []
         removed = [
             (found.end() - 1, found.end()) for found in _REMOVED.finditer(code) if _immediate(found) == size - 16
@@ -207,7 +215,7 @@ class FrameRules:
         return parts
 
     def _all_saved(self, size: int) -> Rule:
-        """Return the rule of an adapter that has saved all registers. It has the sp of its entry in r13.
+        """Return the unwind rule of a HotSpot adapter that has saved all registers. It has the sp of its entry in r13.
 
         Args:
             size: Size of the saved vector registers in bytes.
@@ -220,7 +228,9 @@ class FrameRules:
         )
 
     def stub(self, blob: Blob, code: bytes) -> FunctionRows | None:
-        """Return the rows of a stub at exact pcs, or None if it does not begin as the virtual machine's stubs do."""
+        """Return the unwind rows of a HotSpot stub at exact pcs, or None if it does not begin as the virtual machine's
+        stubs do.
+        """
         if _LINKED.match(code):
             parts = [(0, 1, self.entered), (1, 4, self._pushed)]
             for found in _UNLINKED.finditer(code):
@@ -234,7 +244,7 @@ class FrameRules:
         return self.compiled(blob, code, 0) if begins and blob.frame_size >= 16 else None
 
     def _pushing(self, blob: Blob, code: bytes, pushes: bytes) -> FunctionRows | None:
-        """Return the rows of a stub that begins with pushes, and pops them before it returns."""
+        """Return the unwind rows of a HotSpot stub that begins with pushes, and pops them before it returns."""
         pops, count = bytes(byte + 8 for byte in reversed(pushes)), len(pushes)
         ends = [at for at in range(len(code)) if code.startswith(pops, at)]
         if not ends:
@@ -253,7 +263,7 @@ class FrameRules:
         return _rows(blob.start, blob.end, sizes[count], parts)
 
     def entry_barrier(self, blob: Blob, code: bytes) -> FunctionRows | None:
-        """Return the rows of the entry barrier of compiled methods in a blob of stubs, or None.
+        """Return the unwind rows of the entry barrier of HotSpot's compiled methods in a blob of stubs, or None.
 
         A word stands between its frame record and its return address.
         """
@@ -275,11 +285,11 @@ class FrameRules:
         return _rows(blob.start + start, blob.start + start + size, inside, parts)
 
     def codelet(self, codelet: Codelet, code: bytes) -> FunctionRows | None:
-        """Return the rows of a part of the interpreter at exact pcs.
+        """Return the unwind rows of a part of HotSpot's interpreter at exact pcs.
 
         Args:
             codelet: The part.
-            code: Its code.
+            code: Machine code of the part.
         """
         if not code:
             return None
@@ -306,7 +316,7 @@ class FrameRules:
         return _rows(codelet.start, codelet.end, self.interpreted, parts)
 
     def _return_parts(self, found: re.Match[bytes]) -> list[_Part]:
-        """Return the parts of the code that leaves an interpreter frame: pop, move of sp, jump."""
+        """Return the parts of the code that leaves a HotSpot interpreter frame: pop, move of sp, jump."""
         pops, moves = found[2] is not None, found[3] or found[4]
         if not moves:
             return []
@@ -323,7 +333,9 @@ class FrameRules:
         return parts
 
     def adapter(self, blob: Blob, code: bytes) -> FunctionRows | None:
-        """Return the rows of the adapters between the calling conventions of the interpreter and compiled code."""
+        """Return the unwind rows of HotSpot's adapters between the calling conventions of the interpreter and compiled
+        code.
+        """
         rax, r13 = self._columns["rax"], self._columns["r13"]
         parts: list[_Part] = []
         first = _I2C.match(code)
@@ -349,16 +361,17 @@ _MACHINE_ORDER = (
     *("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi"),
     *(f"r{number}" for number in range(8, 16)),
 )
-"""The general registers in the order of their numbers in instructions."""
+"""The x86-64 general registers in the order of their numbers in instructions."""
 
 
 def _immediate(found: re.Match[bytes]) -> int:
-    """Return the operand of an instruction that moves sp."""
+    """Return the operand of an x86-64 instruction that moves sp."""
     return int.from_bytes(found[1] or (found[2] if found.re.groups > 1 else b""), "little", signed=True)
 
 
 def _rows(start: int, end: int, base: Rule, parts: Sequence[_Part]) -> FunctionRows:
-    """Return the rows of some code: those of its parts, of which a later one wins, and `base` between them.
+    """Return the unwind rows of some HotSpot code: those of its parts, of which a later one wins, and `base` between
+    them.
 
     Args:
         start: First address of the code.

@@ -14,14 +14,14 @@ from pyprof.runtime_code.hotspot.methods import InlineScopes
 from pyprof.runtime_code.hotspot.vm_structs import VmStructs
 
 MAX_BYTES = 4 << 20
-"""Maximum size in bytes of one part of a method's debugging information."""
+"""Maximum size in bytes of one part of a Java method's debugging information."""
 
 
 def read_scopes(memory: VmMemory, structs: VmStructs, blob: Blob, excludes_zero: bool) -> InlineScopes:
-    """Read the debugging information of a compiled method.
+    """Read the debugging information of a Java method that HotSpot has compiled.
 
     Raises:
-        FormatError: It is not readable or not plausible.
+        FormatError: The information is not readable or not plausible.
     """
     offsets, header = structs.offsets, blob.header
 
@@ -70,10 +70,10 @@ def read_scopes(memory: VmMemory, structs: VmStructs, blob: Blob, excludes_zero:
 
 
 def _column(rows: npt.NDArray[np.uint8], offset: int) -> npt.NDArray[np.int32]:
-    """Return the 32-bit field at an offset of each row.
+    """Return the 32-bit field at an offset of each row of HotSpot's debugging information.
 
     Raises:
-        FormatError: It lies outside the rows.
+        FormatError: The offset lies outside the rows.
     """
     if offset + 4 > rows.shape[1]:
         raise FormatError("HotSpot", offset, "a field that lies outside PcDesc")

@@ -29,22 +29,24 @@ if TYPE_CHECKING:
 
 ARCHES = ("x86_64",)
 REST = 50
-"""Factor: known code whose examination took t is not examined again for REST * t."""
+"""Factor that limits the checks of known HotSpot code: code whose check took t is not checked again for REST * t."""
 MIN_REST_NS = 500_000_000
-"""Minimum time in nanoseconds between two examinations of known code."""
+"""Minimum time in nanoseconds between two checks of known HotSpot code."""
 MAX_INTERPRETED = 1 << 16
-"""Maximum number of lines of interpreted methods that are remembered."""
+"""Maximum number of lines of interpreted Java methods that are remembered."""
 METHODS_AGE_NS = 5_000_000_000
-"""Time in nanoseconds for which a method at an address is taken as the same. Unloading of classes is rare."""
+"""Time in nanoseconds for which a Java method at an address is taken as the same. Unloading of classes is rare."""
 MAX_MISSES = 1 << 14
 MAX_RETRIES = 128
-"""Maximum number of addresses without code that are looked up again. If there are more, all count as unknown."""
+"""Maximum number of addresses without HotSpot code that are looked up again. If there are more, all count as
+unknown.
+"""
 MAX_PLACES = 1 << 16
-"""Maximum number of addresses of one compiled method whose inlined methods are remembered."""
+"""Maximum number of addresses of one compiled Java method whose inlined methods are remembered."""
 
 
 class JavaSpans(CodeMap["JavaCode"]):
-    """Pieces of generated code by address and time, read when they are first asked for."""
+    """Pieces of HotSpot's generated code by address and time, read when they are first requested."""
 
     def __init__(self, source: HotspotCode) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ class JavaSpans(CodeMap["JavaCode"]):
 
 
 class HotspotCode(NoImage):
-    """The Java virtual machine of one process. Implements CodeSource."""
+    """The generated code of one process's Java virtual machine. Implements CodeSource."""
 
     label = "hotspot"
     in_memory = True
@@ -103,7 +105,7 @@ class HotspotCode(NoImage):
         return True
 
     def _examine(self, scan: CodeScan) -> bool:
-        """Drop code that is no longer what it was. Return True if there was any, or if missing code may exist now."""
+        """Drop the HotSpot code that has changed. Return True if any has, or if missing code may exist now."""
         vm = self._vm
         assert vm is not None
         changed = False
@@ -128,14 +130,14 @@ class HotspotCode(NoImage):
         return changed
 
     def load_all(self) -> None:
-        """Read what there is of all code, for inspection."""
+        """Read all of HotSpot's generated code and its names, for inspection."""
         if self._vm is not None:
             with suppress(FormatError):
                 codes = list(self._vm.list_code())
                 self.spans.add([Span(code.blob.start, code.blob.end, code) for code in codes], 0, 1)
 
     def load(self, pc: int) -> None:
-        """Read the blob at an address if there is one."""
+        """Read the piece of HotSpot's generated code at an address if there is one."""
         vm = self._vm
         if vm is None or pc in self._misses:
             return
@@ -149,7 +151,7 @@ class HotspotCode(NoImage):
         self.spans.add([Span(code.blob.start, code.blob.end, code)], before, before + 1)
 
     def load_places(self, span: Span[JavaCode], pc: int) -> None:
-        """Find the methods at a lookup pc of a compiled method."""
+        """Find the Java methods, with inlined ones, at a lookup pc of a compiled method."""
         code = span.value
         if self._vm is None or len(code.places) >= MAX_PLACES:
             return
@@ -176,7 +178,7 @@ class HotspotCode(NoImage):
 
     @property
     def reserved(self) -> tuple[int, int]:
-        """Return (start, end) of the memory that is reserved for generated code, (0, 0) if it is unknown."""
+        """Start and end of the memory that is reserved for HotSpot's generated code, (0, 0) if it is unknown."""
         return self._vm.cache.reserved if self._vm is not None else (0, 0)
 
     def is_reserved(self, avma: int) -> bool:
@@ -185,18 +187,19 @@ class HotspotCode(NoImage):
 
     @property
     def interpreter(self) -> tuple[int, int]:
-        """Return (start, end) of the interpreter's code, (0, 0) until a sample has met it."""
+        """Start and end of the code of HotSpot's interpreter, (0, 0) until a sample was taken in it."""
         blob = self._vm.interpreter if self._vm is not None else None
         return (blob.start, blob.end) if blob is not None else (0, 0)
 
     def bind_interpreted(
         self, batch: SampleBatch, walk: Walk, lanes: Sequence[int], frames: Sequence[int]
     ) -> Iterator[tuple[int, Span[JavaCode]]]:
-        """Yield descriptions of interpreter frames by their methods. Frames whose method is unknown are left out.
+        """Yield descriptions of interpreter frames of Java by their methods. Frames whose method is unknown are left
+        out.
 
         Args:
             batch: The samples.
-            walk: Their frames.
+            walk: The unwound frames of the samples.
             lanes: The sample of each frame, ascending.
             frames: Index of each frame in `walk`.
         """

@@ -26,21 +26,25 @@ from pyprof.unwind.sample_memory import LaneMemory
 MAX_LISTED = 1 << 18
 MAX_CODELETS = 1 << 12
 MAX_FRAME_WORDS = 1 << 14
-"""Maximum size in words of an interpreter frame. Its operand stack has at most 65,535 words, in practice a few."""
+"""Maximum size in words of an interpreter frame of Java. Its operand stack has at most 65,535 words, in practice a
+few.
+"""
 MAX_FRAMES = 1 << 14
-"""Maximum number of interpreter frames that are remembered."""
+"""Maximum number of interpreter frames of Java whose place is remembered."""
 FRAMELESS = ("vtable chunks", "flush_icache_")
-"""First letters of the names of code that never moves sp."""
+"""First letters of the names of HotSpot code that never moves sp."""
 STUBS = "StubRoutines"
-"""First letters of the names of blobs with many stubs."""
+"""First letters of the names of HotSpot blobs with many stubs."""
 CALL_STUB = "call_stub"
 """Name of the frame through which native code calls Java, as HotSpot's sources call it."""
 
 _METHOD_SLOT, _FIRST_BYTECODE_SLOT = -24, -64
-"""Offsets of the Method and, from JDK 9 on, of the bytecode pointer in an interpreter frame, relative to rbp."""
+"""Offsets of the Method and, from JDK 9 on, of the bytecode pointer in an interpreter frame of Java, relative to
+rbp.
+"""
 
 Place = tuple[str, str | None, int]
-"""Name, file and line of one method."""
+"""Name, file and line of one Java method."""
 
 
 @dataclass(eq=False)
@@ -49,10 +53,10 @@ class JavaCode:
 
     Attributes:
         blob: The blob.
-        name: Name of its method or stub.
+        name: Name of the method or stub.
         file: Source file of the method, "" if unknown.
-        rows: Its unwind rules, None if it has none.
-        scopes: Its debugging information, None if it has none.
+        rows: Unwind rules of the code, None if it has none.
+        scopes: Debugging information of the code, None if it has none.
         line: Line of an interpreted method, 0 if it is unknown or differs between addresses.
         filled: Rules and debugging information of a compiled method were read.
         places: Methods at each lookup pc that a sample has met, the innermost first.
@@ -75,7 +79,7 @@ class JavaVm:
         """Read the layout of HotSpot's data from its own description.
 
         Raises:
-            FormatError: It is not readable or not known.
+            FormatError: The layout is not readable or not known.
         """
         self.memory = VmMemory(space.read)
         self.structs: VmStructs = find_structs(space.read, symbols)
@@ -99,7 +103,7 @@ class JavaVm:
             return 0
 
     def is_current(self, blob: Blob) -> bool:
-        """Return True if a blob is still what it was."""
+        """Return True if a piece of HotSpot's generated code is unchanged since it was read."""
         try:
             now = self.cache.read_blob(blob.address)
         except FormatError:
@@ -108,7 +112,7 @@ class JavaVm:
         return same and now is not None and (now.method, now.compile_id) == (blob.method, blob.compile_id)
 
     def read_code(self, pc: int) -> JavaCode | None:
-        """Return what is known of the code at an address, or None if there is none."""
+        """Return what is known of HotSpot's generated code at an address, or None if there is none."""
         try:
             blob = self.cache.find_blob(pc)
         except FormatError:
@@ -124,7 +128,7 @@ class JavaVm:
         return JavaCode(blob, method.name, method.file) if method is not None else JavaCode(blob, blob.name)
 
     def list_code(self) -> Iterator[JavaCode]:
-        """Yield all code of all heaps, for inspection, or the first MAX_LISTED pieces and segments.
+        """Yield all code of HotSpot's heaps, for inspection, or the first MAX_LISTED pieces and segments.
 
         Raises:
             FormatError: The heaps are not readable.
@@ -140,12 +144,12 @@ class JavaVm:
                 pc = code.blob.end if code is not None else pc + (1 << heap.log2_segment)
 
     def describe_interpreted(self, method: JavaMethod, line: int) -> JavaCode:
-        """Return the description of the interpreter's frames that are at a line of a method."""
+        """Return the description of interpreter frames of Java that are at a line of a method."""
         assert self.interpreter is not None
         return JavaCode(self.interpreter, method.name, method.file, line=line)
 
     def fill(self, code: JavaCode) -> None:
-        """Read the unwind rules and the debugging information of a compiled method, once."""
+        """Read the unwind rules and the debugging information of a compiled Java method, once."""
         blob = code.blob
         if code.filled or not blob.is_nmethod:
             return
@@ -173,7 +177,7 @@ class JavaVm:
             return b""
 
     def rows(self, code: JavaCode, pc: int, exact: bool) -> FunctionRows | None:
-        """Return the rows that cover a lookup pc, or None."""
+        """Return the unwind rows of Java code that cover a lookup pc, or None."""
         blob = code.blob
         self.fill(code)
         if code.rows is not None or blob.is_nmethod:
@@ -196,7 +200,9 @@ class JavaVm:
         return self._part_rows[blob.start]
 
     def _barrier(self, blob: Blob) -> FunctionRows | None:
-        """Return the rows of the stub that compiled methods call while the collector works, None if it is elsewhere."""
+        """Return the unwind rows of the stub that compiled Java methods call while the garbage collector works, None if
+        it is elsewhere.
+        """
         if blob.start not in self._part_rows:
             self._part_rows[blob.start] = self._frames.entry_barrier(blob, self._code(blob.start, blob.end))
         return self._part_rows[blob.start]
@@ -211,7 +217,7 @@ class JavaVm:
         return self._part_rows[codelet.start]
 
     def find_codelet(self, pc: int) -> Codelet | None:
-        """Return the part of the interpreter at an address, or None."""
+        """Return the part of HotSpot's interpreter at an address, or None."""
         if self._codelets is None:
             try:
                 self._codelets = self._read_codelets()
@@ -238,7 +244,7 @@ class JavaVm:
         return found
 
     def find_method(self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory) -> tuple[int, int]:
-        """Return (address of the Method, bytecode pointer) of an interpreter frame, (0, 0) if they are unknown.
+        """Return (address of the Method, bytecode pointer) of an interpreter frame of Java, (0, 0) if they are unknown.
 
         The frame is found by what it holds: the return address of its caller and, two words below, the caller's sp.
         """
@@ -262,7 +268,7 @@ class JavaVm:
         return method or 0, pointer or 0
 
     def _find_frame(self, memory: LaneMemory, sp: int, caller: int, caller_sp: int) -> int:
-        """Return the rbp of an interpreter frame, or 0, from an earlier sample if the frame is still there."""
+        """Return the rbp of an interpreter frame of Java, or 0, from an earlier sample if the frame is still there."""
         key = sp, caller, caller_sp
         known = self._frames_at.get(key, 0)
         if known and memory.word(known + 8) == caller and memory.word(known - 8) == caller_sp:
@@ -276,12 +282,12 @@ class JavaVm:
 
 
 def search_frame(memory: LaneMemory, sp: int, caller: int, caller_sp: int) -> int:
-    """Return the rbp of an interpreter frame, or 0.
+    """Return the rbp of an interpreter frame of Java, which is searched on the stack, or 0.
 
     Args:
         memory: Memory of the sample.
         sp: The frame's stack pointer.
-        caller: Its return address.
+        caller: The frame's return address.
         caller_sp: The caller's stack pointer.
     """
     # A linker of method handles (MethodHandle.linkToStatic) removes one argument after it noted the caller's sp.

@@ -14,9 +14,9 @@ from pyprof.model.modules import ReadMemory
 from pyprof.records import dataclass
 
 MAX_ENTRIES = 1 << 14
-"""Maximum number of entries of an array. JDK 25 has 2,900 fields."""
+"""Maximum number of entries of an array in HotSpot's vmStructs. JDK 25 has 2,900 fields."""
 MAX_STRIDE = 256
-"""Maximum size of an entry in bytes."""
+"""Maximum size of an entry of HotSpot's vmStructs in bytes."""
 MAX_NAME = 256
 _BLOCK = 1 << 14
 _MAX_BLOCKS = 1 << 10
@@ -55,28 +55,28 @@ class VmStructs:
     ints: Mapping[str, int]
 
     def offset(self, *names: tuple[str, str]) -> int:
-        """Return the offset of the first of these fields that this version has.
+        """Return the offset of the first of these fields of HotSpot's structures that the process's version has.
 
         Raises:
-            FormatError: It has none of them.
+            FormatError: The version has none of them.
         """
         return _first(self.offsets, names)
 
     def static(self, *names: tuple[str, str]) -> int:
-        """Return the address of the first of these static fields that this version has.
+        """Return the address of the first of these static fields of HotSpot that the process's version has.
 
         Raises:
-            FormatError: It has none of them.
+            FormatError: The version has none of them.
         """
         return _first(self.statics, names)
 
     def unpack(self, data: bytes, layout: str, *names: tuple[str, str]) -> int:
-        """Return the value of the first of these fields that this version has, from the bytes of its structure.
+        """Return the value of the first of these fields that HotSpot's version has, from the bytes of its structure.
 
         Args:
-            data: The structure.
+            data: Bytes of the structure.
             layout: Type of the field in the notation of struct, without a byte order.
-            names: The fields.
+            names: Names of the fields.
 
         Raises:
             FormatError: This version has none of them, or the field lies outside the structure.
@@ -87,7 +87,7 @@ class VmStructs:
         return int(struct.unpack_from(f"<{layout}", data, offset)[0])
 
     def size(self, name: str) -> int:
-        """Return the size of a type in bytes.
+        """Return the size of a HotSpot type in bytes.
 
         Raises:
             FormatError: The type is unknown, or its size is not plausible.
@@ -106,7 +106,7 @@ def _first(known: Mapping[tuple[str, str], int], names: tuple[tuple[str, str], .
 
 
 class _Blocks:
-    """Memory of the process, read in blocks: thousands of short names lie close together."""
+    """Memory of a Java process, read in blocks: thousands of short names lie close together."""
 
     def __init__(self, read: ReadMemory) -> None:
         self._read = read
@@ -127,7 +127,7 @@ class _Blocks:
         return int.from_bytes(self.read(avma, 8), "little")
 
     def name(self, avma: int) -> str:
-        """Return the string at an address; "" for the null pointer."""
+        """Return the string at an address of the Java process; "" for the null pointer."""
         if not avma:
             return ""
         at = avma % _BLOCK
@@ -147,7 +147,9 @@ class _Blocks:
 
 
 def _entries(blocks: _Blocks, symbols: Mapping[bytes, int], names: tuple[bytes, ...]) -> Iterator[list[int]]:
-    """Yield the addresses of the words in each entry of an array, in the order of `names`. The first word is a name."""
+    """Yield the addresses of the words in each entry of a vmStructs array, in the order of `names`. The first word is a
+    name.
+    """
     array, stride, *offsets = (blocks.word(symbols[name]) for name in names)
     if not 0 < stride <= MAX_STRIDE or max(offsets) >= stride:
         raise FormatError("HotSpot", array, f"entries of {stride} bytes")
@@ -160,7 +162,7 @@ def _entries(blocks: _Blocks, symbols: Mapping[bytes, int], names: tuple[bytes, 
 
 
 def find_structs(read: ReadMemory, symbols: Mapping[bytes, int]) -> VmStructs:
-    """Read the layout of a virtual machine's data.
+    """Read the layout of HotSpot's data from the description in the process.
 
     Args:
         read: Reads the memory of the process.

@@ -22,22 +22,26 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SIGNAL = signal.SIGUSR2
-"""Signal for the deadline. It is not SIGUSR1, which a user may send to all pyprof processes to save a recording."""
+"""Signal for the deadline of the worker. It is not SIGUSR1, which a user may send to all pyprof processes to save a
+recording.
+"""
 AT_ONCE = signal.SIGRTMIN + 1
-"""Signal for an immediate deadline: batches that have arrived are not unwound either."""
+"""Signal for an immediate deadline of the worker: batches that have arrived are not unwound either."""
 UNWOUND_S = 0.2
-"""Processor time after SIGNAL in which the worker still unwinds batches that have arrived, in seconds."""
+"""Processor time in seconds after SIGNAL in which the worker still unwinds batches that have arrived."""
 WANTED = signal.SIGPROF
-"""Signal that ends background work, because the sampler waits. The worker's ITIMER_PROF timer sends it, too."""
+"""Signal that ends background work of the worker, because the sampler waits. The worker's ITIMER_PROF timer sends it,
+too.
+"""
 MEANWHILE_S = 2.0
-"""Maximum processor time of one step of background work, in seconds."""
+"""Maximum processor time of one step of the worker's background work, in seconds."""
 _AGAIN_S = 0.05
 ORPHAN_S = 10.0
 """Maximum time in which a worker whose sampler has ended resolves names for a sink, in seconds."""
 
 
 class WorkerOutOfTime(BaseException):
-    """The deadline has passed. It never leaves WorkDeadline.unless_late().
+    """The worker's deadline has passed. This exception never leaves WorkDeadline.unless_late().
 
     It is not an Exception, because readers that tolerate broken files must not swallow it.
     """
@@ -48,7 +52,7 @@ _exchanges: list[None] = []
 
 @contextmanager
 def exchange() -> Iterator[None]:
-    """Defer deadlines during a request to the file broker, in any thread, until its response is read.
+    """Defer the worker's deadlines during a request to the file broker, in any thread, until its response is read.
 
     The sampler repeats the signal.
     """
@@ -60,7 +64,7 @@ def exchange() -> Iterator[None]:
 
 
 class WorkDeadline:
-    """The deadline of this process, set by signals.
+    """The deadline of the worker process, set by signals.
 
     Attributes:
         late: True after the deadline.
@@ -77,7 +81,7 @@ class WorkDeadline:
         self._meanwhile = False
 
     def obey(self) -> None:
-        """Install the signal handlers. Only the main thread may call this."""
+        """Install the signal handlers for the worker's deadline. Only the main thread may call this."""
         signal.signal(SIGNAL, self._hurry)
         signal.signal(AT_ONCE, self._hurry)
         signal.signal(WANTED, self._want)
@@ -101,7 +105,7 @@ class WorkDeadline:
         """Run background work until the sampler waits or the time limit is reached.
 
         Args:
-            job: The work.
+            job: Function that does the work.
             most_s: Maximum processor time in seconds.
 
         Returns:
@@ -119,7 +123,7 @@ class WorkDeadline:
             return None
 
     def unless_late(self, job: Callable[[], T]) -> T | None:
-        """Run a job until the deadline. A job that is interrupted must not leave shared data half updated.
+        """Run a job until the worker's deadline. A job that is interrupted must not leave shared data half updated.
 
         Returns:
             The result of the job, or None if it was interrupted or not started.

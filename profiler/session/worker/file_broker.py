@@ -37,13 +37,15 @@ from pyprof.session.worker.message_channel import Channel, Closed, Part, Receive
 
 _EVERYBODY = Rights()
 _ELF_HEAD = struct.Struct("=4sxB10xBB")
-"""e_ident with its magic number and byte order, and the two bytes of e_type."""
+"""Pattern of the first bytes of an ELF file: e_ident with its magic number and byte order, and the two bytes of
+e_type.
+"""
 _BIG_ENDIAN, _ET_CORE = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
 class KnownProcess:
-    """A process that is recorded, and the root folder of its file names."""
+    """A process that is recorded, and the root folder of its file names, so that the worker may open its files."""
 
     pid: int
     root: str
@@ -51,7 +53,7 @@ class KnownProcess:
 
 @dataclass(frozen=True, slots=True)
 class KnownFiles:
-    """Paths that the user gave, or paths below a folder that the user gave."""
+    """Paths that the user gave, or paths below a folder that the user gave. The worker may open these files."""
 
     paths: tuple[str, ...]
 
@@ -65,35 +67,41 @@ class KnownFolder:
 
 @dataclass(frozen=True, slots=True)
 class AnyObjectFile:
-    """The worker may open each object file that this process may read. A core file names its modules itself."""
+    """Permission for the worker to open each object file that this process may read. A core file names its modules
+    itself.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedSink:
-    """A sink and the number by which later messages name it."""
+    """A sink of profiles and the number by which later messages name it."""
 
     number: int
     sink: Sink
 
 
 Notice = KnownProcess | KnownFiles | KnownFolder | AnyObjectFile | NumberedSink
-"""The sampler's messages to the file broker. They are sent before the worker can request anything that depends on them.
+"""Type of the sampler's messages to the file broker. They are sent before the worker can request anything that depends
+on them.
 """
 
 
 MAX_KEPT_BYTES = 1 << 27
-"""Maximum size of the parts of a window that are kept for a sink without a journal."""
+"""Maximum size in bytes of the parts of a window that the file broker keeps for a sink without a journal."""
 WRITTEN = b"written"
-"""The file broker's only message to the sampler: the sink has received what the worker recorded before it ended."""
+"""The file broker's only message to the sampler: the sink has received what the worker recorded before the worker
+ended.
+"""
 MOST_PROCESSES = 1 << 14
-"""Number of processes that are remembered before ended ones are forgotten.
+"""Number of processes that the file broker remembers before it forgets ended ones.
 
 Names in files of ended processes are still resolved later.
 """
 
 
 class GuardedOpener(Opener):
-    """Opener that serves only permitted requests of the worker. As root, it applies the rights of the target's user.
+    """An opener of files that serves only permitted requests of the worker. As root, it applies the rights of the
+    target's user.
 
     Args:
         worker: Pid of the worker.
@@ -137,11 +145,11 @@ class GuardedOpener(Opener):
         self._most = max(MOST_PROCESSES, len(self._pids) + MOST_PROCESSES // 2)
 
     def keep_up(self) -> None:
-        """Adopt the worker's priority, because the worker waits for this process."""
+        """Adopt the worker's priority, because the worker waits for this file broker."""
         priority.as_much_as(self._worker)
 
     def _seen(self, root: str) -> Rights | None:
-        """Return the current rights of the process with this root, or its last known rights if it has ended."""
+        """Return the current rights of the process with this root folder, or its last known rights if it has ended."""
         is_host, rights = super().describe_root(root)
         rights = self._roots.get(root, rights) if rights == _EVERYBODY else rights
         if is_host and rights is not None:
@@ -156,7 +164,7 @@ class GuardedOpener(Opener):
         return super().open_below(root, name, self._roots[root], follow)
 
     def _ours(self, name: str, rights: Rights | None, follow: bool) -> int:
-        """Open a file of the host's root folder.
+        """Open a file of the host's root folder for the worker.
 
         It is opened with the given rights if a target in the same root has them. Otherwise it must be an object file
         that everybody may read, or the user of a target in this root: the target may have ended.
@@ -184,7 +192,9 @@ class GuardedOpener(Opener):
         return super().open_program(pid)
 
     def open_named(self, path: str) -> int:
-        """Open a path that the user gave, a file below a folder that the user gave, or a world-readable ELF file."""
+        """Open a path that the user gave, a file below a folder that the user gave, or a world-readable ELF file, for
+        the worker.
+        """
         if path in self._files:
             return super().open_named(path)
         folder = next((folder for folder in self._folders if path.startswith(f"{folder}/")), None)
@@ -219,7 +229,7 @@ def _check(allowed: bool) -> None:
 
 
 def _is_object_file(fd: int) -> bool:
-    """Return True for an ELF file that is no core file."""
+    """Return True if an open file is an ELF file and not a core file."""
     head = os.pread(fd, _ELF_HEAD.size, 0)
     if len(head) < _ELF_HEAD.size:
         return False
@@ -228,7 +238,7 @@ def _is_object_file(fd: int) -> bool:
 
 
 class KeptWindow:
-    """Copies of the parts of the current window, for a sink without a journal.
+    """Copies of the parts of the current window, which the file broker keeps for a sink without a journal.
 
     Data beyond MAX_KEPT_BYTES is dropped.
     """
@@ -246,7 +256,7 @@ class KeptWindow:
             self._parts.append([bytes(part) for part in parts])
 
     def deliver(self) -> None:
-        """Give the sink a profile that is built from the kept parts.
+        """Give the sink a profile that is built from the kept parts of a window.
 
         Raises:
             Exception: What the sink raises.
@@ -295,7 +305,9 @@ class FileBroker:
         self._end_journal()
 
     def _wait(self) -> None:
-        """Wait for a message on either channel. Unread notices would fill their channel and block the sampler."""
+        """Wait for a message of the worker or the sampler. Unread notices would fill their channel and block the
+        sampler.
+        """
         poll = select.poll()
         for channel in (self._channel, self._notices):
             if channel is not None:
@@ -316,7 +328,7 @@ class FileBroker:
             journal.close()
 
     def _listen(self) -> None:
-        """Handle all pending messages of the sampler.
+        """Handle all pending messages of the sampler to the file broker.
 
         Each was sent before the worker could send a request that needs it.
         """

@@ -28,11 +28,11 @@ BROKER_HINT = "record again; dmesg says whether the kernel ended it because memo
 
 
 class FileBrokerGone(OSError):
-    """The file broker's process has ended."""
+    """The process of the file broker has ended."""
 
 
 FILES_NOT_OPENED = "file_broker_gone"
-"""Counter: files could not be opened because the file broker has ended."""
+"""Counter for files that could not be opened because the file broker has ended."""
 
 
 class FileBrokerClient(Opener):
@@ -158,7 +158,7 @@ class FileBrokerClient(Opener):
         return _KeptJournal(self) if begun else None
 
     def add_part(self, part: JournalPart) -> None:
-        """Append a part to the journal that was opened last."""
+        """Append a part of a window to the journal that was opened last."""
         self._ask("part", parts=response_codec.packed_value(part))
 
     def end_journal(self) -> None:
@@ -195,7 +195,7 @@ class FileBrokerClient(Opener):
         return parts
 
     def close(self) -> None:
-        """Close the channel, which ends the file broker."""
+        """Close the channel to the file broker, which ends it."""
         self._channel.close()
 
 

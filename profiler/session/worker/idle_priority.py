@@ -16,7 +16,7 @@ _PRIORITY = os.sched_param(0)
 
 
 def may_come_back() -> bool:
-    """Return True if this thread may leave SCHED_IDLE again. A confined worker may not.
+    """Return True if this thread may leave the SCHED_IDLE policy again. A confined worker may not.
 
     The kernel requires the same as for a higher priority: RLIMIT_NICE or CAP_SYS_NICE (sched(7)).
     """

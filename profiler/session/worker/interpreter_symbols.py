@@ -28,7 +28,7 @@ from pyprof.session.worker.response_codec import AnswerRefused
 
 PATIENCE_S = 10.0
 _WAKE_S = 0.05
-"""Time between two calls of wake() while the client waits, in seconds."""
+"""Time in seconds between two calls of wake() while the sampler waits for interpreter symbols."""
 LATE = "search for an interpreter in files that took too long"
 _NOTHING = FoundSymbols()
 
@@ -58,7 +58,7 @@ class AskedSymbols:
         self._number = 0
 
     def __call__(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> Sequence[FoundSymbols | None]:
-        """Return the interpreter symbols of each module.
+        """Return the interpreter symbols that the worker reads of each module.
 
         A request that times out counts as nothing found, and is not repeated. If the worker has ended or sends an
         invalid response, the result is empty; the recording then ends for the same reason.
@@ -90,7 +90,7 @@ class AskedSymbols:
                 os.close(fd)
 
     def _answer(self, most: int) -> list[FoundSymbols | None]:
-        """Wait for the response to the last request, and ignore responses to earlier ones.
+        """Wait for the worker's response to the last request for symbols, and ignore responses to earlier ones.
 
         Raises:
             TimeoutError: No response within PATIENCE_S.
@@ -159,7 +159,8 @@ def _word(value: object) -> int:
 
 
 def answer_questions(channel: Channel, then: Callable[[], None]) -> None:
-    """Start the worker's thread that serves the sampler's requests. The worker must be confined by then.
+    """Start the worker's thread that serves the sampler's requests for interpreter symbols. The worker must be confined
+    by then.
 
     Args:
         channel: Channel to the sampler.
@@ -196,7 +197,7 @@ def _answered(received: Received) -> list[Part]:
 
 
 def _maps(fds: Sequence[int]) -> int:
-    """Duplicate the descriptor of /proc/PID/maps.
+    """Return a duplicate of the descriptor of /proc/PID/maps.
 
     Raises:
         OSError: The sampler could not open it.

@@ -28,22 +28,26 @@ Part = bytes | bytearray | memoryview
 _ALIGNED = 16
 _FD_SIZE = array("i").itemsize
 _INLINE = 1 << 14
-"""Maximum number of bytes that travel in the socket itself."""
+"""Maximum number of bytes of a message that travel in the socket itself."""
 _MOST_PARTS = 1 << 16
 MOST_FDS = 240
 """Maximum number of file descriptors of one message. The kernel's limit (SCM_MAX_FD) is 253."""
 _MOST_BYTES = 4 << 30
 _HEAD = struct.Struct("<QII")
-"""Header of a message: padded bytes of all parts, number of parts, flag for parts in a memory file."""
+"""Format of the header of a message between processes: padded bytes of all parts, number of parts, flag for parts in a
+memory file.
+"""
 _IOV_MAX = 512
 _PIECE = 1 << 20
-"""Number of bytes that are copied at once from an unsealed memory file."""
+"""Number of bytes of a message that are copied at once from an unsealed memory file."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Seals that stop the sender from changing or truncating mapped memory. A file without them is copied."""
+"""Seals of a memory file (fcntl(2)) that stop the sender from changing or truncating mapped memory. A file without them
+is copied.
+"""
 
 
 class Closed(Exception):
-    """The other end has closed the channel, or sent invalid data."""
+    """The other end of a message channel has closed it, or sent invalid data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Received:
 
 
 class Channel:
-    """One end of a connected socket pair, which it owns. Not thread-safe."""
+    """One end of a socket pair that transfers messages, which it owns. Not thread-safe."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -74,7 +78,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None:
-        """Send a message. Block while the socket buffer is full.
+        """Send a message to the other process. Block while the socket buffer is full.
 
         Raises:
             Closed: The other end has closed the channel.
@@ -153,21 +157,25 @@ class Channel:
         return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
     def wait(self, sending: bool, timeout_s: float | None = None) -> None:
-        """Wait until a message can be received or, if `sending`, until another message can be sent."""
+        """Wait until a message of the other process can be received or, if `sending`, until another message can be
+        sent.
+        """
         self._wait(select.POLLIN | (select.POLLOUT if sending else 0), timeout_s)
 
     def hang_up(self) -> None:
-        """Shut the connection down for both ends. May be called from any thread."""
+        """Shut the connection to the other process down for both ends. May be called from any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end of the channel. May be called twice."""
+        """Close this end of the message channel. May be called twice."""
         self._socket.close()
 
 
 def _attached(fds: Sequence[int]) -> list[tuple[int, int, array[int]]]:
-    """Return the ancillary data for sendmsg. In CPython 3.11, socket.send_fds and recv_fds ignore their flags."""
+    """Return file descriptors as the ancillary data for sendmsg. In CPython 3.11, socket.send_fds and recv_fds ignore
+    their flags.
+    """
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
 
 
@@ -230,7 +238,7 @@ def _parsed(data: memoryview, fds: Sequence[int]) -> Received:
 
 
 def _whole_file(fd: int, size: int) -> memoryview:
-    """Return the contents of a memory file.
+    """Return the contents of a memory file that was received.
 
     A sealed file is mapped, with all pages populated. Any other file is copied, because the sender could still write to
     it.

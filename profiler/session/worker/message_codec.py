@@ -40,17 +40,17 @@ from pyprof.session.worker.sent_chain_cache import LastChains
 
 _MOST_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
-"""Kinds of transfer for the memory of a program image: not again, as descriptors, or by pid.
+"""Kinds of transfer of a program image's memory to the worker: not again, as descriptors, or by pid.
 
 In the last case the worker requests it from the file broker.
 """
 MEMORY = ("mem", "maps")
-"""Files of /proc/PID whose descriptors are sent, in this order."""
+"""Names of the files of /proc/PID whose descriptors are sent to the worker, in this order."""
 
 
 @dataclass(slots=True)
 class _SentImage:
-    """A program image that was sent.
+    """A program image of a process that was sent to the worker.
 
     Attributes:
         image: The image, while the sampler uses it.
@@ -64,7 +64,7 @@ class _SentImage:
 
 
 class _SpaceFacts(NamedTuple):
-    """The description of an address space in a message.
+    """The description of an address space in a message to the worker.
 
     Attributes:
         pid: Pid of its process.
@@ -90,7 +90,7 @@ class _SpaceFacts(NamedTuple):
 
 
 class Packer:
-    """The sampler's encoder. An object that was sent keeps its number while this process refers to it."""
+    """The sampler's encoder of messages. An object that was sent keeps its number while this process refers to it."""
 
     def __init__(self, notify: Callable[[KnownProcess], None]) -> None:
         """Create the encoder of the sampler's messages.
@@ -122,7 +122,7 @@ class Packer:
         return [out.getvalue(), *(buffer.raw() for buffer in buffers)], fds
 
     def news(self) -> ProcessUpdate:
-        """Return what has changed in the objects that were sent, since the last call."""
+        """Return what has changed in the objects that were sent to the worker, since the last call."""
         ended, gone, contested = [], [], {}
         for number, sent in list(self._sent.items()):
             image = sent.image()
@@ -139,11 +139,11 @@ class Packer:
         return ProcessUpdate(tuple(ended), tuple(gone), contested, _taken(self._spaces_gone), _taken(self._outers_gone))
 
     def space(self, number: int) -> AddressSpace | None:
-        """Return an address space that was sent, or None if this process does not use it any more."""
+        """Return an address space that was sent to the worker, or None if this process does not use it any more."""
         return self._spaces.get(number)
 
     def sent_image(self, image: ProgramImage, pid: int, fds: list[int]) -> tuple[int, int]:
-        """Note that a program image is sent with this message.
+        """Note that a program image is sent to the worker with this message.
 
         Args:
             image: The image.
@@ -171,7 +171,7 @@ class Packer:
         return number, BY_DESCRIPTOR
 
     def sent_space(self, space: AddressSpace) -> bool:
-        """Note that an address space is sent. Return True if it was sent before."""
+        """Note that an address space is sent to the worker. Return True if it was sent before."""
         if space.id in self._spaces:
             return True
         self._spaces[space.id] = space
@@ -182,7 +182,7 @@ class Packer:
         return False
 
     def sent_outer(self, outer: OuterStack) -> bool:
-        """Note that an outer stack is sent. Return True if it was sent before."""
+        """Note that the outer part of a deep stack is sent to the worker. Return True if it was sent before."""
         if outer in self._outers:
             return True
         self._outers.add(outer)
@@ -255,7 +255,7 @@ def find_named_arch(name: str, pac_mask: int) -> Arch:
 
 
 class Asking(Protocol):
-    """Protocol of the worker's calls to the sampler."""
+    """The protocol of the worker's calls to the sampler."""
 
     def read(self, space: int, avma: int, size: int) -> bytes: ...
 
@@ -265,7 +265,7 @@ class Asking(Protocol):
 
 
 class Unpacker:
-    """The worker's decoder. It keeps each object until the sampler reports that it is not used any more."""
+    """The worker's decoder of messages. It keeps each object until the sampler reports that it is not used any more."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask
@@ -276,7 +276,7 @@ class Unpacker:
         self._fds: deque[int] = deque()
 
     def unpack(self, received: Received) -> Message:
-        """Decode a message and close its file descriptors, or keep those of program images."""
+        """Decode a message of the sampler and close its file descriptors, or keep those of program images."""
         self._fds.extend(received.fds)
         body, *buffers = received.parts
         found: Message = _Unpickler(io.BytesIO(body), buffers, self).load()
@@ -285,7 +285,7 @@ class Unpacker:
         return found
 
     def update(self, news: ProcessUpdate) -> None:
-        """Apply the changes to objects that were sent before. Call it before the rest of the message is used."""
+        """Apply changes to objects that the sampler has sent before. Call it before the rest of the message is used."""
         for number, places in news.contested.items():
             if number in self._images:
                 self._images[number][0].contested[:] = places
@@ -305,7 +305,7 @@ class Unpacker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of stored objects of each kind."""
+        """The number of stored objects of each kind in the worker's decoder."""
         return {
             "images": len(self._images),
             "spaces": len(self._spaces),
@@ -314,7 +314,9 @@ class Unpacker:
         }
 
     def space(self, number: int, facts: _SpaceFacts | None = None) -> AddressSpace:
-        """Make an address space from the facts and store it, or return the stored one if there are no facts."""
+        """Make an address space from its description and store it, or return the stored one if there is no
+        description.
+        """
         if facts is None:
             return self._spaces[number]
         if facts.image and facts.memory != KNOWN:
@@ -347,7 +349,9 @@ class Unpacker:
         return tuple(opened)
 
     def outer(self, number: int, avma: int = 0, words: npt.NDArray[np.unsignedinteger] | None = None) -> OuterStack:
-        """Make an outer stack from the words and store it, or return the stored one if there are no words."""
+        """Make the outer part of a deep stack from its words and store it, or return the stored one if there are no
+        words.
+        """
         if words is None:
             return self._outers[number]
         own = words.copy()  # copied, because it stays for long and would keep the memory of its message

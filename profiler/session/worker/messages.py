@@ -90,7 +90,9 @@ class ProcessUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of samples. Batches are numbered from 1, and the response repeats the number."""
+    """A batch of samples that the sampler sends to the worker. Batches are numbered from 1, and the response repeats
+    the number.
+    """
 
     number: int
     batch: SampleBatch
@@ -129,7 +131,7 @@ class SamplerState:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint: the sampler's state, and the sink that receives the window if the sampler is killed."""
+    """A message with the sampler's state, and the sink that receives the window if the sampler is killed."""
 
     state: SamplerState
     sink: int
@@ -181,7 +183,7 @@ class OneShotTask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """A request for the results of a one-shot task. `confined` has the same meaning as in Begin."""
+    """A request to the worker for the results of a one-shot task. `confined` has the same meaning as in Begin."""
 
     number: int
     confined: bool
@@ -190,7 +192,7 @@ class Examine:
 
 @dataclass(frozen=True, slots=True)
 class ScanForCode:
-    """A request to look at once for JIT code, because some may have been added or removed."""
+    """A request to the worker to look at once for JIT code, because some may have been added or removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """The last message of the sampler: the worker exits."""
+    """The last message of the sampler to the worker, which then exits."""
 
 
 Message = Begin | Batch | Checkpoint | ProfileRequest | Examine | ScanForCode | Response | Shutdown

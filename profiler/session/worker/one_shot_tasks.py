@@ -36,11 +36,11 @@ class Examiner:
         self._numbers = itertools.count(1)
 
     def notify(self, notice: AnyObjectFile | KnownFiles | KnownFolder | KnownProcess) -> None:
-        """Tell the file broker what it may open for the worker."""
+        """Tell the file broker which files it may open for the worker."""
         self._worker.notify(notice)
 
     def pieces(self, errand: OneShotTask, kind: type[Value]) -> Iterator[Value]:
-        """Run a task and yield its results as they arrive.
+        """Run a one-shot task in the worker and yield its results as they arrive.
 
         Raises:
             WorkerDied: The worker has ended.
@@ -49,12 +49,12 @@ class Examiner:
         return self._link.ask(Examine(next(self._numbers), self._confined, errand)).values(kind)
 
     def one(self, errand: OneShotTask, kind: type[Value]) -> Value:
-        """Run a task that has exactly one result, and return it."""
+        """Run a one-shot task in the worker that has exactly one result, and return that."""
         (piece,) = self.pieces(errand, kind)
         return piece
 
     def symbols(self, diagnostics: Diagnostics) -> AskedSymbols:
-        """Return a reader of interpreter symbols in files. It works before and after tasks."""
+        """Return a reader of interpreter symbols in files, which the worker reads. It works before and after tasks."""
         return AskedSymbols(self._worker.questions, self._worker.notify, diagnostics)
 
     def __enter__(self) -> Self:

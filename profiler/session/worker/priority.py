@@ -21,16 +21,20 @@ NICENESS = 2
 It is small, because on a busy machine the worker must not fall behind.
 """
 PREFERRED = -10
-"""Niceness while the user waits. A process with it gets three quarters of a processor next to three busy loops."""
+"""Niceness of a process of pyprof while the user waits. With it, the process gets three quarters of a processor next to
+three busy loops.
+"""
 _USUAL = 0
-"""Niceness of a process whose user did not choose one."""
+"""Niceness of a process of pyprof whose user did not choose one."""
 
 _leads_start = False
 """True from take_more_to_start() to take_usual(), if the kernel allowed a higher priority."""
 
 
 def begin_session() -> None:
-    """Make this process the leader of a session, unless it leads a process group."""
+    """Make this process the leader of a session, for its own autogroup of priorities, unless it leads a process
+    group.
+    """
     with suppress(OSError):
         os.setsid()
 
@@ -79,7 +83,7 @@ def take_less(pid: int) -> None:
 
 
 def take_more(pid: int) -> None:
-    """Raise the priority of a process and of the session that it leads, where that is allowed."""
+    """Raise the priority of a process of pyprof and of the session that it leads, where that is allowed."""
     _set_threads(pid, PREFERRED)
     _set_session(pid, PREFERRED)
 

@@ -28,7 +28,9 @@ from pyprof.session.worker.message_channel import Part
 
 
 def _values(kind: Any, found: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
-    """Collect this type and every dataclass, named tuple and enumeration that a value of it can contain."""
+    """Return this type and every dataclass, named tuple and enumeration that a value of it can contain, by (module,
+    name).
+    """
     for part in get_args(kind):
         _values(part, found)
     if isinstance(kind, type) and (is_record(kind) or issubclass(kind, Enum) or hasattr(kind, "_fields")):
@@ -50,7 +52,7 @@ def _allowed(kind: Any) -> dict[tuple[str, str], Any]:
 
 
 def _member(member: Enum) -> tuple[type[Enum], tuple[object]]:
-    """Return the reduction of an enumeration member.
+    """Return the arguments for pickling an enumeration member (its reduction).
 
     CPython 3.11.0 to 3.11.3 would pickle a call of getattr, which is refused.
     """
@@ -62,7 +64,7 @@ _FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
 
 
 _MOST_ALIKE = 1 << 26
-"""Maximum number of elements in an array of identical rows."""
+"""Maximum number of elements in a received array of identical rows."""
 
 
 def all_alike(row: Sequence[int], count: int) -> npt.NDArray[np.int64]:
@@ -84,7 +86,7 @@ def all_alike(row: Sequence[int], count: int) -> npt.NDArray[np.int64]:
 
 
 def _reduced(array: npt.NDArray[Any]) -> Any:
-    """Return the reduction of an array. Identical rows that share memory are pickled once."""
+    """Return the arguments for pickling an array (its reduction). Identical rows that share memory are pickled once."""
     if array.dtype == np.int64 and array.ndim == 2 and not array.strides[0] and 0 < array.size <= _MOST_ALIKE:
         return all_alike, (tuple(array[0].tolist()), len(array))
     return np.ascontiguousarray(array).__reduce_ex__(5)
@@ -105,7 +107,7 @@ class WorkerFailed(RuntimeError):
 
 
 class AnswerRefused(Exception):
-    """A response contains something other than permitted values."""
+    """A response of the worker contains something other than permitted values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class BatchTaken:
         top: Column of Feedback, empty if the batch had nothing to unwind; so are the next two.
         missing: Column of Feedback.
         stop: Column of Feedback.
-        look: True if Feedback.look must be set, because code appears and disappears in the target.
+        look: True if Feedback.look is needed, because code appears and disappears in the target.
         took_ns: Time that the worker took, in nanoseconds (see Feedback).
     """
 

@@ -41,7 +41,7 @@ from pyprof.session.worker.worker_process import Worker
 from pyprof.window_flush_protocol import FlushProtocol
 
 _MOST_STACKS = 8 << 20
-"""Maximum number of stack bytes in one message."""
+"""Maximum number of stack bytes in one message to the worker."""
 IN_FLIGHT = 64 << 20
 """Maximum number of bytes in batches that the worker has not unwound yet."""
 _BEGIN_TOGETHER = 4
@@ -64,7 +64,7 @@ none for 200 t.
 
 
 class Sampling:
-    """Owner of the collector and the worker of one recording.
+    """The sampler's half of a recording, which owns the collector and the worker.
 
     Attributes:
         failure: The error that ended run() early, None if there was none.
@@ -94,7 +94,7 @@ class Sampling:
 
         Args:
             collector: Yields the samples.
-            worker: Unwinds them and resolves names.
+            worker: Unwinds the samples and resolves names.
             runtimes: Interpreters of the recorded processes.
             diagnostics: Counters of this process.
             unwind: Options of the unwinder.
@@ -151,7 +151,7 @@ class Sampling:
         self._link.hasten()
 
     def abandon(self) -> None:
-        """Kill the worker, because the user does not want its responses.
+        """Kill the worker of the recording, because the user does not want its responses.
 
         May be called from any thread or a signal handler.
         """
@@ -159,7 +159,7 @@ class Sampling:
 
     @property
     def sent(self) -> int:
-        """Return the number of batches and requests that were sent to the worker."""
+        """The number of batches and requests that the sampler has sent to the worker."""
         return self._number
 
     def waits(self) -> Mapping[int, float]:
@@ -167,14 +167,16 @@ class Sampling:
         return self._link.waits()
 
     def hang_up(self) -> None:
-        """Close the channel for interpreter symbols, so that the collector does not wait on it.
+        """Close the channel over which the sampler requests interpreter symbols, so that the collector does not wait on
+        it.
 
         May be called from any thread.
         """
         self._link.worker.questions.hang_up()
 
     def leave(self) -> bool:
-        """Disconnect from the worker because the collector does not end. The sink then gets what the worker has.
+        """Disconnect from the worker because the collector does not end. The sink then gets the samples that the worker
+        has.
 
         Not for the loop's thread.
 
@@ -184,7 +186,7 @@ class Sampling:
         return self._link.leave()
 
     def pids(self) -> set[int]:
-        """Return the pids of all sampled threads."""
+        """Return the pids of all sampled threads of the recording."""
         return {thread.pid for thread in self._collector.threads()}
 
     def stats(self) -> CollectorStats:
@@ -232,7 +234,7 @@ class Sampling:
         return Begin(confined, unwind, naming, stats, now_ns, monotonic_ns, yields, self._times)
 
     def _learn_the_rest(self) -> None:
-        """Wait for feedback on the last batches, because the collector's notes depend on it."""
+        """Wait for the worker's feedback on the last batches, because the collector's notes depend on it."""
         try:
             while self._flying and self._link.dead is None:
                 self._turn(TURN_S)
@@ -251,7 +253,7 @@ class Sampling:
             self._turn(TURN_S)
 
     def _report_cut_spaces(self, batch: SampleBatch) -> None:
-        """Count each process once if only a part of its mappings was read."""
+        """Count each process once of whose mappings only a part was read."""
         for space in batch.spaces.values():
             if len(space.mappings) >= MAX_MAPPINGS and space.pid not in self._cut_spaces:
                 self._cut_spaces.add(space.pid)
@@ -331,7 +333,7 @@ class Sampling:
         return pending
 
     def _retire(self) -> None:
-        """Free what only the closed window needed."""
+        """Free the memory that only the closed window needed."""
         if not self._closed:
             self._collector.retire()
             self._heap.trim()
@@ -357,7 +359,7 @@ class Sampling:
 
     @property
     def span_ns(self) -> tuple[int, int]:
-        """Return the beginning and the end of what the collector has yielded, by the monotonic clock in nanoseconds."""
+        """The beginning and the end of what the collector has yielded, by the monotonic clock in nanoseconds."""
         handover = self._handover
         begun_ns = handover.begun_ns
         if self.sampled.is_set():
@@ -365,7 +367,7 @@ class Sampling:
         return begun_ns, handover.given_ns if self._acknowledges or not begun_ns else time.monotonic_ns()
 
     def _problems(self) -> dict[str, frozenset[Problem]]:
-        """Return the problems that were not sent to the worker yet."""
+        """Return the problems of modules that were not sent to the worker yet."""
         found, self._diagnostics.problems = self._diagnostics.problems, {}
         return {path: frozenset(each) for path, each in found.items()}
 
@@ -396,7 +398,7 @@ class Sampling:
             self._collector.close()
 
     def close(self) -> None:
-        """End everything and free all resources. May be called twice."""
+        """End the sampler and the worker of the recording and free all resources. May be called twice."""
         self.close_collector()
         with contextlib.suppress(PyprofError, OSError):
             self._link.send(Shutdown())
@@ -416,7 +418,7 @@ def _on_both_clocks(monotonic_ns: int) -> tuple[int, int]:
 
 
 def _parts(batch: SampleBatch) -> Iterator[SampleBatch]:
-    """Split a batch into messages. Neither process has memory for the stacks of a large batch at once."""
+    """Split a batch into messages to the worker. Neither process has memory for the stacks of a large batch at once."""
     ends = np.cumsum(batch.stack.size)
     first = 0
     while first < len(batch):

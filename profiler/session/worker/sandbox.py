@@ -35,18 +35,20 @@ _LATE = (
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "numpy.ma", "tokenize", "traceback"),
 )
-"""Modules that the worker's functions import when called, and modules that Python imports for a traceback."""
+"""Names of modules that the worker's functions import when called, and of modules that Python imports for a
+traceback.
+"""
 _ENCODINGS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 UNCONFINED = "the process that parses is not confined"
-"""Counter: the kernel accepted no filter of system calls."""
+"""Counter for a worker without system call filter, because the kernel accepted none."""
 SHARED_USER = "worker_user_shared"
-"""Counter: other processes may have the worker's user."""
+"""Counter for a worker whose user other processes may have."""
 _CALLS = ("wait4",)
-"""Permitted system calls in addition to seccomp.ALLOWED. The worker waits for the file broker."""
+"""System calls that the worker may make in addition to seccomp.ALLOWED. The worker waits for the file broker."""
 
 
 def load() -> None:
-    """Import every module and codec that may be needed later."""
+    """Import every module and codec that the confined worker may need later."""
     for name in (*module_sources.list_reader_modules(), *_LATE):
         with suppress(ImportError):
             importlib.import_module(name)
@@ -87,7 +89,7 @@ class Sandbox:
         self.keeper = FileBrokerClient(ours)
 
     def confine(self) -> tuple[str, ...]:
-        """Give up all rights that can be given up. From then on the file broker opens files.
+        """Give up all rights of this process that can be given up. From then on the file broker opens files.
 
         Returns:
             The counters of the restrictions that could not be applied.

@@ -12,23 +12,27 @@ _MOST_CHAINS = 1 << 13
 
 
 class LastChains:
-    """LRU cache of frame chains by number, and by `trunk`: the number that chains share which differ only in their
-    innermost instruction."""
+    """A cache of sent interpreter frame chains by number and by `trunk`, which drops the least recently used ones.
+
+    Chains that differ only in their innermost instruction share a trunk.
+    """
 
     def __init__(self) -> None:
         self._chains: dict[int, Chain] = {}
         self._trunks: dict[int, Chain] = {}
 
     def find(self, number: int) -> Chain | None:
-        """Return the chain with this number and mark it as most recently used."""
+        """Return the cached frame chain with this number and mark it as most recently used."""
         return _found(self._chains, number)
 
     def alike(self, trunk: int) -> Chain | None:
-        """Return a chain that differs at most in its innermost instruction, and mark it as most recently used."""
+        """Return a cached frame chain that differs at most in its innermost instruction, and mark it as most recently
+        used.
+        """
         return _found(self._trunks, trunk)
 
     def add(self, chain: Chain) -> None:
-        """Add a chain, and remove the least recently used one if the cache is full."""
+        """Add a frame chain to the cache, and remove the least recently used one if the cache is full."""
         _keep(self._chains, chain.number, chain)
         if chain.trunk:
             _keep(self._trunks, chain.trunk, chain)

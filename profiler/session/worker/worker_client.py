@@ -40,20 +40,22 @@ NAMES_S = 0.7
 After that the worker responds with what it has.
 """
 _LOOPING = 0.7
-"""Fraction of the worker's time after which the deadline passes while the sampler's loop still runs.
+"""Fraction of the worker's time for names after which its deadline passes while the sampler's loop still runs.
 
 The worker then only accepts batches and resolves no new names.
 """
 ELAPSED_S = 10.0
-"""Maximum elapsed time before the deadline passes, in seconds.
+"""Maximum elapsed time in seconds before the worker's deadline passes.
 
 The deadline otherwise excludes the time in which the sampler's loop or the worker waits for a processor or for a GDB
 stub.
 """
 _STARVED = 2
-"""Maximum elapsed time as a multiple of the worker's time, if that is longer than ELAPSED_S."""
+"""Maximum elapsed time before the worker's deadline as a multiple of the worker's time, if that is longer than
+ELAPSED_S.
+"""
 GIVE_UP_S = 60.0
-"""Time after which a worker that does not respond is killed, in seconds without its waits for a processor."""
+"""Time in seconds after which a worker that does not respond is killed, without its waits for a processor."""
 AFTER_THE_LOOP = 0.75
 """Fraction of the worker's time that remains at least after the sampler's loop, if the target is behind a GDB stub.
 
@@ -71,7 +73,7 @@ TURN_S = 0.02
 
 
 class Pending:
-    """The pending response to a profile request or to a one-shot task."""
+    """The pending response of the worker to a profile request or to a one-shot task."""
 
     def __init__(self, receive: Callable[[float], None]) -> None:
         self._receive = receive
@@ -109,17 +111,17 @@ class Pending:
         return self.value(Profile)
 
     def value(self, kind: type[Value]) -> Value:
-        """Wait for the response and decode it. Raises like wait()."""
+        """Wait for the worker's response and decode it. Raises like wait()."""
         return _value(self.packed(), kind)
 
     def packed(self) -> Sequence[Part]:
-        """Wait for the response as encoded by answers.packed_value(). Raises like wait()."""
+        """Wait for the worker's response in the encoding of answers.packed_value(). Raises like wait()."""
         self.wait()
         assert self._data is not None
         return self._data
 
     def values(self, kind: type[Value]) -> Iterator[Value]:
-        """Yield the results of a one-shot task as they arrive. Raises like wait()."""
+        """Yield the results of a worker's one-shot task as they arrive. Raises like wait()."""
         while True:
             while self._pieces:
                 yield _value(self._pieces.popleft(), kind)
@@ -143,7 +145,7 @@ class _Overtime:
     """
 
     def __init__(self, waited_s: Callable[[], float], names_s: float, patient: bool) -> None:
-        """Create a deadline that has not started.
+        """Create a deadline for the end of a recording that has not started.
 
         Args:
             waited_s: Returns how long the sampler's loop and the worker have waited for a processor, in seconds.
@@ -161,11 +163,11 @@ class _Overtime:
 
     @property
     def is_short(self) -> bool:
-        """Return True if the user waits for the end."""
+        """True if the user waits for the end of the recording."""
         return self._times == 1
 
     def begin(self, times: int) -> None:
-        """Start the clock. A later call can only shorten the time.
+        """Start the clock of the deadline after a recording. A later call can only shorten the time.
 
         Args:
             times: Factor of the usual time.
@@ -180,7 +182,7 @@ class _Overtime:
         self._names_s *= times
 
     def hasten(self) -> None:
-        """Make the deadline pass now."""
+        """Make the deadline for the end of the recording pass now."""
         self.begin(1)
         self._names_s = 0.0
         self._again_at = 0.0
@@ -200,7 +202,7 @@ class _Overtime:
         return now > self._began + GIVE_UP_S and self._had_s(now) > max(GIVE_UP_S, 2 * self._elapsed_s())
 
     def is_over(self, now: float) -> bool:
-        """Return True after the deadline, and then once every _AGAIN_S.
+        """Return True after the deadline for the end of the recording, and then once every _AGAIN_S.
 
         The signal must be repeated: one that arrives between two steps of the worker interrupts neither.
         """
@@ -210,14 +212,14 @@ class _Overtime:
         return True
 
     def left_s(self, now: float) -> float:
-        """Return the remaining time in seconds, 0 or less after the deadline."""
+        """Return the remaining time before the deadline in seconds, 0 or less after the deadline."""
         names_s = self._times * self._names_s
         if self.looping and self.is_short and not self._patient:
             names_s *= _LOOPING
         return min(names_s - self._had_s(now), self._elapsed_s() - (now - self._began))
 
     def _had_s(self, now: float) -> float:
-        """Return the seconds since the clock started, without waits for a processor."""
+        """Return the seconds since the deadline's clock started, without waits for a processor."""
         return max(now - self._began - (self._waited_s() - self._waited_before_s), 0)
 
     def _elapsed_s(self) -> float:
@@ -261,7 +263,7 @@ class WorkerLink:
         self._receiving = threading.Lock()
 
     def ask(self, message: ProfileRequest | Examine) -> Pending:
-        """Send a request. If the worker has ended, the returned response fails."""
+        """Send a request to the worker. If the worker has ended, the returned response fails."""
         pending = self._asked[message.number] = Pending(self.receive)
         try:
             self.send(message)
@@ -270,7 +272,7 @@ class WorkerLink:
         return pending
 
     def send(self, message: Message) -> int:
-        """Send a message. Receive responses while the socket buffer is full.
+        """Send a message to the worker. Receive responses while the socket buffer is full.
 
         Returns:
             Number of bytes that were sent.
@@ -326,7 +328,9 @@ class WorkerLink:
         self._loop = 0, self._loop_waited_s()
 
     def begin_to_wait(self) -> None:
-        """Extend the deadline by the time since the last response, because the caller begins to wait only now."""
+        """Extend the worker's deadline by the time since the last response, because the caller begins to wait only
+        now.
+        """
         self._overtime.lengthen(max(time.monotonic() - self._heard_at, 0))
 
     def begin_loop(self) -> None:
@@ -347,7 +351,7 @@ class WorkerLink:
         return max(procfs.read_waited_s(os.getpid(), tid) - seconds, 0) if tid else seconds
 
     def take_longer(self, times: float) -> None:
-        """Multiply the time that the worker may take after end()."""
+        """Multiply the time that the worker may take after the end of the recording."""
         self._overtime.take_longer(times)
 
     def hasten(self) -> None:
@@ -365,7 +369,7 @@ class WorkerLink:
             self.worker.hurry()
 
     def receive(self, timeout_s: float) -> None:
-        """Receive all pending responses. One thread at a time does so for all threads.
+        """Receive all pending responses of the worker. One thread at a time does so for all threads.
 
         Args:
             timeout_s: Maximum wait for the first response, in seconds.

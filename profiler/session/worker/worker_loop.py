@@ -59,7 +59,7 @@ _NO_FLAGS = np.zeros(0, np.bool_)
 
 
 class ReportedCollector:
-    """Stand-in for the collector: it returns what the sampler reported last."""
+    """A stand-in for the collector in the worker: it returns what the sampler reported last."""
 
     def __init__(self, stats: CollectorStats) -> None:
         self._stats = stats
@@ -109,10 +109,10 @@ class _Observed:
         self._settled: SettledFrameCache | None = None
         self._spent_s = 0.0
         self._spent_before_s = dict.fromkeys(Extent, 0.0)
-        """Processor time of both processes before the start of what a profile of each extent covers, in seconds."""
+        """Processor time in seconds of sampler and worker before the start of what a profile of each extent covers."""
 
     def take(self, message: Batch) -> BatchTaken:
-        """Unwind a batch and return the response.
+        """Unwind a batch of the sampler and return the response.
 
         Raises:
             Exception: What the unwinder raises.
@@ -158,7 +158,7 @@ class _Observed:
     def profile(
         self, window: Window, state: SamplerState, extent: Extent, requested: bool, known_only: bool = False
     ) -> Profile:
-        """Make a profile of a window.
+        """Make a profile of a window in the worker.
 
         Args:
             window: The window.
@@ -203,14 +203,14 @@ class _Observed:
             self.keeping = Keeping(self.session, naming, journal, within, self.ahead)
 
     def end_keeping(self) -> None:
-        """Close the journal. Call it before the window is closed."""
+        """Close the journal of the current window. Call it before the window is closed."""
         if self.keeping is not None:
             self.keeping.close()
             self.keeping = None
 
 
 class Service:
-    """Server of one sampler, until the sampler sends Shutdown or ends."""
+    """A worker's server of one sampler, until the sampler sends Shutdown or ends."""
 
     def __init__(self, channel: Channel, keeper: FileBrokerClient, hurry: WorkDeadline, missing: Sequence[str]) -> None:
         """Create the main loop of a worker process.
@@ -250,7 +250,7 @@ class Service:
         return self._waiting.popleft() if self._waiting else self._receive()
 
     def _meanwhile(self) -> Received | None:
-        """Resolve names in the background until a message arrives.
+        """Resolve names in the background until a message of the sampler arrives.
 
         Returns:
             The message, or None if the background work has ended first.
@@ -361,7 +361,9 @@ class Service:
         self._trim(ask)
 
     def _trim(self, ask: ProfileRequest) -> None:
-        """Return free memory to the kernel at the end of a window, because a sink is about to need as much."""
+        """Return free memory of the worker to the kernel at the end of a window, because a sink is about to need as
+        much.
+        """
         if ask.extent is Extent.CUT:
             self._heap.trim(self._observed.session.files.names.drop_idle_lines)
 
@@ -381,7 +383,9 @@ class Service:
         self._channel.send(response_codec.pack(answer))
 
     def has_left(self) -> bool:
-        """Return True if there is data for a sink in case the sampler has ended. May be called from any thread."""
+        """Return True if the worker has data for a sink in case the sampler has ended. May be called from any
+        thread.
+        """
         return self._of is not None and self._standing is not None and bool(self._standing.sink)
 
     def _bequeath(self) -> None:
@@ -398,7 +402,9 @@ class Service:
         self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
 
     def _packed(self, window: Window, ask: ProfileRequest) -> list[Part]:
-        """Encode the profile with all names, or only with those that are already resolved if the deadline passes."""
+        """Encode the profile of a window with all names, or only with those that are already resolved if the deadline
+        passes.
+        """
         found = partial(self._observed.profile, window, ask.state, ask.extent, ask.requested)
         profile = self._hurry.unless_late(found)
         return [*response_codec.packed_value(profile if profile is not None else found(known_only=True))]

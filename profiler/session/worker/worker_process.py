@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from pyprof.session.worker.file_broker import Notice
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""Signals for the sampler only. The kernel sends some of them to all processes of a terminal's process group."""
+"""Signals for the sampler that the worker ignores. The kernel sends some of them to all processes of a terminal's
+process group.
+"""
 _FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command, also during its start."""
+"""Signals that end a command of pyprof, also during its start."""
 _PATIENCE_S = 2.0
 _POLL_S = 0.005
 _WRITING_S = 30.0
@@ -50,17 +52,17 @@ It may be writing a profile or opening a slow file.
 
 
 class WorkerDied(PyprofError):
-    """The worker has ended before it was asked to."""
+    """The worker process has ended before it was requested to."""
 
     reason = "worker_died"
 
 
 _workers: set[Worker] = set()
-"""Workers of this process that are not closed."""
+"""Worker processes of this process that are not closed."""
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """Kill all worker processes and exit.
+    """Kill all worker processes and exit this process.
 
     May be called from any thread. A worker that is stopped (SIGSTOP) would otherwise stay.
     """
@@ -73,12 +75,12 @@ class Child(Protocol):
     pid: int
 
     def poll(self) -> int | None:
-        """Return the exit code, negative for a signal, or None while the process runs."""
+        """Return the exit code of the child process, negative for a signal, or None while it runs."""
         ...
 
 
 class Worker:
-    """A running worker and the channels to it. close() ends it and frees everything.
+    """A running worker process and the channels to it. close() ends it and frees everything.
 
     Attributes:
         channel: Messages and responses.
@@ -91,7 +93,7 @@ class Worker:
         """Create the handle of a worker that was started.
 
         Args:
-            child: The process.
+            child: The worker process.
             channel: Messages and responses.
             questions: Requests for interpreter symbols.
             notices: Messages to the file broker, which sends no responses to them.
@@ -135,7 +137,7 @@ class Worker:
         self.channel.wait(sending=False)
 
     def died(self) -> WorkerDied:
-        """Return the error that explains why the channel is closed."""
+        """Return the error that explains why the worker's channel is closed."""
         code = self._ended(_PATIENCE_S)
         how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
         hint = "dmesg may say why: memory?" if code == -signal.SIGKILL else ""
@@ -156,7 +158,7 @@ class Worker:
         return code
 
     def kill(self) -> None:
-        """Kill the process. A caller that waits for a response then gets WorkerDied."""
+        """Kill the worker process. A caller that waits for a response then gets WorkerDied."""
         if self._child.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
             self._continue()
@@ -193,11 +195,13 @@ class Worker:
             priority.take_less(self.pid)
 
     def hurry(self) -> None:
-        """Signal the deadline: the worker responds with what it has."""
+        """Signal the deadline to the worker, which then responds with what it has."""
         self._signal(SIGNAL)
 
     def hasten(self) -> None:
-        """Signal an immediate deadline. Stacks that are not unwound yet get their innermost frames only."""
+        """Signal an immediate deadline to the worker. Stacks that are not unwound yet get their innermost frames
+        only.
+        """
         self._signal(AT_ONCE)
 
     def wait_for(self) -> None:
@@ -212,7 +216,7 @@ class Worker:
             self._continue()
 
     def leave(self, patience_s: float) -> bool:
-        """Shut the channel down as if this process had been killed, so that the worker writes what it has.
+        """Shut the worker's channel down as if this process had been killed, so that the worker writes what it has.
 
         Args:
             patience_s: Maximum wait in seconds.
@@ -313,7 +317,9 @@ def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Ca
 
 
 def _run(job: Callable[[], None]) -> None:
-    """Run a job in the child and exit. Nothing inherited is flushed or closed, because sinks would write it twice."""
+    """Run a job in the forked child and exit. Nothing inherited is flushed or closed, because sinks would write it
+    twice.
+    """
     code = 1
     try:
         job()
@@ -382,7 +388,7 @@ def spawned(confined: bool = True) -> Worker:
 
 
 def main(confined: bool, *ends: int) -> None:
-    """Run a worker in a fresh interpreter.
+    """Run a worker in a fresh interpreter; this is the main function of the process.
 
     Args:
         confined: True if the worker gives up its rights.
@@ -396,7 +402,7 @@ def main(confined: bool, *ends: int) -> None:
 
 
 def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: bool, kept: Sequence[int] = ()) -> None:
-    """Run the worker. Load all modules and start the file broker before rights are given up."""
+    """Run the worker in its process. Load all modules and start the file broker before rights are given up."""
     from pyprof.objfile import io_deadline
     from pyprof.session.worker import sandbox
     from pyprof.session.worker.interpreter_symbols import answer_questions

@@ -16,7 +16,7 @@ from pyprof.symbolize.dwarf.cursor import Data
 
 MAX_RANGES = 1 << 20
 MAX_OVERLAP = 16
-"""Maximum number of ranges below an address that are examined."""
+"""Maximum number of .debug_aranges ranges below an address that are examined."""
 
 
 class Aranges(NamedTuple):
@@ -33,7 +33,7 @@ class Aranges(NamedTuple):
     unit: npt.NDArray[np.uint64]
 
     def find(self, svma: int) -> int | None:
-        """Return the unit of the nearest range below an address that covers it, or None."""
+        """Return the unit of the nearest .debug_aranges range below an address that covers it, or None."""
         at = int(np.searchsorted(self.start, svma & (1 << 64) - 1, "right"))
         low = max(0, at - MAX_OVERLAP)
         for place in range(at - 1, low - 1, -1):
@@ -43,11 +43,11 @@ class Aranges(NamedTuple):
 
 
 _Set = tuple[int, int, int, int]
-"""(size of an address, offset of the unit, offset of the ranges, maximum number of ranges) of one set."""
+"""A set of .debug_aranges: (size of an address, offset of the unit, offset of the ranges, maximum number of ranges)."""
 
 
 def read_aranges(data: Data) -> Aranges:
-    """Return the ranges of all sets before the first broken one."""
+    """Return the address ranges of all sets in .debug_aranges before the first broken one."""
     sets = _sets(data)
     parts = [_of_size(data, size, [each for each in sets if each[0] == size]) for size in (4, 8)]
     start, end, unit = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -56,7 +56,7 @@ def read_aranges(data: Data) -> Aranges:
 
 
 def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
-    """Return the ranges of sets with this address size, unsorted. A pair of zeros ends a set."""
+    """Return the address ranges of .debug_aranges sets with this address size, unsorted. A pair of zeros ends a set."""
     unit = np.array([each[1] for each in sets], np.uint64)
     ranges = np.array([each[2] for each in sets], np.int64)
     count = np.array([each[3] for each in sets], np.int64)
@@ -73,7 +73,7 @@ def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
 
 
 def _sets(data: Data) -> list[_Set]:
-    """Return the headers of all sets. The loop is short because a libc has two thousand sets."""
+    """Return the headers of all sets in .debug_aranges. The loop is short because a libc has two thousand sets."""
     head = struct.Struct(("<" if data.byteorder == "little" else ">") + "IHIB")
     content, whole, unpack, header = data.bytes, len(data), head.unpack_from, head.size
     found: list[_Set] = []

@@ -21,16 +21,18 @@ FIXED = {
 OFFSETS = frozenset({0x0E, 0x17, 0x1D, 0x1F, 0x1F20, 0x1F21})
 LEBS = frozenset({0x0D, 0x0F, 0x15, 0x1A, 0x1B, 0x22, 0x23, 0x1F01, 0x1F02})
 BLOCKS = {0x0A: 1, 0x03: 2, 0x04: 4, 0x09: 0, 0x18: 0}
-"""Size in bytes of the length before a block, 0 for LEB128, by form."""
+"""Size in bytes of the length before a DWARF block, 0 for LEB128, by form."""
 
 SDATA = 0x0D
 STEP_LEB, STEP_STRING, STEP_BLOCK, STEP_BLOCK1, STEP_SLOW = -1, -2, -3, -4, -5
 MAX_ABBREVS = 1 << 18
 MAX_ATTRIBUTES = 1 << 20
-"""Maximum number of attributes in one abbreviation table."""
+"""Maximum number of attributes in one DWARF abbreviation table."""
 
 Attribute = tuple[int, int]
-"""(form, raw value): an offset, an index, an address, a constant, or the offset of the first byte of a string."""
+"""Value of a DWARF attribute (form, raw value): an offset, an index, an address, a constant, or the offset of the first
+byte of a string.
+"""
 
 
 class Abbrev(NamedTuple):
@@ -38,7 +40,7 @@ class Abbrev(NamedTuple):
 
     Attributes:
         tag: DW_TAG.
-        children: Entries have children.
+        children: True if entries have children.
         specs: (attribute, form, implicit constant) of each attribute.
         steps: How to skip an entry's attributes: numbers of bytes, and STEP_* values.
         attributes: The attributes.
@@ -52,14 +54,14 @@ class Abbrev(NamedTuple):
 
 
 class FormSizes(NamedTuple):
-    """The properties of a unit that determine the sizes of its forms."""
+    """The properties of a DWARF unit that determine the sizes of its forms."""
 
     version: int
     offset_size: int
     address_size: int
 
     def size(self, form: int) -> int | None:
-        """Return the size in bytes of a form, None if it is not fixed."""
+        """Return the size in bytes of a DWARF form, None if it is not fixed."""
         if form in FIXED:
             return FIXED[form]
         if form == ADDR:
@@ -72,7 +74,7 @@ class FormSizes(NamedTuple):
 
 
 class Abbrevs:
-    """An abbreviation table that is read up to the requested code."""
+    """A DWARF abbreviation table that is read up to the requested code."""
 
     def __init__(self, data: Data, at: int, shape: FormSizes) -> None:
         self._data = data
@@ -138,7 +140,7 @@ def _steps(forms: list[int], shape: FormSizes) -> list[int]:
 
 
 def read_form(data: Data, at: int, form: int, shape: FormSizes) -> tuple[int, int, int]:
-    """Read a value and return (form, raw value, offset after it).
+    """Read the value of a DWARF attribute and return (form, raw value, offset after it).
 
     Raises:
         FormatError: The value passes the end, or its form is unknown.
@@ -170,7 +172,7 @@ def read_form(data: Data, at: int, form: int, shape: FormSizes) -> tuple[int, in
 
 
 def read_attributes(data: Data, at: int, abbrev: Abbrev, shape: FormSizes) -> tuple[dict[int, Attribute], int]:
-    """Return ((form, raw value) of each attribute, offset after the entry).
+    """Return ((form, raw value) of each attribute, offset after the entry) of a DWARF entry.
 
     Raises:
         FormatError: The entry is broken.

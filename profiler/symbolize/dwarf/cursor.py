@@ -8,7 +8,7 @@ from pyprof.errors import FormatError
 
 
 class OutOfTime(Exception):
-    """The time limit for names was reached. Everything that was read so far stays valid."""
+    """The time limit for resolving names was reached. Everything that was read so far stays valid."""
 
 
 class Deadline:

@@ -11,12 +11,14 @@ from pyprof.symbolize.dwarf.units import Unit, skip_attributes
 
 NAMESPACE, SUBPROGRAM = 0x39, 0x2E
 SCOPES = frozenset({0x02, 0x13, 0x17, NAMESPACE, SUBPROGRAM})
-"""Tags of classes, structures, unions, namespaces and functions."""
+"""DWARF tags of scopes: classes, structures, unions, namespaces and functions."""
 MAX_SCOPES = 32
 
 
 class Scopes:
-    """The scopes of one unit, from one pass over it. Its methods raise FormatError and OutOfTime."""
+    """The scopes of one DWARF unit (namespaces, classes, functions), from one pass over it. The methods raise
+    FormatError and OutOfTime.
+    """
 
     def __init__(self, unit: Unit, deadline: Deadline) -> None:
         self._unit = unit

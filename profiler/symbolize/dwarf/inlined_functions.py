@@ -16,7 +16,7 @@ from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBL
 SUBPROGRAM, INLINED = 0x2E, 0x1D
 CALL_FILE, CALL_LINE = 0x58, 0x59
 TYPES = frozenset({0x01, 0x02, 0x04, 0x13, 0x15, 0x17})
-"""Tags of arrays, classes, enumerations, structures, subroutine types and unions.
+"""DWARF tags of types: arrays, classes, enumerations, structures, subroutine types and unions.
 
 In C and C++ such a type has code among its children only if it is declared in a function: GCC puts the code of a lambda
 and of a local class's member functions there.
@@ -32,7 +32,7 @@ class Subprogram:
     """A DW_TAG_subprogram entry with code.
 
     Attributes:
-        offset: Offset of its entry.
+        offset: Offset of the entry.
         inlined: (offset, index of the enclosing inlined entry or -1) of each inlined entry, parents first.
         decoded: The inlined calls, None before they are decoded.
     """
@@ -61,7 +61,7 @@ class Inlined(NamedTuple):
 
 
 class Inlines:
-    """The functions of one unit with their inlined calls. Its methods raise FormatError and OutOfTime."""
+    """The functions of one DWARF unit with their inlined calls. The methods raise FormatError and OutOfTime."""
 
     def __init__(self, unit: Unit, deadline: Deadline) -> None:
         self._unit = unit
@@ -76,11 +76,13 @@ class Inlines:
         self._starts = [start for start, _, _ in self._functions]
 
     def functions(self) -> Iterator[tuple[int, int, Subprogram]]:
-        """Yield (start, end, function), ascending. A function in several parts occurs once for each part."""
+        """Yield (start, end, function) of the DWARF unit's functions, ascending. A function in several parts occurs
+        once for each part.
+        """
         yield from self._functions
 
     def name(self, function: Subprogram, deadline: Deadline) -> bytes:
-        """Return the name of a function in the form of the symbol table.
+        """Return the name of a DWARF function in the form of the symbol table.
 
         Raises:
             FormatError: An entry is broken.
@@ -89,7 +91,7 @@ class Inlines:
         return self._name(entry[1], deadline) if entry else b""
 
     def calls(self, function: Subprogram, deadline: Deadline) -> list[Inlined]:
-        """Return all calls that were inlined into a function, parents first.
+        """Return all calls that were inlined into a DWARF function, parents first.
 
         Raises:
             FormatError: An entry is broken.
@@ -133,7 +135,7 @@ class Inlines:
         )
 
     def _name(self, attributes: dict[int, f.Attribute], deadline: Deadline) -> bytes:
-        """Return the linkage name, else the name with its scopes."""
+        """Return the linkage name of a DWARF entry, else the name with its scopes."""
         name, linkage, declared = self._unit.function(attributes)
         if linkage or declared is None or self._unit.constant(self._unit.top, LANGUAGE) not in CXX:
             return name
@@ -144,7 +146,7 @@ class Inlines:
 
 
 def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
-    """Return the functions of a unit, from one pass over all entries that skips those that are not needed."""
+    """Return the functions of a DWARF unit, from one pass over all entries that skips those that are not needed."""
     info, abbrevs = unit.info, unit.abbrevs
     code_of, end = info.bytes, unit.end
     skip_types = unit.constant(unit.top, LANGUAGE) in C_FAMILY

@@ -17,7 +17,9 @@ LNCT_PATH, LNCT_DIRECTORY_INDEX = 1, 2
 
 
 class Sequence(NamedTuple):
-    """Rows first..last of ascending addresses. The code covers the addresses from start to end."""
+    """A sequence of a line table: rows first..last of ascending addresses. The code covers the addresses from start to
+    end.
+    """
 
     start: int
     end: int
@@ -26,7 +28,7 @@ class Sequence(NamedTuple):
 
 
 class LineTable:
-    """The lines of one unit. Its constructor raises FormatError."""
+    """The DWARF line table of one unit. Its constructor raises FormatError."""
 
     def __init__(self, unit: Unit, deadline: Deadline) -> None:
         self._unit = unit
@@ -51,7 +53,9 @@ class LineTable:
         return None, 0
 
     def rows_between(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (start, end, file number, line) of the rows in an address range, ascending in each sequence."""
+        """Yield (start, end, file number, line) of the line table's rows in an address range, ascending in each
+        sequence.
+        """
         at = bisect_left(self._starts, end)
         for sequence in self._sequences[max(0, at - 8) : at]:
             if sequence.end <= start:
@@ -66,7 +70,9 @@ class LineTable:
                     yield low, min(following, end), *self._rows[row]
 
     def file(self, index: int) -> str | None:
-        """Return the path of a file by its number, which starts at 1 up to DWARF 4; None if it is invalid."""
+        """Return the path of a file by its number in a line table, which starts at 1 up to DWARF 4; None if it is
+        invalid.
+        """
         if self._version < 5:
             index -= 1
         if not 0 <= index < len(self._names):
@@ -137,7 +143,7 @@ class LineTable:
     def _entries(
         self, data: Data, at: int, shape: f.FormSizes, deadline: Deadline
     ) -> tuple[list[tuple[bytes, int]], int]:
-        """Read (path, directory index) of each entry in a version 5 table of directories or files."""
+        """Read (path, directory index) of each entry in a line table's list of directories or files (DWARF 5)."""
         count, at = data.fixed(at, 1)
         kinds = []
         for _ in range(count):
@@ -162,7 +168,9 @@ class LineTable:
         return entries, at
 
     def _run(self, data: Data, at: int, end: int, header: _Header, deadline: Deadline) -> None:  # noqa: C901
-        """Run the state machine. It ignores statement boundaries, columns and similar fields."""
+        """Run the state machine of a DWARF line number program. It ignores statement boundaries, columns and similar
+        fields.
+        """
         step, line_base, line_range, opcode_base, operands, address_size = header
         special = [
             ((op - opcode_base) // line_range * step, line_base + (op - opcode_base) % line_range) for op in range(256)

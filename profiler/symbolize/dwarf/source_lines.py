@@ -32,11 +32,11 @@ class SourcePlace(NamedTuple):
 
 
 class SourceLines:
-    """The lines and inlined functions of one file.
+    """The lines and inlined functions of one object file, from its DWARF.
 
     Attributes:
         broken: Errors that were found.
-        split: A unit has its entries in a .dwo file, which is not read.
+        split: True if a unit has its entries in a .dwo file, which is not read.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SourceLines:
         return places
 
     def _unit_of(self, svma: int, deadline: Deadline) -> int | None:
-        """Return the unit of an address by .debug_aranges.
+        """Return the DWARF unit of an address by .debug_aranges.
 
         Other units are read only if that does not cover the address.
         """

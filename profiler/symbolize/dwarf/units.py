@@ -21,11 +21,11 @@ MAX_UNITS = 1 << 20
 MAX_REFERENCES = 16
 
 LONGEST_HEADER = 32
-"""Size in bytes that no unit header exceeds."""
+"""Size in bytes that no DWARF unit header exceeds."""
 _BEGINNING = 1 << 18
 
 Ranges = list[tuple[int, int]]
-"""(start, end) ranges of addresses in the file; the end is excluded."""
+"""Address ranges in an object file: (start, end) of each; the end is excluded."""
 
 
 class Unit:
@@ -34,7 +34,7 @@ class Unit:
     Attributes:
         offset: Offset of the unit.
         end: Offset after the unit.
-        die: Offset of its first entry.
+        die: Offset of the unit's first entry.
         info: The section, at least up to the end of the unit.
         kind: DW_UT, 0 before DWARF 5.
         shape: Sizes of its forms.
@@ -42,7 +42,7 @@ class Unit:
     """
 
     def __init__(self, dwarf: Dwarf, offset: int) -> None:
-        """Read the header of the unit at an offset.
+        """Read the header of the DWARF unit at an offset.
 
         Raises:
             FormatError: The header is broken.
@@ -78,19 +78,21 @@ class Unit:
 
     @property
     def dwarf(self) -> Dwarf:
-        """The Dwarf that this unit belongs to. The owner of a unit must keep it alive."""
+        """The DWARF sections (Dwarf) that this unit belongs to. The owner of a unit must keep that object alive."""
         found = self._dwarf()
         assert found is not None
         return found
 
     @cached_property
     def top(self) -> dict[int, f.Attribute]:
-        """The attributes of the unit's own entry. Raises FormatError."""
+        """The attributes of the DWARF unit's own entry. Raises FormatError."""
         entry = self.entry(self.die)
         return entry[1] if entry else {}
 
     def entry(self, at: int) -> tuple[f.Abbrev, dict[int, f.Attribute], int] | None:
-        """Return (abbreviation, attributes, offset after it) of the entry at an offset, or None for a null entry."""
+        """Return (abbreviation, attributes, offset after it) of the DWARF entry at an offset, or None for a null
+        entry.
+        """
         if not self.die <= at < self.end:
             raise FormatError(self.info.name, at, "reference out of its unit")
         code, after = self.info.uleb(at)
@@ -101,11 +103,11 @@ class Unit:
         return abbrev, attributes, after
 
     def constant(self, attributes: dict[int, f.Attribute], name: int) -> int:
-        """Return an attribute's raw value, 0 if it is absent."""
+        """Return a DWARF attribute's raw value, 0 if it is absent."""
         return attributes[name][1] if name in attributes else 0
 
     def string(self, attribute: f.Attribute | None) -> bytes:
-        """Return the string of an attribute, b"" if it is absent or in a missing file.
+        """Return the string of a DWARF attribute, b"" if it is absent or in a missing file.
 
         Raises:
             FormatError: The string is broken.
@@ -129,7 +131,7 @@ class Unit:
         return b""
 
     def address(self, attribute: f.Attribute) -> int | None:
-        """Return the address of an attribute of class address, None if it is a constant.
+        """Return the address of a DWARF attribute of class address, None if it is a constant.
 
         Raises:
             FormatError: The address is broken.
@@ -151,7 +153,7 @@ class Unit:
         return (self.address(self.top[LOW_PC]) or 0) if LOW_PC in self.top else 0
 
     def ranges(self, attributes: dict[int, f.Attribute]) -> Ranges:
-        """Return the address ranges of an entry: DW_AT_ranges, or low_pc and high_pc.
+        """Return the address ranges of a DWARF entry: DW_AT_ranges, or low_pc and high_pc.
 
         Raises:
             FormatError: The ranges are broken.
@@ -213,7 +215,7 @@ class Unit:
                 yield start, end
 
     def function(self, attributes: dict[int, f.Attribute]) -> tuple[bytes, bool, tuple[Unit, int] | None]:
-        """Return the name of the subprogram that an entry is or refers to.
+        """Return the name of the subprogram that a DWARF entry is or refers to.
 
         Returns:
             (name, whether it is the linkage name, unit and offset of its declaration or None)
@@ -237,11 +239,11 @@ class Unit:
         return name, False, declared
 
     def plain_name(self, attributes: dict[int, f.Attribute]) -> bytes:
-        """Return the linkage name, else the name without its scopes, b"" if there is none."""
+        """Return the linkage name of a DWARF entry, else the name without its scopes, b"" if there is none."""
         return self.function(attributes)[0]
 
     def resolve(self, reference: f.Attribute) -> tuple[Unit, int] | None:
-        """Return (unit, offset) of the entry that an attribute refers to, None if it is in a missing file."""
+        """Return (unit, offset) of the DWARF entry that an attribute refers to, None if it is in a missing file."""
         form, value = reference
         if form in f.REF_UNIT:
             return self, self.offset + value
@@ -331,7 +333,7 @@ class Dwarf:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """The offsets of all units. A broken length ends the list."""
+        """The offsets of all DWARF units in .debug_info. A broken length ends the list."""
         found: list[int] = []
         at = 0
         while at < len(self.info) and len(found) < MAX_UNITS:
@@ -346,10 +348,10 @@ class Dwarf:
         return found
 
     def unit(self, offset: int) -> Unit:
-        """Return the unit that starts at an offset.
+        """Return the DWARF unit that starts at an offset.
 
         Raises:
-            FormatError: Its header is broken.
+            FormatError: The unit's header is broken.
         """
         if offset not in self._units:
             self._units[offset] = Unit(self, offset)
@@ -368,14 +370,14 @@ class Dwarf:
 
     @cached_property
     def aranges(self) -> Aranges:
-        """The ranges in .debug_aranges, empty if the section is broken."""
+        """The address ranges in .debug_aranges, empty if the section is broken."""
         try:
             return read_aranges(self._section(".debug_aranges"))
         except FormatError:
             return read_aranges(Data(".debug_aranges", None, self.file.byteorder))
 
     def other_ranges(self, deadline: Deadline) -> Iterator[tuple[int, int, int]]:
-        """Yield (start, end, unit offset) of the code of units that .debug_aranges does not list."""
+        """Yield (start, end, unit offset) of the code of DWARF units that .debug_aranges does not list."""
         named = set(self.aranges.unit.tolist())
         for offset in self.offsets:
             if offset in named:

@@ -20,7 +20,7 @@ OPERATORS = frozenset("+-*/%@^=")
 
 
 class PostfixProblem(IntEnum):
-    """The reason why the evaluation of a postfix expression failed."""
+    """The reason why the evaluation of a Breakpad postfix expression failed."""
 
     MISSING_OPERAND = 0
     LEFT_OVER = 1  # values remain on the stack
@@ -33,7 +33,7 @@ class PostfixProblem(IntEnum):
 
 
 class PostfixFailed(Exception):
-    """An expression is invalid or cannot be evaluated.
+    """A Breakpad postfix expression is invalid or cannot be evaluated.
 
     Attributes:
         problem: The reason.
@@ -65,7 +65,7 @@ def split_tokens(text: str) -> Iterator[str]:
 
 
 def parse_literal(token: str) -> int | None:
-    """Return the value of a decimal literal, or None for any other token."""
+    """Return the value of a decimal literal in a postfix expression, or None for any other token."""
     digits = token[1:] if token[0] == "-" else token
     if not digits.isascii() or not digits.isdigit() or len(digits) > 20:
         return None
@@ -77,12 +77,12 @@ def is_name(token: str) -> bool:
 
 
 def is_variable(name: str) -> bool:
-    """Return True if a program may assign to the name. Names without $ are constants."""
+    """Return True if a postfix program may assign to the name. Names without $ are constants."""
     return name.startswith("$")
 
 
 def apply_operator(operator: str, left: int, right: int, mask: int) -> int:
-    """Apply one of the operators + - * / % @.
+    """Apply one of the operators + - * / % @ of a postfix expression.
 
     Raises:
         PostfixFailed: The divisor is 0.
@@ -104,12 +104,12 @@ def apply_operator(operator: str, left: int, right: int, mask: int) -> int:
 
 
 def run_program(text: str, names: Mapping[str, int], read: Read, word: int) -> dict[str, int]:
-    """Run a program and return the variables that it assigns.
+    """Run a postfix program of STACK WIN and return the variables that it assigns.
 
     A variable to which the program assigns `.undef` is unknown from then on.
 
     Args:
-        text: The program.
+        text: Text of the program.
         names: Variables and constants that it may read.
         read: Reads memory.
         word: Size of an address in bytes.
@@ -121,7 +121,7 @@ def run_program(text: str, names: Mapping[str, int], read: Read, word: int) -> d
 
 
 def evaluate_postfix(text: str, names: Mapping[str, int], read: Read, word: int) -> int:
-    """Return the value of an expression. The arguments are those of run_program().
+    """Return the value of a Breakpad postfix expression. The arguments are those of run_program().
 
     Raises:
         PostfixFailed: The expression is invalid or cannot be evaluated.
@@ -136,7 +136,9 @@ def evaluate_postfix(text: str, names: Mapping[str, int], read: Read, word: int)
 
 
 class _Evaluator:
-    """The state of an evaluation. The stack holds numbers, and names to which a value may still be assigned."""
+    """The state of the evaluation of a postfix expression. The stack holds numbers, and names to which a value may
+    still be assigned.
+    """
 
     def __init__(self, names: Mapping[str, int], read: Read, word: int) -> None:
         self.names: dict[str, int] = dict(names)

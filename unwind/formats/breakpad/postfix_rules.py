@@ -27,14 +27,16 @@ from pyprof.unwind.formats.breakpad.postfix import (
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule
 
 MAX_BYTES = 4096
-"""Maximum size in bytes of a DWARF expression. An assigned name is replaced by its whole expression."""
+"""Maximum size in bytes of a DWARF expression that is made of a postfix expression. An assigned name is replaced by its
+whole expression.
+"""
 MAX_DEPTH = 64
 
 CFA, NUMBER = -1, -2
-"""Bases of _Sum that are not register columns."""
+"""Bases of _Sum that are not register columns: the CFA and the number 0."""
 
 Column = Callable[[str], int | None]
-"""Maps the name of a register to its column, or None."""
+"""Function that maps the name of a register to its column, or to None."""
 
 _DEREF, _SWAP = b"\x06", b"\x16"
 _BINARY = {"+": b"\x22", "-": b"\x1c", "*": b"\x1e", "%": b"\x1d"}
@@ -43,7 +45,7 @@ _ALIGN = b"\x31\x1c\x20\x1a"  # lit1 minus not and
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """The value base + n. The base is a register's column, CFA, or NUMBER for n alone."""
+    """Value base + n of a postfix expression. The base is a register's column, CFA, or NUMBER for n alone."""
 
     base: int
     n: int
@@ -51,14 +53,14 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """The word at an address."""
+    """Value of a postfix expression: the word at an address."""
 
     at: _Sum
 
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """The value that DWARF bytes compute."""
+    """Value of a postfix expression that DWARF bytes compute."""
 
     code: bytes
 
@@ -67,7 +69,7 @@ _Value = _Sum | _Word | _Code
 
 
 class RuleCompiler:
-    """A compiler of STACK CFI expressions to rules of one architecture."""
+    """A compiler of Breakpad STACK CFI expressions to unwind rules of one architecture."""
 
     def __init__(self, arch: Arch, column: Column) -> None:
         self._arch = arch
@@ -100,7 +102,7 @@ class RuleCompiler:
                 return RegRule(RegKind.EXPR, expr=self._code(value))
 
     def compile_cfa(self, expression: str) -> tuple[int, int, bool, bytes]:
-        """Compile the CFA and return (cfa_reg, cfa_off, cfa_deref, cfa_expr) of a Rule.
+        """Compile the postfix expression of the CFA and return (cfa_reg, cfa_off, cfa_deref, cfa_expr) of a Rule.
 
         Raises:
             PostfixFailed: The expression is invalid.
@@ -117,7 +119,7 @@ class RuleCompiler:
                 return -1, 0, False, self._code(value)
 
     def _run(self, expression: str, cfa_known: bool) -> _Value | None:
-        """Return the expression's value, or None for `.undef`."""
+        """Return the value of a postfix expression, or None for `.undef`."""
         stack: list[_Value | str] = []
         names: dict[str, _Value] = {".cfa": _Sum(CFA, 0)} if cfa_known else {}
 

@@ -26,19 +26,20 @@ ALIASES = {
     "arm": {"fp": "r11", "ip": "r12", "r13": "sp", "r14": "lr", "r15": "pc"},
     "aarch64": {"fp": "x29", "lr": "x30", "x31": "sp", "x32": "pc"},
 }
-"""Names of registers in addition to the architecture's own."""
+"""Names of registers in Breakpad symbol files in addition to the architecture's own."""
 
 DOLLAR = frozenset({"x86_64", "i386"})
-"""Architectures whose registers are written with a "$". The reader accepts both forms everywhere."""
+"""Architectures whose registers Breakpad writes with a "$". The reader accepts both forms everywhere."""
 
 MAX_KNOWN = 1 << 14
-"""Maximum number of rule texts whose compiled rules are cached."""
+"""Maximum number of STACK CFI rule texts whose compiled rules are cached."""
 
 FindSymbols = Callable[[ObjectFile], SymbolFile | None]
 
 
 class StackCfi:
-    """Unwind source from STACK CFI. Implements pyprof.unwind.source_interface.Source.
+    """An unwind source from the STACK CFI records of a Breakpad symbol file. Implements
+    pyprof.unwind.source_interface.Source.
 
     The symbol file is searched for at the first lookup, because a module with complete tables needs none.
     """
@@ -67,7 +68,7 @@ class StackCfi:
         self._known: dict[tuple[tuple[str, str], ...], Rule | None] = {}
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Return the rows around a file address that have a rule, or None."""
+        """Return the STACK CFI rows around a file address that have a rule, or None."""
         file = self.file
         found = file.cfi_at(svma - self._base) if file else None
         if found is None:
@@ -93,7 +94,7 @@ class StackCfi:
         return self._file
 
     def _rows(self, start: int, end: int, entries: list[tuple[int, Rules]]) -> Iterator[FunctionRows]:
-        """Yield runs of rows without a gap. A record changes only the registers that it names."""
+        """Yield runs of STACK CFI rows without a gap. A record changes only the registers that it names."""
         said: Rules = {}
         starts: list[int] = []
         rules: list[Rule] = []
@@ -124,7 +125,7 @@ class StackCfi:
         return self._known[key]
 
     def _compiled(self, said: Rules) -> Rule | None:
-        """Return the rule of a row, or None if the row cannot be used."""
+        """Return the unwind rule of a STACK CFI row, or None if the row cannot be used."""
         compiler = self._compiler
         try:
             cfa_reg, cfa_off, cfa_deref, cfa_expr = compiler.compile_cfa(said.get(".cfa", ""))

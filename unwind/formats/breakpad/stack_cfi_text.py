@@ -15,10 +15,10 @@ from pyprof.unwind.formats.breakpad.stack_cfi import DOLLAR
 from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 MAX_BLOCKS = 1 << 12
-"""Maximum number of blocks of a repeating table (PLT) that are written. A table with more is left out."""
+"""Maximum number of blocks of a repeating table (PLT) that are written as STACK CFI. A table with more is left out."""
 
 Said = dict[str, str]
-"""Expressions by register name."""
+"""Postfix expressions of a STACK CFI record by register name."""
 
 
 class CfiText:
@@ -30,7 +30,7 @@ class CfiText:
     """
 
     def __init__(self, arch: Arch, base: int) -> None:
-        """Take the architecture and the place of the module.
+        """Create a writer of STACK CFI records for an architecture and the place of the module.
 
         Args:
             arch: The architecture.
@@ -43,7 +43,7 @@ class CfiText:
         self.written = 0
 
     def write_records(self, function: FunctionRows) -> Iterator[str]:
-        """Yield the records of one function, with an INIT record for each run of rows that can be written."""
+        """Yield the STACK CFI records of one function, with an INIT record for each run of rows that can be written."""
         step = function.repeat or function.end - function.start
         if function.repeat and (function.end - function.start) // step > MAX_BLOCKS:
             self.left_out["tables that repeat too often"] += 1
@@ -77,7 +77,7 @@ class CfiText:
             before = {**before, **changed}
 
     def rule_expressions(self, rule: Rule) -> Said | None:
-        """Return the expressions of a rule, or None if it cannot be written, which is counted."""
+        """Return the STACK CFI expressions of a rule, or None if it cannot be written, which is counted."""
         arch = self._arch
         reason = _unsayable(rule, arch)
         if reason:
@@ -98,7 +98,7 @@ class CfiText:
         return self._prefix + self._arch.registers[column]
 
     def _unsaid(self, name: str) -> str:
-        """Return the expression of a register that a row does not name although the row before it did."""
+        """Return the STACK CFI expression of a register that a row does not name although the row before it did."""
         column = self._arch.registers.index(name.removeprefix("$"))
         if column == self._arch.sp:
             return ".cfa"
@@ -128,7 +128,7 @@ def _words(said: Said) -> str:
 
 
 def _unsayable(rule: Rule, arch: Arch) -> str:
-    """Return why a rule cannot be written, "" if it can."""
+    """Return why an unwind rule cannot be written as STACK CFI, "" if it can."""
     if rule.ra.kind is RegKind.UNDEFINED:
         return "outermost frames"
     if rule.signal:

@@ -19,15 +19,15 @@ WORD = 4
 MASK = 0xFFFF_FFFF
 FRAME_DATA, FPO = 4, 0
 RESULTS = ("eip", "esp", "ebp", "ebx", "esi", "edi")
-"""Registers that a program may assign for the caller."""
+"""Registers that a STACK WIN program may assign for the caller."""
 PRESERVED = ("ebp", "ebx", "esi", "edi")
 SAVED = frozenset({"ebx", "esi", "edi"})
-"""Registers that certainly count as saved in a record's size. An ebp that the frame is built on does not."""
+"""Registers that certainly count as saved in a STACK WIN record's size. An ebp that the frame is built on does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """The frame that the frame of interest called.
+    """The frame that the unwound STACK WIN frame called.
 
     Attributes:
         parameters: Size in bytes of its arguments on the stack, from its STACK WIN rather than its FUNC record; 0 in
@@ -43,7 +43,7 @@ INNERMOST = Callee(innermost=True)
 
 
 def find_win_caller(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
-    """Return the caller's registers. An eip of 0 is the end of the stack.
+    """Return the caller's registers by a STACK WIN record. An eip of 0 is the end of the stack.
 
     Raises:
         PostfixFailed: The registers cannot be computed.
@@ -60,12 +60,14 @@ def find_parameter_size(file: SymbolFile, address: int) -> int:
 
 
 def frame_size(record: WinRecord, callee: Callee) -> int:
-    """Return the bytes from esp to the return address: locals, saved registers and the callee's arguments."""
+    """Return the bytes from esp to the return address of a STACK WIN frame: locals, saved registers and the callee's
+    arguments.
+    """
     return record.locals + record.saved + callee.parameters
 
 
 def unwind_by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
-    """Return the caller's registers by frame data: a program that assigns them.
+    """Return the caller's registers by STACK WIN frame data: a program that assigns them.
 
     A program with "@" aligns esp. Then the return address is found through ebp: the caller's ebp was pushed directly
     after it.
@@ -93,7 +95,7 @@ def unwind_by_program(record: WinRecord, registers: Mapping[str, int], callee: C
 
 
 def unwind_by_frame_size(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
-    """Return the caller's registers by FPO data: the sizes give the place of the return address.
+    """Return the caller's registers by STACK WIN FPO data: the sizes give the place of the return address.
 
     The innermost frame of a system call may have a stale return address equal to its own eip. Then the next word is
     used. A function that keeps ebp keeps ebx too, because walks through ntdll depend on it.

@@ -21,7 +21,7 @@ NAME = ".debug_frame"
 
 
 class DebugFrame:
-    """Unwind source from .debug_frame. Implements pyprof.unwind.source_interface.Source."""
+    """An unwind source from .debug_frame. Implements pyprof.unwind.source_interface.Source."""
 
     name = "debug_frame"
     trust = Trust.DEBUG_FRAME
@@ -36,7 +36,7 @@ class DebugFrame:
         self._is_go = is_go(file, arch)
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Return the rows of the function that covers a file address, or None.
+        """Return the .debug_frame rows of the function that covers a file address, or None.
 
         Raises:
             FormatError: The section or the function's entry is broken.

@@ -20,14 +20,16 @@ from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.source_interface import Extents
 
 MAX_NESTED = 8
-"""Maximum number of search table entries that are examined for one address. FDEs may overlap or be empty."""
+"""Maximum number of entries of .eh_frame_hdr's search table that are examined for one address. FDEs may overlap or be
+empty.
+"""
 
 NO_TABLE = "no table in .eh_frame_hdr: .eh_frame indexed"
 BROKEN_TABLE = "broken table in .eh_frame_hdr: .eh_frame indexed"
 
 
 class EhFrame:
-    """Unwind source from .eh_frame. Implements pyprof.unwind.source_interface.Source."""
+    """An unwind source from .eh_frame. Implements pyprof.unwind.source_interface.Source."""
 
     name = "eh_frame"
     trust = Trust.EH_FRAME
@@ -61,11 +63,13 @@ class EhFrame:
             self._uncounted = BROKEN_TABLE
 
     def expect_no_table(self) -> None:
-        """Stop counting the absence of a search table. Only a linker writes one, and no linker has seen this file."""
+        """Stop counting the absence of an .eh_frame_hdr search table. Only a linker writes one, and no linker has seen
+        this file.
+        """
         self._uncounted = ""
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Return the rows of the function that covers a file address, or None.
+        """Return the .eh_frame rows of the function that covers a file address, or None.
 
         Raises:
             FormatError: The function's own entry is broken.
@@ -91,7 +95,7 @@ class EhFrame:
         return self._table.find(svma)
 
     def _find_in(self, search: SearchTable, svma: int) -> Fde | None:
-        """Return the smallest FDE that covers a file address, by the search table.
+        """Return the smallest FDE that covers a file address, by the search table of .eh_frame_hdr.
 
         Raises:
             FormatError: The table does not agree with the FDEs.

@@ -31,7 +31,8 @@ NAME = ".eh_frame_hdr"
 
 @dataclass(frozen=True, slots=True)
 class SearchTable:
-    """The search table as columns. They are memoryviews, because indexing one costs a third of indexing an array.
+    """The search table of .eh_frame_hdr as columns. They are memoryviews, because indexing one costs a third of
+    indexing an array.
 
     Attributes:
         start: uint64 of shape (n,): start of each function in the file (svma), ascending.
@@ -42,7 +43,9 @@ class SearchTable:
     offset: memoryview
 
     def last_at(self, svma: int) -> int:
-        """Return the index of the last entry that starts at or before a file address, -1 if there is none."""
+        """Return the index of the search table's last entry that starts at or before a file address, -1 if there is
+        none.
+        """
         return bisect_right(self.start, svma) - 1
 
 

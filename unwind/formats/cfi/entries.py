@@ -28,7 +28,7 @@ from pyprof.unwind.formats.cfi.pointers import (
 )
 
 EXTENDED = 0xFFFF_FFFF
-"""Length word of an entry in the 64-bit DWARF format. The length follows in 8 bytes."""
+"""Length word of a CFI entry in the 64-bit DWARF format. The length follows in 8 bytes."""
 
 _SIZES = {2: "H", 4: "I", 8: "Q"}
 
@@ -47,7 +47,7 @@ class Cie:
         data_align: Factor of the operands that are offsets.
         ra: DWARF number of the return address column.
         encoding: DW_EH_PE encoding of addresses in FDEs.
-        sized: FDEs state the length of their augmentation data ('z').
+        sized: True if FDEs state the length of their augmentation data ('z').
         signal: The code is a signal trampoline ('S').
         initial: Instructions that run before those of each FDE.
         initial_offset: Offset of these instructions in the section.
@@ -83,10 +83,10 @@ class Fde(NamedTuple):
 
     Attributes:
         offset: Offset in the section.
-        cie: Its CIE.
+        cie: The FDE's CIE.
         start: Start of the function in the file (svma).
         end: Address after the function.
-        instructions: Its call frame instructions.
+        instructions: Call frame instructions of the FDE.
         instructions_offset: Offset of the instructions in the section.
     """
 
@@ -104,7 +104,7 @@ class CfiSection:
 
     Attributes:
         name: Name of the section.
-        data: Its bytes.
+        data: Bytes of the section.
         svma: File address of the first byte.
         eh: The layout is that of .eh_frame, else that of .debug_frame.
         byteorder: "little" or "big".
@@ -122,7 +122,7 @@ class CfiSection:
 
 
 class CfiEntries:
-    """Reads entries by their offset. It caches CIEs, because thousands of FDEs share one."""
+    """A reader of CIEs and FDEs by their offset. It caches CIEs, because thousands of FDEs share one."""
 
     def __init__(self, section: CfiSection) -> None:
         self.section = section
@@ -149,7 +149,7 @@ class CfiEntries:
             raise FormatError(self.section.name, offset, f"FDE: {error}") from None
 
     def is_cie(self, offset: int) -> bool:
-        """Return True if the entry at an offset is a CIE.
+        """Return True if the CFI entry at an offset is a CIE.
 
         Raises:
             FormatError: No entry can start there.
@@ -177,7 +177,9 @@ class CfiEntries:
         return known
 
     def _open(self, offset: int) -> tuple[int, int, int | None]:
-        """Return (offset after the CIE pointer, end of the entry, offset of its CIE or None if the entry is a CIE)."""
+        """Return (offset after the CIE pointer, end of the entry, offset of its CIE or None if the entry is a CIE) of a
+        CFI entry.
+        """
         section = self.section
         if not 0 <= offset <= len(section.data):
             raise ValueError("outside the section")
@@ -242,7 +244,7 @@ class CfiEntries:
         )
 
     def _augmentation(self, augmentation: str, data: memoryview, at: int, address_size: int) -> tuple[int, int]:
-        """Return (encoding of addresses in FDEs, offset of the initial instructions)."""
+        """Return (encoding of addresses in FDEs, offset of the initial instructions) by the augmentation of a CIE."""
         sized = augmentation.startswith("z")
         encoding = ABSPTR
         if not sized:
@@ -323,7 +325,7 @@ class CfiEntries:
         )
 
     def set_loc(self, cie: Cie, code: bytes, at: int, code_offset: int) -> tuple[int, int]:
-        """Return (operand of DW_CFA_set_loc, offset after it).
+        """Return (operand of DW_CFA_set_loc, offset after the operand).
 
         Args:
             cie: The CIE of the instructions.

@@ -6,18 +6,18 @@ Source: DWARF 5, 2.5.1 and 7.6.
 from __future__ import annotations
 
 DEREF, CONSTS, PLUS, LIT0, BREG0, BREGX = 0x06, 0x11, 0x22, 0x30, 0x70, 0x92
-"""Opcodes DW_OP_*."""
+"""DWARF opcodes DW_OP_* that are written."""
 
 
 def encode_register_plus(number: int, offset: int) -> bytes:
-    """Return the expression register + offset. The register is a DWARF number."""
+    """Return the DWARF expression register + offset. The register is a DWARF number."""
     if number < 32:
         return bytes([BREG0 + number]) + encode_sleb128(offset)
     return bytes([BREGX]) + encode_uleb128(number) + encode_sleb128(offset)
 
 
 def encode_deref(expression: bytes) -> bytes:
-    """Return the expression of the word at an address, which is given as an expression."""
+    """Return the DWARF expression of the word at an address, which is given as an expression."""
     return expression + bytes([DEREF])
 
 

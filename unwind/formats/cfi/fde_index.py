@@ -20,18 +20,18 @@ from pyprof.unwind.formats.cfi.entries import EXTENDED, CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.pointers import APPLICATION, PCREL, SIGNED, pointer_size
 
 Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
-"""Arrays (start, end, offset) of equal length."""
+"""Type of FDE columns: arrays (start, end, offset) of equal length."""
 
 MAX_BROKEN_CIES = 1000
 """Number of unreadable CIEs after which no further CIE is read. It bounds the time for a section of random bytes."""
 
 MAX_NESTED = 64
-"""Maximum number of FDEs that are examined for one address. Real overlaps are rare and shallow."""
+"""Maximum number of FDEs of an index that are examined for one address. Real overlaps are rare and shallow."""
 
 
 @dataclass(frozen=True)
 class CfiIndex:
-    """The FDEs of a section, sorted by start.
+    """The FDEs of a CFI section, sorted by start.
 
     Of equal starts the smallest is last, of equal ranges the first in the section.
 
@@ -67,7 +67,7 @@ class CfiIndex:
 def build_index(
     entries: CfiEntries, *, stop_at_terminator: bool = False, live: tuple[tuple[int, int], ...] = ()
 ) -> CfiIndex:
-    """Index a section. Broken entries are left out and counted; nothing is raised.
+    """Index the FDEs of a CFI section. Broken entries are left out and counted; nothing is raised.
 
     Args:
         entries: Reads the entries of the section.
@@ -93,7 +93,7 @@ def build_index(
 
 
 def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[str]) -> tuple[list[int], list[int]]:
-    """Return (offsets of entries in the 32-bit DWARF format, offsets of entries in the 64-bit format)."""
+    """Return (offsets of CFI entries in the 32-bit DWARF format, offsets of entries in the 64-bit format)."""
     data = section.data
     order = "<" if section.byteorder == "little" else ">"
     word = struct.Struct(order + "I").unpack_from
@@ -124,13 +124,13 @@ def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[st
 
 
 def _zeros(data: memoryview, at: int) -> int:
-    """Return the length in bytes of the zero words at an offset: at least one word, at most 4 KiB."""
+    """Return the length in bytes of the zero words at an offset of a CFI section: at least one word, at most 4 KiB."""
     chunk = bytes(data[at : at + 4096])
     return max((len(chunk) - len(chunk.lstrip(b"\0"))) & ~3, 4)
 
 
 def _words(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int, dtype: str) -> npt.NDArray[np.uint64]:
-    """Return the words at arbitrary offsets as uint64, sign-extended if dtype is signed."""
+    """Return the words at arbitrary offsets of a section as uint64, sign-extended if dtype is signed."""
     words = np.zeros(len(at), dtype)
     raw = words.view(np.uint8).reshape(-1, size)
     for byte in range(size):
@@ -168,7 +168,9 @@ def _kinds(
 
 
 def _plain_columns(entries: CfiEntries, plain: list[int], odd: list[int], oddities: Counter[str]) -> Columns:
-    """Return the columns of FDEs whose addresses have a fixed size. The offsets of all others are appended to `odd`."""
+    """Return the index columns of FDEs whose addresses have a fixed size. The offsets of all others are appended to
+    `odd`.
+    """
     section = entries.section
     order = "<" if section.byteorder == "little" else ">"
     data = np.frombuffer(section.data, np.uint8)

@@ -18,7 +18,9 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 MAX_CODE = 1024
-"""Maximum size in bytes of a function that is examined. The functions in question are short assembly."""
+"""Maximum size in bytes of a Go function that is examined for stack switches. The functions in question are short
+assembly.
+"""
 
 _LOAD = rb"[\x48\x49]\x8b[\x60-\x63\x65-\x67]\x38"  # mov 0x38(%reg),%rsp: g.sched.sp
 _BY_RBX = rb"\x48\x8b[\x58-\x5b\x5d-\x5f]\x38\x48\x89\xdc"  # mov 0x38(%reg),%rbx; mov %rbx,%rsp
@@ -28,7 +30,7 @@ _AWAY = re.compile(b"|".join((_LOAD, _BY_RBX, _ALIGN)), re.DOTALL)
 _HOME = re.compile(_LOAD + b"|" + _BACK, re.DOTALL)
 
 NO_RULE = Rule(-1, 0, RegRule(RegKind.AT_CFA, -8), cfa_expr=b"\x06")
-"""A rule that always fails, so that the walk ends: DW_OP_deref on an empty stack has no value."""
+"""An unwind rule that always fails, so that the walk ends: DW_OP_deref on an empty stack has no value."""
 
 
 def is_go(file: ObjectFile, arch: Arch) -> bool:
@@ -37,7 +39,7 @@ def is_go(file: ObjectFile, arch: Arch) -> bool:
 
 
 def find_switched_code(code: bytes) -> list[tuple[int, int]]:
-    """Return the (start, end) offsets of code in which sp is not what the table says.
+    """Return the (start, end) offsets of a Go function's code in which sp is not what .debug_frame says.
 
     The end is that of the code if sp is not restored.
     """
@@ -51,7 +53,7 @@ def find_switched_code(code: bytes) -> list[tuple[int, int]]:
 
 
 def correct_rows(rows: FunctionRows, code: bytes) -> FunctionRows:
-    """Return the rows of a Go function, corrected where its code switches stacks.
+    """Return the unwind rows of a Go function, corrected where its code switches stacks.
 
     Args:
         rows: The rows of the table.

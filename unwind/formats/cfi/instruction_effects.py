@@ -52,18 +52,20 @@ RA_SIGN_STATE = 34
 """DWARF number of AArch64's pseudo register that is 1 while the return address is signed."""
 
 Step = tuple[int, ...] | tuple[int, int, bytes]
-"""An instruction with its operands, which leads from one state to another."""
+"""Call frame instruction with its operands, which leads from one state of the interpreter to another."""
 
 
 Said = frozenset[tuple[int, RegRule]]
-"""The register rules of a state. States that differ only in their CFA share the set, so that it is hashed once."""
+"""The register rules of a CFI interpreter's state. States that differ only in their CFA share the set, so that it is
+hashed once.
+"""
 
 Registers = tuple[RegRule, tuple[tuple[int, RegRule], ...]]
-"""The fields Rule.ra and Rule.regs."""
+"""Type of the fields Rule.ra and Rule.regs together."""
 
 
 class State:
-    """The content of one row. It is immutable except for its caches.
+    """The content of one CFI row, as a state of the interpreter. It is immutable except for its caches.
 
     Attributes:
         cfa_reg: Column of the CFA's register, -1 if there is none yet.
@@ -117,13 +119,15 @@ class StateMachine:
         self.start = self._state(-1, 0, None, False, {})
 
     def begin(self, start: State) -> None:
-        """Set the state that the CIE's instructions led to. DW_CFA_restore returns to its rules from now on."""
+        """Set the state that the CIE's instructions led to. DW_CFA_restore returns to that state's rules from now
+        on.
+        """
         self.start = start
         for state in self._states.values():
             state.next.clear()
 
     def step(self, state: State, key: Step | int) -> State:
-        """Return the state that an instruction leads to.
+        """Return the state that a call frame instruction leads to.
 
         Args:
             state: The state before.
@@ -144,7 +148,7 @@ class StateMachine:
         return after
 
     def rule_of(self, state: State) -> Rule:
-        """Return the unwind rule of a state of the interpreter.
+        """Return the unwind rule of a state of the CFI interpreter.
 
         Raises:
             ValueError: The state has no CFA.
@@ -161,7 +165,7 @@ class StateMachine:
     def _state(
         self, reg: int, off: int, expr: bytes | None, pac: bool, regs: dict[int, RegRule], said: Said | None = None
     ) -> State:
-        """Return the interned state with this content. `said` may be given to save time."""
+        """Return the interned state of the CFI interpreter with this content. `said` may be given to save time."""
         if said is None:
             said = frozenset(regs.items())
         key = (reg, off, expr, pac, said)
@@ -242,7 +246,7 @@ class StateMachine:
         raise ValueError("a CFA by an empty expression")
 
     def _vendor(self, state: State, op: int) -> State:
-        """Execute one of the opcodes 0x2c and 0x2d, which are defined on AArch64 and SPARC only."""
+        """Execute one of the call frame opcodes 0x2c and 0x2d, which are defined on AArch64 and SPARC only."""
         name = self.arch.name
         if name.startswith("aarch64"):
             return self._state(state.cfa_reg, state.cfa_off, state.cfa_expr, not state.pac, state.regs)
@@ -267,7 +271,7 @@ class StateMachine:
         return UNDEFINED  # samples do not contain that register
 
     def _simple(self, kind: RegKind, expression: bytes) -> RegRule:
-        """Return a rule without an expression if the expression is register + n or [register + n]."""
+        """Return a register rule without an expression if the DWARF expression is register + n or [register + n]."""
         base = self._based(expression)
         if base is None:
             return RegRule(kind, expr=expression)
@@ -277,7 +281,7 @@ class StateMachine:
         return RegRule(kind, expr=expression) if deref else RegRule(RegKind.AT_REG, off, reg)
 
     def _based(self, expression: bytes) -> tuple[int, int, bool] | None:
-        """Return (column, n, deref) of the expressions "breg n" and "breg n; deref", or None for any other."""
+        """Return (column, n, deref) of the DWARF expressions "breg n" and "breg n; deref", or None for any other."""
         try:
             register, at = expression[0] - BREG0, 1
             if expression[0] == BREGX:

@@ -58,7 +58,7 @@ def to_signed64(value: int) -> int:
 
 
 def pointer_size(encoding: int, address_size: int) -> int:
-    """Return the size in bytes of a pointer with this encoding.
+    """Return the size in bytes of an .eh_frame pointer with this encoding.
 
     It is 0 if the size varies (LEB128, aligned) or the encoding is unknown.
     """
@@ -78,7 +78,7 @@ def pointer_size(encoding: int, address_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bases:
-    """File addresses (svma) that relative pointers are relative to.
+    """File addresses (svma) that relative pointers in .eh_frame are relative to.
 
     Attributes:
         text: Start of .text.
@@ -102,7 +102,7 @@ def read_encoded(
     svma: int,
     bases: Bases,
 ) -> tuple[int, int]:
-    """Read an encoded pointer as a file address (svma), modulo the address size.
+    """Read an encoded .eh_frame pointer as a file address (svma), modulo the address size.
 
     Args:
         data: Bytes of the section.

@@ -20,10 +20,12 @@ MAX_REMEMBERED = 1024
 """Maximum nesting of DW_CFA_remember_state. Compilers nest twice."""
 
 MAX_INSTRUCTIONS = 1 << 20
-"""Maximum size in bytes of one function's instructions. The largest of real functions have some thousands."""
+"""Maximum size in bytes of one function's call frame instructions. The largest of real functions have some
+thousands.
+"""
 
 Rows = tuple[tuple[int, ...], tuple[Rule, ...]]
-"""Offsets from the function's start, and the rule from each offset on."""
+"""Rows of a function: offsets from its start, and the unwind rule from each offset on."""
 
 _REGISTER_ONLY = frozenset(
     {op.DEF_CFA_REGISTER, op.DEF_CFA_OFFSET, op.RESTORE_EXTENDED, op.UNDEFINED_OP, op.SAME_VALUE}
@@ -37,7 +39,7 @@ _BARE = frozenset({op.AARCH64_NEGATE_RA_STATE, op.AARCH64_NEGATE_RA_STATE_WITH_P
 
 
 class CfiProgram:
-    """The decoded instructions of all FDEs whose CIEs have the same program key."""
+    """The decoded call frame instructions of all FDEs whose CIEs have the same program key."""
 
     def __init__(self, entries: CfiEntries, cie: Cie, machine: StateMachine) -> None:
         """Run the call frame instructions of a CIE.
@@ -85,7 +87,7 @@ class CfiProgram:
 
 
 class _Run:
-    """One run of instructions for one function."""
+    """One run of call frame instructions for one function."""
 
     def __init__(self, program: CfiProgram, cie: Cie, start: int, code_offset: int, entry: int) -> None:
         self._program = program
@@ -97,7 +99,7 @@ class _Run:
         self._offsets: list[int] = []
         self._rules: list[Rule] = []
         self.absolute = False
-        """True after DW_CFA_set_loc: the rows hold for this function only."""
+        """True after DW_CFA_set_loc: the decoded rows are valid for this function only."""
 
     def initial(self, code: bytes) -> None:
         self._machine.begin(self._guarded(code)[0])
@@ -122,7 +124,7 @@ class _Run:
         raise FormatError(self._program._entries.section.name, self._entry, problem)
 
     def _row(self, state: State, at: int) -> None:
-        """Add a row: the state holds from this offset on.
+        """Add an unwind row: the state holds from this offset on.
 
         Raises:
             ValueError: The state has no CFA, and rows precede it.
@@ -136,7 +138,9 @@ class _Run:
             rules.append(rule)
 
     def _run(self, code: bytes) -> tuple[State, int]:  # noqa: C901
-        """Return the last state and the offset from which it holds, and store the rows before it."""
+        """Run call frame instructions. Return the last state and the offset from which it holds, and store the rows
+        before it.
+        """
         machine, align = self._machine, self._program._code_align
         state = machine.start
         last: Rule | None = None
@@ -211,7 +215,7 @@ class _Run:
         return state, at
 
     def _slow(self, state: State, byte: int, code: bytes, i: int) -> tuple[State, int]:
-        """Execute an instruction that is rare, or that occurs once or twice in a function."""
+        """Execute a call frame instruction that is rare, or that occurs once or twice in a function."""
         key: op.Step
         if byte in _REGISTER_ONLY:
             register, i = read_uleb128(code, i)
@@ -247,7 +251,7 @@ class _Run:
 
 
 class CfiPrograms:
-    """The programs of one section by program key.
+    """The decoded CFI programs of one section by program key.
 
     Attributes:
         rules: All rules so far, interned.

@@ -16,7 +16,7 @@ from pyprof.unwind.rules import FunctionRows
 
 
 def cfi_section(file: ObjectFile, table: UnwindTable) -> CfiSection:
-    """Return a table of a file with the bases of its relative pointers.
+    """Return the CFI section of a file with the bases of its relative pointers.
 
     Raises:
         FormatError: The table cannot be read.
@@ -35,7 +35,7 @@ def cfi_section(file: ObjectFile, table: UnwindTable) -> CfiSection:
 
 
 class CfiTable:
-    """The functions of one section. Their index is built when it is first needed."""
+    """The functions of one CFI section. Their index is built when it is first needed."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class CfiTable:
         return None if offset is None else self.entries.fde(offset)
 
     def rows_at(self, fde: Fde | None, svma: int) -> FunctionRows | None:
-        """Return the rows of a function if they cover a file address, else None.
+        """Return the unwind rows of an FDE's function if they cover a file address, else None.
 
         Raises:
             FormatError: The function's instructions are broken.
@@ -87,7 +87,9 @@ class CfiTable:
         return rows if rows.start <= svma < rows.end else None
 
     def functions(self) -> Iterator[FunctionRows]:
-        """Yield all functions whose rows can be read, ascending by start. The others are counted."""
+        """Yield the unwind rows of all functions in the CFI section, ascending by start. Functions with unreadable rows
+        are counted.
+        """
         for offset in self.index.offset.tolist():
             try:
                 yield self.programs.rows(self.entries.fde(offset))

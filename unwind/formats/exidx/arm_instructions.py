@@ -15,7 +15,7 @@ from pyprof.records import dataclass
 
 
 class Effect(IntEnum):
-    """The effect of an instruction on sp and control flow. The names n and reg are fields of Insn."""
+    """The effect of an ARM instruction on sp and control flow. The names n and reg are fields of Insn."""
 
     OTHER = 0
     MOVE = 1  # sp += n
@@ -29,7 +29,7 @@ class Effect(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Insn:
-    """An instruction at address `at` of `size` bytes, and its effect."""
+    """An ARM instruction at address `at` of `size` bytes, and its effect."""
 
     at: int
     size: int
@@ -48,14 +48,16 @@ _OTHER: _Meaning = (Effect.OTHER, 0, -1)
 
 
 class Decoder:
-    """Decodes instructions, and caches the result for each encoding, because programs use few different ones."""
+    """A decoder of ARM instructions, which caches the result for each encoding, because programs use few different
+    ones.
+    """
 
     def __init__(self) -> None:
         self._t32: dict[int, _Meaning] = {}
         self._wide: dict[tuple[bool, int], _Meaning] = {}
 
     def decode_block(self, code: bytes, start: int, thumb: bool) -> list[Insn]:
-        """Return the instructions other than OTHER in a block of code. Data between instructions is decoded too.
+        """Return the instructions other than OTHER in a block of ARM code. Data between instructions is decoded too.
 
         Args:
             code: The code.
@@ -98,7 +100,7 @@ LITTLE_HOST = sys.byteorder == "little"
 
 
 def _halves(code: bytes) -> memoryview:
-    """Return code as 16-bit units. It is little-endian on every ARM that Linux runs on."""
+    """Return ARM code as 16-bit units. It is little-endian on every ARM that Linux runs on."""
     return memoryview(array("H", struct.unpack(f"<{len(code) // 2}H", code[: len(code) & ~1])))
 
 
@@ -194,7 +196,7 @@ def _t32_wide(first: int, second: int) -> _Meaning:
 
 
 def _sum(rd: int, rn: int, n: int) -> _Meaning:
-    """Return the effect of rd = rn + n."""
+    """Return the effect on the stack pointer of an ARM instruction that adds a number: rd = rn + n."""
     if rd == SP:
         return (Effect.MOVE, n, -1) if rn == SP else (Effect.BACK, n, rn)
     if rd == PC:
@@ -205,7 +207,7 @@ def _sum(rd: int, rn: int, n: int) -> _Meaning:
 
 
 def _expand(immediate: int) -> int:
-    """Expand an immediate operand (ThumbExpandImm)."""
+    """Expand an immediate operand of a T32 instruction (ThumbExpandImm)."""
     low = immediate & 0xFF
     if immediate >> 10 == 0:
         return (low, low << 16 | low, low << 24 | low << 8, low * 0x01010101)[immediate >> 8]

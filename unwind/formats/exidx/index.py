@@ -30,7 +30,7 @@ _ADDRESS = 0xFFFF_FFFF
 
 
 class Model(Enum):
-    """The place of the unwinding instructions of an EXIDX entry."""
+    """The place of the unwinding instructions of an entry of .ARM.exidx."""
 
     CANT_UNWIND = "cannot unwind"
     INLINE = "inline"
@@ -60,7 +60,7 @@ class Entry:
 
 
 class IndexedFile(Protocol):
-    """The file or memory that an .ARM.exidx belongs to."""
+    """The protocol of the file or memory that an .ARM.exidx belongs to."""
 
     @property
     def order(self) -> str: ...
@@ -72,7 +72,7 @@ class IndexedFile(Protocol):
 
 
 class ExidxIndex:
-    """The index of one file, sorted by start.
+    """The .ARM.exidx of one file, sorted by start.
 
     Attributes:
         starts: File addresses (svma) of the functions, without the Thumb bit.
@@ -85,7 +85,7 @@ class ExidxIndex:
         Args:
             file: The file.
             addr: File address (svma) of the index.
-            data: Its bytes.
+            data: Bytes of the section.
 
         Raises:
             FormatError: The index is invalid.
@@ -116,14 +116,15 @@ class ExidxIndex:
         return len(self.starts)
 
     def find(self, svma: int) -> int:
-        """Return the position of the entry that covers a file address, -1 if there is none."""
+        """Return the position of the .ARM.exidx entry that covers a file address, -1 if there is none."""
         at = bisect_right(self.starts, svma) - 1
         return at if at >= 0 and svma < self.end(at) else -1
 
     def end(self, position: int) -> int:
-        """Return the address after an entry's code: the next start, but at most the end of the text segment.
+        """Return the end of the code that an .ARM.exidx entry covers: the next entry's start, but at most the end of
+        the text segment.
 
-        It is the start itself if the start is not executable.
+        The result is the entry's start if that is not executable.
         """
         start = self.starts[position]
         at = bisect_right(self._text_starts, start) - 1
@@ -133,14 +134,16 @@ class ExidxIndex:
         return max(start, end)
 
     def extents(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Return arrays (start, end) of the entries that do not say "cannot unwind": file addresses of shape (n,)."""
+        """Return arrays (start, end) of the .ARM.exidx entries that do not say "cannot unwind": file addresses of shape
+        (n,).
+        """
         words = np.array(self._words, np.uint64)[self._order]
         known = np.flatnonzero(words != CANT_UNWIND)
         ends = [self.end(position) for position in known.tolist()]
         return np.array(self.starts, np.uint64)[known], np.array(ends, np.uint64)
 
     def offset(self, position: int) -> int:
-        """Return the offset of an entry in the section, for messages."""
+        """Return the offset of an entry in .ARM.exidx, for messages."""
         return 8 * self._order[position]
 
     def entry(self, position: int) -> Entry:
@@ -187,7 +190,7 @@ class ExidxIndex:
 
 
 def read_entries(index: ExidxIndex) -> Iterator[Entry | FormatError]:
-    """Yield all entries that cover code, ascending. An error takes the place of a broken entry."""
+    """Yield all .ARM.exidx entries that cover code, ascending. An error takes the place of a broken entry."""
     for position in range(len(index)):
         if index.end(position) > index.starts[position]:
             try:
@@ -207,5 +210,7 @@ def _signed31(word: int) -> int:
 
 
 def _instructions(head: int, count: int, more: tuple[int, ...]) -> bytes:
-    """Return the last `count` bytes of head and then the words of `more`, each with its most significant byte first."""
+    """Return an EXIDX entry's instructions: the last `count` bytes of head and then the words of `more`, each with its
+    most significant byte first.
+    """
     return head.to_bytes(4, "big")[4 - count :] + b"".join(word.to_bytes(4, "big") for word in more)

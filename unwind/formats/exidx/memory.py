@@ -30,7 +30,7 @@ class MemoryFile:
 def open_memory_exidx(
     address: int, data: bytes, read: ReadMemory, arch: Arch, diagnostics: Diagnostics
 ) -> Exidx | None:
-    """Return the index at an address in the process, or None if the architecture has no such index.
+    """Return the .ARM.exidx at an address in the process, or None if the architecture has no such index.
 
     Raises:
         FormatError: The index is invalid.

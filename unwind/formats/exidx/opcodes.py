@@ -11,11 +11,11 @@ from pyprof.errors import FormatError
 from pyprof.records import dataclass
 
 MAX_STEP = 1 << 28
-"""Maximum increment of vsp in bytes. No frame is larger."""
+"""Maximum increment of vsp in bytes by an EXIDX instruction. No frame is larger."""
 
 
 class OpKind(IntEnum):
-    """The kind of an instruction; n is a field of Opcode."""
+    """The kind of an EXIDX unwinding instruction; n is a field of Opcode."""
 
     ADD = 0  # vsp += n: an increment, or a pop of registers that samples lack (VFP, WMMX, RA_AUTH_CODE)
     POP = 1  # the core registers of mask n, the lowest at vsp; vsp += 4 each; r13 replaces vsp at the end
@@ -27,7 +27,7 @@ class OpKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """One unwinding instruction. Its text is that of readelf."""
+    """One EXIDX unwinding instruction. Its text is that of readelf."""
 
     kind: OpKind
     n: int
@@ -36,7 +36,7 @@ class Opcode:
 
 
 def decode_opcodes(code: bytes, section: str, at: int) -> list[Opcode]:
-    """Return the instructions of one entry up to the first finish, with an implicit finish at the end.
+    """Return the unwinding instructions of one EXIDX entry up to the first finish, with an implicit finish at the end.
 
     Args:
         code: The bytes.

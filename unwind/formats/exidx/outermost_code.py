@@ -35,7 +35,8 @@ AFTER_CALL = 12
 
 
 def find_roots(file: ObjectFile, arch: Arch) -> list[tuple[int, int]]:
-    """Return the sorted (start, end) ranges of file addresses of this code.
+    """Return the sorted (start, end) ranges of file addresses of ARM code without a caller: the start of a process and
+    of its threads.
 
     If the symbol table is broken, the starts of threads are missing.
     """
@@ -56,7 +57,9 @@ def find_roots(file: ObjectFile, arch: Arch) -> list[tuple[int, int]]:
 
 
 def _thread_call(code: bytes, thumb: bool) -> tuple[int, int] | None:
-    """Return the (start, end) offsets of the first call through a register after the first system call, or None."""
+    """Return the (start, end) offsets of the first call through a register after the first system call in ARM code, or
+    None.
+    """
     step, called = (2 if thumb else 4), False
     for at in range(0, len(code) - step + 1, step):
         word = int.from_bytes(code[at : at + step], "little")

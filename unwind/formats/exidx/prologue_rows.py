@@ -18,17 +18,17 @@ from pyprof.unwind.formats.exidx.arm_instructions import Decoder, Effect, Insn
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 MAX_CODE = 1 << 14
-"""Maximum number of bytes of a function that are examined."""
+"""Maximum number of bytes of an ARM function that are examined for prologues and epilogues."""
 MODE_CODE = 1 << 9
-"""Number of bytes of a prologue by which A32 and T32 are told apart."""
+"""Number of bytes of an ARM prologue by which A32 and T32 are told apart."""
 MAX_PROLOGUE, MAX_EPILOGUE = 256, 64
-"""Maximum sizes in bytes of the code that builds a frame and of the code that removes it."""
+"""Maximum sizes in bytes of the ARM code that builds a frame and of the code that removes it."""
 
 Rows = tuple[tuple[int, ...], tuple[Rule, ...]]
-"""(starts, rules) as in FunctionRows."""
+"""Unwind rows (starts, rules) as in FunctionRows."""
 
 Spans = dict[int, tuple[int, Rule]]
-"""(end, rule) by start; start and end are file addresses (svma)."""
+"""Spans of code with their unwind rule: (end, rule) by start; start and end are file addresses (svma)."""
 
 
 class RowReader:
@@ -40,7 +40,7 @@ class RowReader:
         self._decoder = Decoder()
 
     def rows(self, rule: Rule, start: int, end: int) -> Rows:
-        """Return the unwind rows of a function.
+        """Return the unwind rows of an ARM function, with its prologue and epilogues.
 
         Args:
             rule: The rule of the table.
@@ -70,7 +70,9 @@ class RowReader:
         return self._decoder.decode_block(code, start, thumb)
 
     def _prologues(self, rule: Rule, start: int, insns: list[Insn]) -> Spans:
-        """Return the spans of all prologues, {} if there is none. An entry may cover several functions."""
+        """Return the code spans of all prologues of an EXIDX entry, {} if there is none. An entry may cover several
+        functions.
+        """
         found: Spans = {}
         early: list[int] = []  # paths that return before a frame is begun
         first = 0
@@ -90,7 +92,7 @@ class RowReader:
         return found
 
     def _prologue(self, rule: Rule, start: int, insns: list[Insn], first: int) -> Spans:
-        """Return the spans up to the instruction that completes the frame.
+        """Return the code spans of a prologue up to the instruction that completes the frame.
 
         The result is {} if the code does not add up to the frame size.
         """
@@ -118,7 +120,7 @@ class RowReader:
         return {}
 
     def _at_depths(self, rule: Rule, start: int, insns: list[Insn], first: int, depths: list[int]) -> Spans:
-        """Return the spans of the instructions from the first one on, given the depth before each."""
+        """Return the code spans of the instructions from the first one on, given the depth of the stack before each."""
         spans: Spans = {}
         for position, depth in enumerate(depths, first):
             begin, after = _span(start, insns, position)
@@ -126,7 +128,7 @@ class RowReader:
         return spans
 
     def _pushed_later(self, rule: Rule, insns: list[Insn], frame: int, depth: int, spans: Spans) -> Spans:
-        """Return the spans of a prologue that sets its frame register before it pushes its last registers.
+        """Return the code spans of a prologue that sets its frame register before it pushes its last registers.
 
         Clang pushes r8 to r11 so in T32.
 
@@ -149,7 +151,8 @@ class RowReader:
         return spans
 
     def _epilogue(self, rule: Rule, start: int, insns: list[Insn], last: int) -> Spans:
-        """Return the spans of the instructions that remove the frame before an instruction that leaves the function.
+        """Return the code spans of the instructions that remove the frame before an instruction that leaves the
+        function.
 
         A return leaves nothing on the stack, so each instruction before it is certain. A branch is a tail call only if
         the instructions before it remove the whole frame. Otherwise the result is {}.
@@ -186,7 +189,7 @@ class RowReader:
         return sure
 
     def _at_depth(self, rule: Rule, base: int, depth: int) -> Rule:
-        """Return the rule while cfa = base + depth.
+        """Return the unwind rule of a function at a place where cfa = base + depth.
 
         Registers whose slot lies below sp are not saved there yet, or no longer.
         """
@@ -197,14 +200,16 @@ class RowReader:
 
 
 def _span(start: int, insns: list[Insn], position: int) -> tuple[int, int]:
-    """Return (end of the instruction before, end of this one). Nothing changes sp in between."""
+    """Return (end of the instruction before, end of this one), the span for which a rule holds. Nothing changes sp in
+    between.
+    """
     before = insns[position - 1] if position else None
     insn = insns[position]
     return (before.at + before.size if before else start), insn.at + insn.size
 
 
 def _merged(rule: Rule, start: int, end: int, spans: Spans) -> Rows:
-    """Return rows with the spans, and with the table's rule everywhere else."""
+    """Return unwind rows with the spans of prologues and epilogues, and with the table's rule everywhere else."""
     starts: list[int] = []
     rules: list[Rule] = []
 

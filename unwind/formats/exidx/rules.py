@@ -23,12 +23,14 @@ from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 R13, R14, R15 = 13, 14, 15
 MAX_LOADS = 4
-"""Maximum number of nested loads in a vsp. Real tables need one; the limit bounds the expressions of a broken table."""
+"""Maximum number of nested loads in a vsp of EXIDX. Real tables need one; the limit bounds the expressions of a broken
+table.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """The word at base + offset."""
+    """The word at base + offset, as a value of vsp."""
 
     base: _Base
     offset: int
@@ -40,7 +42,7 @@ _Place = tuple[_Base, int]
 
 
 def compile_rule(opcodes: list[Opcode], arch: Arch, section: str, at: int) -> Rule | None:
-    """Return the rule of an entry, or None if the entry refuses to be unwound.
+    """Return the unwind rule of an EXIDX entry, or None if the entry refuses to be unwound.
 
     Args:
         opcodes: The instructions of the entry.

@@ -26,10 +26,10 @@ from pyprof.unwind.source_interface import Extents
 
 
 class Exidx:
-    """Unwind source from the exception index of one ELF file.
+    """An unwind source from the exception index (.ARM.exidx) of one ELF file.
 
     Attributes:
-        index: Its entries, for inspection.
+        index: Entries of the index, for inspection.
         exact: False, because its rules hold at call sites only.
     """
 
@@ -55,7 +55,7 @@ class Exidx:
         self._rules: dict[bytes, Rule | None] = {}
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Return the rows of the function that covers a file address.
+        """Return the unwind rows of the function that covers a file address, by .ARM.exidx.
 
         Returns:
             None if no entry covers the address, or if the entry says that its function cannot be unwound.
@@ -73,7 +73,7 @@ class Exidx:
         return self.index.extents()
 
     def functions(self) -> Iterator[FunctionRows]:
-        """Yield all functions with a rule, ascending. A broken entry is counted and left out."""
+        """Yield all functions with an unwind rule in .ARM.exidx, ascending. A broken entry is counted and left out."""
         for entry in read_entries(self.index):
             try:
                 rows = self._rows(entry) if isinstance(entry, Entry) else None
@@ -109,7 +109,7 @@ class Exidx:
 
 
 def open_exidx(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> Exidx | None:
-    """Return the exception index of a file, or None if it has none.
+    """Return the .ARM.exidx of a file, or None if it has none.
 
     Raises:
         FormatError: The index as a whole is broken.
