@@ -23,15 +23,17 @@ TABLES = ("sframe", "eh_frame", "go", "breakpad", "debug_frame")
 
 
 class Walked(Protocol):
-    """The functions whose unwind rows were decoded already."""
+    """The protocol of a lookup of functions whose unwind rows were decoded already."""
 
     def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return the function that covers a file address if it was decoded from one of the named sources, else None."""
+        """Return the unwind rows of the function that covers a file address if one of the named sources has decoded it,
+        else None.
+        """
         ...
 
 
 class FunctionStarts:
-    """Lookup of function starts for one recording. It caches the tables of each file that it has opened.
+    """A lookup of function starts for one recording. It caches the tables of each file that it has opened.
 
     Broken tables are not counted here, because the unwinder counts them.
 
@@ -63,7 +65,7 @@ class FunctionStarts:
         return None if found is None else found[0].start
 
     def retire(self, files: Set[ObjectFile]) -> None:
-        """Drop the tables of files that no process maps any more."""
+        """Drop the unwind tables of files that no process maps any more."""
         for file in files:
             self._files.pop(id(file), None)
 

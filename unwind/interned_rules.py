@@ -36,15 +36,15 @@ PAC = 256
 SP_SAVED = 512
 
 UNCOVERED_ID = 0
-"""Rule id of a pc that no source covers."""
+"""Rule id of a pc that no unwind source covers."""
 
 _ROOM = 256
 
 Row = tuple[int, int, int]
-"""(start, end, rule id) of a row: the rule holds from start up to, but not including, end."""
+"""Unwind row (start, end, rule id): the rule holds from start up to, but not including, end."""
 
 Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
-"""Arrays (start, end, rule id) of rows, each of shape (rows,), ascending by start."""
+"""Columns of unwind rows: arrays (start, end, rule id), each of shape (rows,), ascending by start."""
 
 Column = TypeVar("Column", npt.NDArray[np.uint64], npt.NDArray[np.int64])
 
@@ -85,7 +85,7 @@ class MetPcs:
 
 
 class RowCache:
-    """A sorted set of rows that do not overlap.
+    """A sorted set of unwind rows that do not overlap.
 
     A new row that would overlap another is cut to the one pc that needed it.
     """
@@ -97,7 +97,7 @@ class RowCache:
         self._columns: Columns = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
 
     def find_row(self, pc: int) -> Row | None:
-        """Return the row that covers pc, or None."""
+        """Return the cached unwind row that covers pc, or None."""
         at = bisect_right(self._starts, pc) - 1
         if at < 0:
             return None
@@ -105,7 +105,7 @@ class RowCache:
         return row if pc < row[1] else None
 
     def add_row(self, row: Row, pc: int) -> Row:
-        """Add the row for a pc that find_row() did not find, and return it as it was stored."""
+        """Add the unwind row for a pc that find_row() did not find, and return it as it was stored."""
         at = bisect_right(self._starts, pc)
         if (at and self._rows[at - 1][1] > row[0]) or (at < len(self._rows) and self._starts[at] < row[1]):
             row = (pc, pc + 1, row[2])
@@ -119,7 +119,7 @@ class RowCache:
         self.__init__()  # type: ignore[misc]
 
     def drop_rows(self, pcs: Set[int]) -> None:
-        """Remove the rows that cover any of these pcs."""
+        """Remove the cached unwind rows that cover any of these pcs."""
         if pcs:
             gone = {row[0] for row in map(self.find_row, pcs) if row is not None}
             kept = [row for row in self._rows if row[0] not in gone]
@@ -130,7 +130,7 @@ class RowCache:
         return len(self._rows)
 
     def merge_columns(self) -> Columns:
-        """Return the rows as arrays. Rows that were added since the last call are merged in."""
+        """Return the cached unwind rows as arrays. Rows that were added since the last call are merged in."""
         if self._fresh:
             fresh = sorted(self._fresh)
             self._fresh = []
@@ -166,7 +166,7 @@ def _merged(old: Column, added: Column, kept: npt.NDArray[np.bool_], at: npt.NDA
 
 @dataclass(frozen=True, slots=True)
 class KnownRule:
-    """A rule and the source that it comes from.
+    """An unwind rule and the source that it comes from.
 
     Attributes:
         rule: The rule.
@@ -187,7 +187,7 @@ class KnownRule:
 
 
 class RuleTable:
-    """The interned rules of one architecture. A rule's id is its index in every column.
+    """The interned unwind rules of one architecture. A rule's id is its index in every column.
 
     Attributes:
         entries: The rules; None at UNCOVERED_ID.
@@ -209,7 +209,7 @@ class RuleTable:
         self.flags[UNCOVERED_ID] = UNCOVERED
 
     def intern(self, rule: Rule, trust: Trust) -> int:
-        """Return the id of a rule, and add the rule if it is new."""
+        """Return the id of an unwind rule, and add the rule if it is new."""
         key = (rule, trust)
         found = self._ids.get(key)
         if found is not None:
@@ -234,7 +234,7 @@ class RuleTable:
 
 
 def encode_fast_rule(rule: Rule, arch: Arch) -> tuple[int, int, int, int, int]:
-    """Return (flags, cfa_off, ra_off, fp_off, saved_sp_off) of a rule.
+    """Return (flags, cfa_off, ra_off, fp_off, saved_sp_off) of an unwind rule.
 
     The flags are SLOW alone if the rule is not a fast one.
     """

@@ -14,17 +14,17 @@ from pyprof.model.walk import Trust
 from pyprof.unwind.rules import FunctionRows, Rule
 
 RuleAt = Callable[[int, bool], Rule | None]
-"""Finds the rule in force: (lookup pc, pc is not a return address) -> rule, or None."""
+"""Function that finds the unwind rule in force: (lookup pc, pc is not a return address) -> rule, or None."""
 
 
 class RuntimeRules(Protocol):
-    """Unwind rules of run-time generated code, for all processes.
+    """The protocol of unwind rules of JIT code, for all processes.
 
     All addresses are those in the process. No method raises.
     """
 
     def refresh(self, space: AddressSpace) -> None:
-        """Read the current registrations of an address space.
+        """Read the current registrations of JIT code in an address space.
 
         The unwinder calls this before it walks samples of the space.
         """
@@ -35,11 +35,11 @@ class RuntimeRules(Protocol):
         ...
 
     def version(self, space: AddressSpace) -> int:
-        """Return a number that changes whenever rules may have been added or removed."""
+        """Return a number that changes whenever unwind rules of JIT code may have been added or removed."""
         ...
 
     def is_reserved(self, space: AddressSpace, avma: int) -> bool:
-        """Return True if a runtime has reserved an address for generated code.
+        """Return True if a runtime has reserved an address for JIT code.
 
         It makes more and more of its reserved memory executable, which no event reports.
         """
@@ -48,7 +48,7 @@ class RuntimeRules(Protocol):
     def rows(
         self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt
     ) -> tuple[FunctionRows, Trust] | None:
-        """Return the rows that cover a lookup pc at a time and their source, or None.
+        """Return the unwind rows of JIT code that cover a lookup pc at a time and their source, or None.
 
         Args:
             space: The address space.

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyprof.unwind.formats.sframe.section import SFrame
 
 Reader = Callable[[ObjectFile, Arch, Diagnostics], Source | None]
-"""Function that opens one table of a file. It returns None if the file does not have the table."""
+"""Function that opens one unwind table of a file. It returns None if the file does not have the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
-    """A Reader that imports its format only if the file has the table.
+    """A Reader of an unwind table that imports its format only if the file has the table.
 
     Attributes:
         table: Name of the table, as for ObjectFile.unwind_table.
@@ -59,7 +59,7 @@ READERS: dict[str, Reader] = {**_TABLES}
 
 
 def list_reader_modules() -> list[str]:
-    """Return the names of the modules that READERS may import later."""
+    """Return the names of the modules with table formats that READERS may import later."""
     return [_full(reader.module) for reader in _TABLES.values()]
 
 
@@ -85,7 +85,7 @@ def open_sources(
     diagnostics: Diagnostics,
     readers: Mapping[str, Reader] = READERS,
 ) -> list[Source]:
-    """Return the sources that a file has, in the order of `names`. A broken table is counted and left out."""
+    """Return the unwind sources that a file has, in the order of `names`. A broken table is counted and left out."""
     found = []
     for name in names:
         reader = readers.get(name)
@@ -103,12 +103,14 @@ def open_sources(
 
 
 def promises_frame_pointers(source: Source) -> bool:
-    """Return True if the source promises frame records in all functions it does not cover (SFRAME_F_FRAME_POINTER)."""
+    """Return True if the unwind source promises frame records in all functions it does not cover
+    (SFRAME_F_FRAME_POINTER).
+    """
     return source.name == "sframe" and cast("SFrame", source).frame_pointers
 
 
 def order_sources(sources: Sequence[Source], exact: bool) -> Sequence[Source]:
-    """Return the sources in the order in which one pc is looked up.
+    """Return the unwind sources in the order in which one pc is looked up.
 
     Args:
         sources: Sources of one file, in the configured order.

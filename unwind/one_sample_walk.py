@@ -26,23 +26,24 @@ U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 UNKNOWN = (1 << 64) - 1
-"""The fp value of a frame whose fp is unknown."""
+"""Value of fp in a frame whose frame pointer is unknown."""
 OUTERMOST_RULE = -2
-"""Rule id of a frame whose rule says that it has no caller; no memory is read to find that out."""
+"""Rule id of a frame whose unwind rule says that it has no caller; no memory is read to find that out."""
 
 MAX_RULES = 1 << 19
-"""Maximum number of return addresses whose rules are cached. A full cache is cleared."""
+"""Maximum number of return addresses whose unwind rules are cached. A full cache is cleared."""
 
 _MAX_PERIOD = 8
 _LOOK = 64
-"""Number of frames after which the walk first checks whether frames repeat. The interval doubles after each failure."""
+"""Number of frames after which a walk first checks whether frames repeat. The interval doubles after each failure."""
 
 _FIRST_BLOCK, _GROWTH = 256, 8
-"""Number of frames that are compared at once, and its growth factor while all of them are equal."""
+"""Number of repeated frames that are compared at once, and its growth factor while all of them are equal."""
 
 _Plain = tuple[bool, int, int, int | None, int]
-"""(use fp, cfa_off, ra_off, fp_off, rule id): cfa = fp + cfa_off if use fp, else sp + cfa_off. fp_off is None if the
-register keeps the caller's value.
+"""Fast unwind rule (use fp, cfa_off, ra_off, fp_off, rule id): cfa = fp + cfa_off if use fp, else sp + cfa_off.
+
+fp_off is None if the register keeps the caller's value.
 """
 
 _NO_RULE: _Plain = (False, 0, 0, None, -1)
@@ -56,7 +57,7 @@ class FrameRun:
     Attributes:
         pc: Return addresses, of shape (n,). sp and fp are the registers of the same frames.
         rule: Id of the rule that found each frame.
-        root: The last frame has no caller.
+        root: True if the last frame has no caller.
         last: If root: the rule id that found the return address 0, or OUTERMOST_RULE.
         top: If root: the CFA of the last frame.
     """
@@ -74,7 +75,9 @@ class FrameRun:
 
 
 class PlainRules:
-    """The fast rules of one address space, cached by return address."""
+    """The fast unwind rules of one address space by return address: rules that compute the CFA as sp or fp plus an
+    offset.
+    """
 
     def __init__(self, arch: Arch, index: SpaceIndex, table: RuleTable) -> None:
         self._arch = arch
@@ -109,8 +112,8 @@ class PlainRules:
             words: Memory of the sample as words.
             base: Address of the first word in the process.
             pc: The frame's pc.
-            sp: Its stack pointer.
-            fp: Its frame pointer, or UNKNOWN.
+            sp: The frame's stack pointer.
+            fp: The frame's frame pointer, or UNKNOWN.
             most: Maximum number of callers.
         """
         arch = self._arch
@@ -182,9 +185,10 @@ class PlainRules:
         rules: list[int],
         most: int,
     ) -> tuple[U64, U64, U64, I64] | None:
-        """Return the next frames as long as they repeat the last few at equal distances, or None.
+        """Return the next frames of a recursion: as long as they repeat the last few frames at equal distances on the
+        stack. None if they do not.
 
-        They are compared in blocks of growing size.
+        Frames are compared in blocks of growing size.
         """
         period, stride = self._period(pcs, sps, rules)
         parts = []
@@ -209,7 +213,9 @@ class PlainRules:
         return pc, sp, fp, np.concatenate([part[3] for part in parts])
 
     def _period(self, pcs: list[int], sps: list[int], rules: list[int]) -> tuple[int, int]:
-        """Return the length in frames of the repetition that the last frames form and its size in bytes, or (0, 0)."""
+        """Return the length of the repetition that the last frames of a stack form, in frames and in bytes, or (0,
+        0).
+        """
         n = len(pcs)
         for period in range(1, min(_MAX_PERIOD, (n - 1) // 2) + 1):
             if pcs[-period:] == pcs[-2 * period : -period] and rules[-period:] == rules[-2 * period : -period]:
@@ -232,7 +238,9 @@ class PlainRules:
         stride: int,
         most: int,
     ) -> tuple[U64, U64, U64, I64] | None:
-        """Return the frames of at most `most` further periods, or None if not even one period follows."""
+        """Return the frames of at most `most` further periods of a recursion, or None if not even one period
+        follows.
+        """
         word, sp_off = self._arch.word, self._arch.sp_off
         step, n = stride // word, len(pcs)
         times = min(most, (len(words) * word + base - sps[-1]) // stride)
@@ -288,7 +296,7 @@ class PlainRules:
 
 @dataclass(frozen=True, slots=True)
 class PlainWalker:
-    """The walk of one sample of one address space, for address spaces with few samples.
+    """The unwinding of one sample at a time, for address spaces with few samples.
 
     It finds the frames that ScalarWalker.walk() finds.
 
@@ -298,7 +306,7 @@ class PlainWalker:
 
     Attributes:
         walker: The reference unwinder of the address space.
-        rules: Its fast rules.
+        rules: The fast rules of the address space.
         table: The table of all rules.
     """
 
@@ -360,7 +368,7 @@ class PlainWalker:
         return walk
 
     def _top(self, run: FrameRun, memory: LaneMemory) -> int:
-        """Return the highest CFA of these frames inside the copy. The root's CFA may lie anywhere."""
+        """Return the highest CFA of these frames inside the stack copy. The root's CFA may lie anywhere."""
         last = run.top if run.root and memory.holds(run.top) else 0
         for sp in run.sp[::-1]:
             if memory.holds(cfa := int(sp) - self.walker.arch.sp_off):
@@ -391,7 +399,7 @@ def _no_frames() -> tuple[U64, U64, U64, I64]:
 
 
 def _columns(pcs: list[int], sps: list[int], fps: list[int], rules: list[int]) -> tuple[U64, U64, U64, I64]:
-    """Return the lists as arrays, without their first frame."""
+    """Return the lists of frame columns as arrays, without their first frame."""
     pc, sp, fp = np.array((pcs, sps, fps), np.uint64)[:, 1:]
     return pc, sp, fp, np.array(rules[1:], np.int64)
 

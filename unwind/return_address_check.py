@@ -61,7 +61,7 @@ class SpaceCode:
         self._met: dict[str, MetPcs] = {}
 
     def read(self, avma: int, size: int) -> bytes:
-        """Return the bytes of code at an address, `size` bytes or fewer."""
+        """Return the bytes of the target's code at an address, `size` bytes or fewer."""
         image = self._images.image(self._space, avma)
         if image is not None:
             return bytes(image.file.at_svma(image.svma(avma), size))
@@ -74,14 +74,14 @@ class SpaceCode:
         return (mapping is not None and mapping.executable) or self._is_reserved(avma)
 
     def is_readable(self, avma: int) -> bool:
-        """Return True if the address is code whose bytes are available.
+        """Return True if the address is code of the target whose bytes are available.
 
         A core file may omit the code of mapped files.
         """
         return self.is_executable(avma) and bool(self.read(avma, 1))
 
     def is_impossible(self, avma: int) -> bool:
-        """Return True if the address cannot be code.
+        """Return True if the address cannot be code of the target.
 
         That holds in a mapping that is not executable. It also holds outside all mappings if the address is too low or
         in the kernel's half. Other unmapped addresses may be code that was mapped after the mappings were read.
@@ -109,7 +109,7 @@ class SpaceCode:
         return self._each("possible", avmas, lambda avma: not self.is_impossible(avma))
 
     def _each(self, name: str, avmas: U64, question: Callable[[int], bool]) -> Mask:
-        """Return a predicate's value for each address, from a cache where it holds the value.
+        """Return a predicate's value for each address, from a cache where it has the value.
 
         Args:
             name: Name of the cache.

@@ -62,7 +62,7 @@ def format_rule_fields(rule: Rule, arch: Arch) -> RuleWords:
 
 
 def _said(rule: Rule, arch: Arch) -> Rule:
-    """Return the rule without the registers that are lost, except fp.
+    """Return an unwind rule without the registers that are lost, except fp.
 
     A format that describes only a few registers says in each row that all others are lost.
     """

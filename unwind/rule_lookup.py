@@ -35,13 +35,15 @@ from pyprof.unwind.sigreturn import sigreturn_rule
 from pyprof.unwind.source_interface import Source
 
 MAX_ROWS = 1 << 19
-"""Maximum number of cached rows per address space. A full cache is cleared."""
+"""Maximum number of cached unwind rows per address space. A full cache is cleared."""
 
 MAX_FILES = 4096
-"""Maximum number of object files with open tables (each process has a separate vDSO). A full cache is cleared."""
+"""Maximum number of object files with open unwind tables (each process has a separate vDSO). A full cache is
+cleared.
+"""
 
 MAX_PROBLEMS = 8
-"""Maximum number of broken places that are reported for one module. All of them are counted."""
+"""Maximum number of broken places in unwind tables that are reported for one module. All of them are counted."""
 
 MANY_PCS = 64
 """Minimum number of pcs in one lookup for which a cache of single pcs is worth its memory."""
@@ -62,7 +64,7 @@ class FileTables:
             path: Path of the file, for reports.
             sources: The sources of the file itself.
             diagnostics: Counters of the recording.
-            more: Opens the further sources.
+            more: Function that opens further sources.
         """
         self.sources: list[Source] = []
         self._path = path
@@ -77,7 +79,9 @@ class FileTables:
         self._functions += [([], []) for _ in sources]
 
     def function(self, svma: int, exact: bool) -> tuple[FunctionRows, Trust] | None:
-        """Return the function that covers a file address and its trust, from the first source that covers it."""
+        """Return the unwind rows of the function that covers a file address and their trust, from the first source that
+        covers it.
+        """
         for source in order_sources(self.sources, exact):
             known = self._function_of(source, svma)
             if known is not None:
@@ -89,7 +93,9 @@ class FileTables:
         return self.function(svma, exact)
 
     def decoded(self, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return the function that covers a file address if one of the named sources has already decoded it."""
+        """Return the unwind rows of the function that covers a file address if one of the named sources has already
+        decoded it.
+        """
         for source, (starts, functions) in zip(self.sources, self._functions, strict=True):
             at = bisect_right(starts, svma) - 1
             if source.name in names and at >= 0 and svma < functions[at].end:
@@ -146,17 +152,17 @@ class RuleIndex:
         return found
 
     def forget(self, space_id: int) -> None:
-        """Drop the cached rows of an address space that has ended. Rows of its files stay."""
+        """Drop the cached unwind rows of an address space that has ended. Rows of its files stay."""
         self._spaces.pop(space_id, None)
 
     def retire(self, files: Set[ObjectFile]) -> None:
-        """Drop everything that was read from files that no process maps any more."""
+        """Drop the unwind tables of files that no process maps any more."""
         for file in files:
             self._files.pop(id(file), None)
             self._file_rows.pop(id(file), None)
 
     def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return a function that was decoded before, as FileTables.decoded() does."""
+        """Return a function's unwind rows that were decoded before, as FileTables.decoded() does."""
         found = self._files.get(id(image.file))
         return None if found is None else found[1].decoded(svma, names)
 
@@ -175,7 +181,7 @@ class RuleIndex:
         return open_sources(file, self.arch, self._names, self._diagnostics, self._readers) if file is not None else ()
 
     def find_row(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
-        """Return the row of a pc in an image, with addresses relative to the image's base.
+        """Return the unwind row of a pc in an object file image, with addresses relative to the image's base.
 
         If no source covers the pc, the row has UNCOVERED_ID.
         """
@@ -201,7 +207,9 @@ class RuleIndex:
     def _mark_replaced_frame(
         self, row: Row, function: FunctionRows, trust: Trust, image: Image, code: SpaceCode, rel: int, exact: bool
     ) -> Row:
-        """Return the row of a lookup pc, marked as replacing where the function overwrites its frame by another one."""
+        """Return the unwind row of a lookup pc, marked as replacing where the function overwrites its frame by another
+        one.
+        """
         start, end, rule = row
 
         def starts_function(avma: int) -> bool:
@@ -247,7 +255,7 @@ class RuleIndex:
     def make_row(
         self, function: FunctionRows, trust: Trust, code: SpaceCode, pc: int, place: tuple[int, int], exact: bool
     ) -> Row:
-        """Return the row of a function that covers a pc.
+        """Return the unwind row of a function that covers a pc.
 
         Args:
             function: The rows of the function.
@@ -288,7 +296,7 @@ class RuleIndex:
         return (first + low, first + high, rule)
 
     def find_sourceless_rule_id(self, code: SpaceCode, pc: int, exact: bool) -> int:
-        """Return the rule id of a lookup pc that no source covers, from its code.
+        """Return the rule id of a lookup pc that no unwind source covers, from its code.
 
         The code is a signal trampoline, or its instructions lead to a return.
         """
@@ -301,7 +309,9 @@ class RuleIndex:
         return UNCOVERED_ID if rule is None else self.rules.intern(rule, Trust.EPILOGUE)
 
     def find_uncovered_rule_id(self, code: SpaceCode, pc: int, exact: bool) -> int:
-        """Return the rule id of a lookup pc that no table covers: that of a signal trampoline, or UNCOVERED_ID."""
+        """Return the rule id of a lookup pc that no unwind table covers: that of a signal trampoline, or
+        UNCOVERED_ID.
+        """
         frame = self.arch.signals.trampoline_at(code.read, pc if exact else pc + 1, exact)
         return UNCOVERED_ID if frame is None else self.rules.intern(sigreturn_rule(self.arch, frame), Trust.SIGRETURN)
 
@@ -323,7 +333,7 @@ class SpaceIndex:
         self._at_run_time: tuple[set[int], set[int]] = (set(), set())
 
     def set_time(self, time_ns: int) -> None:
-        """Use the rules of this time from now on, for code that is generated and discarded at run time.
+        """Use the unwind rules of this time from now on, for code that is generated and discarded at run time.
 
         Args:
             time_ns: CLOCK_MONOTONIC time.
@@ -339,7 +349,7 @@ class SpaceIndex:
             self._met.clear()
 
     def rule_id(self, pc: int, exact: bool) -> int:
-        """Return the rule id of one lookup pc."""
+        """Return the id of the unwind rule of one lookup pc."""
         cache = self._caches[exact]
         row = cache.find_row(pc)
         if row is None:
@@ -347,11 +357,11 @@ class SpaceIndex:
         return row[2]
 
     def find_rule(self, pc: int, exact: bool) -> KnownRule | None:
-        """Return the rule of one lookup pc, or None if no table covers it."""
+        """Return the unwind rule of one lookup pc, or None if no table covers it."""
         return self._index.rules.entries[self.rule_id(pc, exact)]
 
     def rule_ids(self, pcs: npt.NDArray[np.uint64], exact: bool) -> npt.NDArray[np.int64]:
-        """Return the rule ids of many lookup pcs.
+        """Return the ids of the unwind rules of many lookup pcs.
 
         Args:
             pcs: Lookup pcs, of shape (n,), either all of return addresses or none.
@@ -399,7 +409,7 @@ class SpaceIndex:
         return None if known is None else known.rule
 
     def _run_time_row(self, pc: int, exact: bool) -> Row:
-        """Return the row of a pc in code that no file describes."""
+        """Return the unwind row of a pc in JIT code, which no file contains."""
         module = self.space.module_at(pc)
         if module is None and not self._index.runtime.is_reserved(self.space, pc):
             return (pc, pc + 1, self._index.find_uncovered_rule_id(self.code, pc, exact))
@@ -415,7 +425,7 @@ class SpaceIndex:
         return (start, end, rule) if module is None else (max(start, module.start), min(end, module.end), rule)
 
     def has_frame_pointers(self, pc: int) -> bool:
-        """Return True if a table of the module at pc promises frame records for code that it does not cover."""
+        """Return True if an unwind table of the module at pc promises frame records for code that it does not cover."""
         image = self._index.images.image(self.space, pc)
         return image is not None and any(map(promises_frame_pointers, self._index.open_tables(image).sources))
 

@@ -10,11 +10,11 @@ from pyprof.model.arch import Arch
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 MAX_EXPRESSION = 256
-"""Size in bytes of the longest expression that is disassembled. Compilers emit a few dozen bytes."""
+"""Size in bytes of the longest DWARF expression that is disassembled. Compilers emit a few dozen bytes."""
 
 
 def describe_rule(rule: Rule, arch: Arch) -> str:
-    """Return a rule as one line: the CFA, the registers in column order, the return address, the flags."""
+    """Return an unwind rule as one line: the CFA, the registers in column order, the return address, the flags."""
     if rule.cfa_reg < 0:
         cfa = _expression(rule.cfa_expr, arch)
     else:
@@ -30,7 +30,7 @@ def describe_rule(rule: Rule, arch: Arch) -> str:
 
 
 def register_name(arch: Arch, column: int) -> str:
-    """Return "sp" or "fp" for these registers, and the architecture's name for any other."""
+    """Return "sp" or "fp" for these two registers, and the architecture's name for any other."""
     if column == arch.sp:
         return "sp"
     if column == arch.fp:

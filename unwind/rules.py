@@ -20,7 +20,9 @@ from typing import NamedTuple
 
 
 class RegKind(IntEnum):
-    """The formula for the caller's value of a register. The names n, reg and expr are fields of RegRule."""
+    """The formula of an unwind rule for the caller's value of a register. The names n, reg and expr are fields of
+    RegRule.
+    """
 
     SAME = 0  # r = r
     UNDEFINED = 1  # r is lost; for ra: there is no caller
@@ -33,7 +35,7 @@ class RegKind(IntEnum):
 
 
 class RegRule(NamedTuple):
-    """The rule for one register: a RegKind and its operands."""
+    """The part of an unwind rule for one register: a RegKind and its operands."""
 
     kind: RegKind
     n: int = 0
@@ -74,7 +76,8 @@ class Rule(NamedTuple):
 
 
 class FunctionRows(NamedTuple):
-    """The rows of one function (one FDE). rules[i] holds from starts[i] up to starts[i + 1], the last one up to end.
+    """The unwind rows of one function (one FDE). rules[i] holds from starts[i] up to starts[i + 1], the last one up to
+    end.
 
     Attributes:
         start: First address of the function in the file (svma).

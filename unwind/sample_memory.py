@@ -19,7 +19,7 @@ class LaneMemory:
 
     Attributes:
         low: Address in the process of the first byte of the stack copy.
-        high: Address after its last byte.
+        high: Address after the last byte of the stack copy.
         size: Size of the copy in bytes.
     """
 
@@ -37,7 +37,9 @@ class LaneMemory:
         self._unpack = struct.Struct(find_word_format(batch.arch)).unpack_from
 
     def word(self, avma: int) -> int | None:
-        """Return the address-sized word at an address, or None if the sample does not hold it."""
+        """Return the address-sized word at an address of the sample's memory, or None if the sample does not hold
+        it.
+        """
         at = avma - self.low
         if 0 <= at <= self.size - self._word:
             value: int = self._unpack(self._data, self._offset + at)[0]
@@ -45,7 +47,9 @@ class LaneMemory:
         return self.read(avma, self._word) if self._pieces else None
 
     def read(self, avma: int, size: int) -> int | None:
-        """Return `size` bytes at an address as an unsigned number, or None if the sample does not hold them."""
+        """Return `size` bytes at an address of the sample's memory as an unsigned number, or None if the sample does
+        not hold them.
+        """
         at = avma - self.low
         if 0 <= at <= self.size - size:
             start = self._offset + at
@@ -82,5 +86,5 @@ class LaneMemory:
 
 
 def find_word_format(arch: Arch) -> str:
-    """Return the format of one address for the struct module."""
+    """Return the format of one address of an architecture for the struct module."""
     return ("<" if arch.byteorder == "little" else ">") + ("Q" if arch.word == 8 else "I")

@@ -32,16 +32,16 @@ _SLOTS = (RegKind.AT_CFA, RegKind.AT_REG, RegKind.AT_EXPR)
 _RUNNING, _ROOT, _STUCK, _UNWINDER = StackEnd.RUNNING, StackEnd.ROOT, StackEnd.STUCK, StackEnd.UNWINDER
 
 Frame = tuple[int, bool, int, int]
-"""One frame: (pc, exact, Trust, sp). The sp is 0 if it is unknown."""
+"""One unwound frame: (pc, exact, Trust, sp). The sp is 0 if it is unknown."""
 
 
 @dataclass(slots=True)
 class Registers:
-    """The registers of one frame during a walk.
+    """The registers of one frame during unwinding.
 
     Attributes:
         values: Values by the architecture's columns, None where unknown.
-        exact: The pc is not a return address.
+        exact: True if the pc is not a return address.
         withheld: Columns that are None only because the sample does not hold them (SampleKind.BLOCKED).
         called: Lookup pc of the frame that this frame called, None in the innermost frame.
     """
@@ -74,7 +74,7 @@ class NoCaller:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The registers of the caller, and the CFA of the callee's frame."""
+    """The registers of a frame's caller, and the CFA of the frame."""
 
     registers: Registers
     cfa: int
@@ -87,7 +87,7 @@ Outcome = Caller | NoCaller
 def apply_rule(
     known: KnownRule, registers: Registers, memory: LaneMemory, arch: Arch, bias: int, budget: Budget
 ) -> Outcome:
-    """Compute the caller of a frame by a rule.
+    """Compute the caller of a frame by an unwind rule.
 
     Args:
         known: The rule.
@@ -136,7 +136,7 @@ def apply_rule(
 
 
 def _return_address(how: RegRule, machine: Machine, memory: LaneMemory) -> int | ExpressionFailed:
-    """Return the caller's pc before masking, or 0 if the rule says that it is lost."""
+    """Return the caller's pc before masking, or 0 if the unwind rule says that it is lost."""
     if how.kind is _AT_CFA:
         assert machine.cfa is not None
         return _word(machine.cfa + how.n & machine.mask, memory)
@@ -192,7 +192,9 @@ def _cfa(rule: Rule, machine: Machine, memory: LaneMemory) -> int | ExpressionFa
 
 
 def _value(how: RegRule, column: int, machine: Machine, memory: LaneMemory) -> int | ExpressionFailed | None:
-    """Return the caller's value of a register, or None if it is lost. The machine must know the CFA."""
+    """Return the caller's value of a register by its unwind rule, or None if it is lost. The machine must know the
+    CFA.
+    """
     mask, cfa = machine.mask, machine.cfa
     assert cfa is not None
     match how.kind:
@@ -232,7 +234,7 @@ def _stopped(failed: ExpressionFailed, cfa: int | None) -> NoCaller:
 
 @dataclass(slots=True)
 class LaneWalk:
-    """The walk of one sample. Its fields become columns of model.walk.Walk.
+    """The unwinding of one sample. Its fields become columns of model.walk.Walk.
 
     Attributes:
         frames: The frames, innermost first.
@@ -260,7 +262,7 @@ class LaneWalk:
 
 
 class EarlierWalk(Protocol):
-    """An earlier walk of the same thread, whose outer frames a later walk may reuse."""
+    """The protocol of an earlier walk of the same thread, whose outer frames a later walk may reuse."""
 
     @property
     def top(self) -> int: ...
@@ -270,18 +272,20 @@ class EarlierWalk(Protocol):
 
         Args:
             registers: Registers of the frame.
-            sp: Its stack pointer.
+            sp: The frame's stack pointer.
             depth: Number of frames found so far.
         """
         ...
 
 
 Rules = Callable[[int, bool], KnownRule | None]
-"""Finds the rule of the table that covers a pc: (lookup pc, pc is not a return address) -> rule, or None."""
+"""Function that finds the unwind rule of the table that covers a pc: (lookup pc, pc is not a return address) -> rule,
+or None.
+"""
 
 
 class Fallback(Protocol):
-    """Finds the caller of a frame that no table covers.
+    """The protocol of a finder of callers of frames that no unwind table covers.
 
     Attributes:
         enabled: If False, the fallback only recognizes the outermost frame.
@@ -295,24 +299,25 @@ class Fallback(Protocol):
 
 
 Recover = Callable[["ScalarWalker", Registers, LaneMemory, KnownRule | None], LaneWalk | None]
-"""Finds the rest of a walk whose next rule needs a register that the sample does not hold. The rule is None if the
-fallback needs the register. The result is None if the rest is not certain.
+"""Function that finds the rest of a walk whose next rule needs a register that the sample does not hold.
+
+The rule is None if the fallback needs the register. The result is None if the rest is not certain.
 """
 
 ProvesCall = Callable[[int, int, bool], bool]
-"""Takes (return address, lookup pc of the callee's frame, the pc is not a return address). It returns True if the call
-before the return address calls the callee's function.
+"""Function that takes (return address, lookup pc of the callee's frame, the pc is not a return address). It returns
+True if the call before the return address calls the callee's function.
 """
 
 Accept = Callable[[Registers, Registers], bool]
-"""Takes the registers of (callee, caller) and returns True if this caller is plausible. A walk that must be proved
-calls it for each frame.
+"""Function that takes the registers of (callee, caller) and returns True if this caller is plausible. A walk that must
+be proved calls it for each frame.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarWalker:
-    """The reference walker of single samples of one address space.
+    """The reference unwinder of single samples of one address space.
 
     Attributes:
         arch: The architecture.
@@ -337,7 +342,7 @@ class ScalarWalker:
     def walk(
         self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: EarlierWalk | None = None
     ) -> LaneWalk:
-        """Walk the stack of a sample from its innermost frame.
+        """Unwind the stack of a sample from its innermost frame.
 
         Args:
             registers: Registers of the innermost frame.
@@ -363,7 +368,7 @@ class ScalarWalker:
         accept: Accept | None = None,
         earlier: EarlierWalk | None = None,
     ) -> None:
-        """Append the callers of a frame to a walk.
+        """Append the callers of a frame to a walk, one frame at a time.
 
         Args:
             walk: The walk to extend.

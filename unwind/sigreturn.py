@@ -7,7 +7,9 @@ from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 
 def sigreturn_rule(arch: Arch, frame: SigFrame) -> Rule:
-    """Return the rule that restores all registers, sp included, from the signal context: r = [sp + offset]."""
+    """Return the unwind rule that restores all registers, sp included, from the kernel's signal context: r = [sp +
+    offset].
+    """
     regs = tuple(
         (column, RegRule(RegKind.AT_REG, offset, arch.sp))
         for column, offset in sorted(frame.saved.items())

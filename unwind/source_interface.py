@@ -12,7 +12,7 @@ from pyprof.model.walk import Trust
 from pyprof.unwind.rules import FunctionRows
 
 Extents = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
-"""Start and end addresses of functions in the file (svma), each an array of shape (n,), ascending by start."""
+"""Start and end addresses of functions in an object file (svma), each an array of shape (n,), ascending by start."""
 
 
 class Source(Protocol):
@@ -28,14 +28,14 @@ class Source(Protocol):
 
     @property
     def exact(self) -> bool:
-        """True if the rules hold at every instruction, not only at calls.
+        """True if the unwind rules of the source hold at every instruction, not only at calls.
 
         Other sources are used last for a pc that is not a return address.
         """
         ...
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Return the rows of the function that covers a file address, or None if the table does not cover it.
+        """Return the unwind rows of the function that covers a file address, or None if the table does not cover it.
 
         Args:
             svma: Address in the file.
@@ -46,7 +46,7 @@ class Source(Protocol):
         ...
 
     def extents(self) -> Extents:
-        """Return the address ranges of all functions without decoding their rows, for inspection.
+        """Return the address ranges of all functions in an unwind table without decoding their rows, for inspection.
 
         Raises:
             FormatError: The table is broken.
@@ -54,5 +54,5 @@ class Source(Protocol):
         ...
 
     def functions(self) -> Iterator[FunctionRows]:
-        """Yield all functions, ascending by start address; for inspection, not for unwinding."""
+        """Yield the unwind rows of all functions, ascending by start address; for inspection, not for unwinding."""
         ...

@@ -42,7 +42,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """The parts that walk samples of one address space."""
+    """The parts that unwind samples of one address space."""
 
     index: SpaceIndex
     walker: ScalarWalker
@@ -68,7 +68,7 @@ class Unwinder:
             images: The object files of all processes.
             options: Sources of rules and limits.
             diagnostics: Counters of the recording.
-            readers: Readers of the tables that options.sources may name.
+            readers: Readers of the unwind tables that options.sources may name.
             runtime: Rules of code that no file describes.
         """
         self._images = images
@@ -82,7 +82,7 @@ class Unwinder:
         self._until_ns = 0
 
     def walk(self, batch: SampleBatch) -> Walk:
-        """Return the frames of all samples of a batch. An UNCHANGED sample gets no frames and StackEnd.RUNNING."""
+        """Unwind a batch: return the frames of all samples. An UNCHANGED sample gets no frames and StackEnd.RUNNING."""
         return self._walk(batch, by_steps=True)
 
     def walk_scalar(self, batch: SampleBatch) -> Walk:
@@ -107,7 +107,8 @@ class Unwinder:
         return self._space(arch, space).index.function_range(lookup_pc(pc, exact), exact)
 
     def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return the function that covers a file address if a walk has already decoded it, else None.
+        """Return the unwind rows of the function that covers a file address if a walk has already decoded it, else
+        None.
 
         Args:
             image: The module.
@@ -118,14 +119,14 @@ class Unwinder:
         return next(filter(None, found), None)
 
     def forget(self, space_id: int) -> None:
-        """Drop the caches of an address space that no later sample has. The rules of its files are kept."""
+        """Drop the unwind caches of an address space that no later sample has. The rules of its files are kept."""
         for key in [key for key in self._spaces if key[2] == space_id]:
             del self._spaces[key]
         for index in self._indexes.values():
             index.forget(space_id)
 
     def retire(self, files: Set[ObjectFile]) -> None:
-        """Drop the rules of files that no process maps any more."""
+        """Drop the unwind rules of files that no process maps any more."""
         for index in self._indexes.values():
             index.retire(files)
 
@@ -159,7 +160,7 @@ class Unwinder:
         return found
 
     def _name_dear_rules(self, spaces: Iterable[AddressSpace]) -> None:
-        """Report the module whose expressions exceeded the budget, which is in one of these address spaces."""
+        """Report the module whose DWARF expressions exceeded the budget, which is in one of these address spaces."""
         budget = self._budget
         if budget.refused:
             self._diagnostics.count("unwind rules that compute too much", budget.refused)
@@ -169,14 +170,14 @@ class Unwinder:
             budget.refused = budget.at = 0
 
     def _pass_time(self, batch: SampleBatch) -> None:
-        """Add the operations that expressions may run in the time since the last batch."""
+        """Add the operations that DWARF expressions may run in the time since the last batch."""
         if len(batch):
             now_ns = int(batch.time_ns.max())
             self._budget.pass_time(now_ns - self._until_ns if self._until_ns else 0)
             self._until_ns = max(self._until_ns, now_ns)
 
     def _rules_at(self, time_ns: int, space: AddressSpace) -> tuple[int, int]:
-        """Return a value that differs whenever another rule may be in force."""
+        """Return a value that differs whenever another unwind rule may be in force."""
         return self._runtime.version(space), bisect_right(self._runtime.changes(space), time_ns)
 
     def _by_time(self, batch: SampleBatch, lanes: I64, index: SpaceIndex) -> Iterator[I64]:
@@ -192,7 +193,7 @@ class Unwinder:
             yield lanes[part == which]
 
     def _index(self, arch: Arch) -> RuleIndex:
-        """Return the index of an architecture and address size.
+        """Return the unwind rules (RuleIndex) of an architecture and address size.
 
         The address size determines where pointer signatures begin.
         """

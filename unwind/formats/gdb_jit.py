@@ -26,7 +26,7 @@ MAX_BYTES = 16 << 20
 MAX_OBJECT = 64 << 20
 
 NO_U64_ALIGNMENT = frozenset({"i386"})
-"""32-bit architectures that align a u64 in a structure to 4 bytes."""
+"""32-bit architectures that align a u64 in a structure of the GDB JIT interface to 4 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class JitEntry:
     Attributes:
         entry: Address of its list entry in the process.
         address: Address of the object file in the process.
-        size: Its size in bytes.
+        size: Size of the object file in bytes.
     """
 
     entry: int
@@ -52,7 +52,7 @@ class JitList:
         descriptor: Bytes of the descriptor, to detect changes.
         relevant: Address of the entry of the last action.
         entries: The object files.
-        whole: The list was read to its end.
+        whole: True if the list was read to its end.
     """
 
     descriptor: bytes
@@ -66,10 +66,10 @@ def descriptor_layout(structs: TargetStructs) -> struct.Struct:
 
 
 def read_descriptor(read: ReadMemory, arch: Arch, avma: int) -> bytes:
-    """Return the bytes of the descriptor at an address in the process.
+    """Return the bytes of the GDB JIT interface's descriptor at an address in the process.
 
     Raises:
-        FormatError: It is not readable, or its version is unknown.
+        FormatError: The descriptor is not readable, or its version is unknown.
     """
     structs = TargetStructs(read, arch, SECTION, MAX_BYTES)
     layout = descriptor_layout(structs)
@@ -81,7 +81,7 @@ def read_descriptor(read: ReadMemory, arch: Arch, avma: int) -> bytes:
 
 
 def read_list(read: ReadMemory, arch: Arch, avma: int) -> JitList:
-    """Read the current list. A list that is broken or cyclic is returned with whole = False.
+    """Read the current list of the GDB JIT interface. A list that is broken or cyclic is returned with whole = False.
 
     Raises:
         FormatError: The descriptor cannot be read.
@@ -107,7 +107,7 @@ def read_list(read: ReadMemory, arch: Arch, avma: int) -> JitList:
 
 
 def read_entry(read: ReadMemory, arch: Arch, avma: int) -> tuple[int, JitEntry]:
-    """Return (address of the next entry, the entry at an address).
+    """Return (address of the next entry, the entry at an address) of the GDB JIT interface's list.
 
     Raises:
         FormatError: The entry cannot be read.
@@ -122,7 +122,7 @@ def _entry(structs: TargetStructs, avma: int) -> tuple[int, JitEntry]:
 
 
 def read_object(read: ReadMemory, arch: Arch, entry: JitEntry) -> bytes:
-    """Return the bytes of a registered object file.
+    """Return the bytes of an object file that is registered with the GDB JIT interface.
 
     Raises:
         FormatError: The file is too large or cannot be read.

@@ -29,21 +29,21 @@ from pyprof.unwind.source_interface import Extents
 ARCHES = ("x86_64", "aarch64")
 
 OUTERMOST = ("runtime.goexit", "runtime.mstart", "runtime.rt0_go")
-"""The first functions of a stack, for versions whose records do not mark them (before Go 1.17)."""
+"""Names of the first functions of a Go stack, for versions whose records do not mark them (before Go 1.17)."""
 SIGNAL_HANDLERS = ("runtime.sigtramp", "runtime.cgoSigtramp")
 """Functions that Go marks as the first of their stack, and whose caller is the kernel's signal trampoline."""
 
 CALLBACKS = ("runtime.cgocallback", "runtime.cgocallback_gofunc")
-"""Functions that push the saved pc of a goroutine (`runtime.systemstack_switch`), at which no call returns."""
+"""Functions of Go that push the saved pc of a goroutine (`runtime.systemstack_switch`), at which no call returns."""
 
 _PROLOGUE = 128
-"""Number of bytes from a function's start in which its code saves the frame pointer."""
+"""Number of bytes from a Go function's start in which its code saves the frame pointer."""
 _SAVED = re.compile(rb"\x48\x89(?:\x6c\x24.|\xac\x24....)|\x55\x48\x89\xe5", re.DOTALL)
-"""mov %rbp,n(%rsp) (before Go 1.21), or push %rbp; mov %rsp,%rbp."""
+"""Pattern of Go code that saves the frame pointer: mov %rbp,n(%rsp) (before Go 1.21), or push %rbp; mov %rsp,%rbp."""
 
 
 class GoFrames:
-    """Unwind source from .gopclntab. Implements pyprof.unwind.source_interface.Source."""
+    """An unwind source from Go's function table (.gopclntab). Implements pyprof.unwind.source_interface.Source."""
 
     name = "go"
     trust = Trust.GO
@@ -60,7 +60,7 @@ class GoFrames:
         """Go's compiler preserves no register but the frame pointer."""
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Return the rows of the function that covers a file address, or None.
+        """Return the unwind rows of the Go function that covers a file address, or None.
 
         Raises:
             FormatError: The function's record is broken.
@@ -72,7 +72,9 @@ class GoFrames:
         return self._table.extents
 
     def functions(self) -> Iterator[FunctionRows]:
-        """Yield all functions, ascending by start. A broken one is counted and reported as a problem of the file."""
+        """Yield the unwind rows of all Go functions, ascending by start. A broken one is counted and reported as a
+        problem of the file.
+        """
         for at in range(self._table.count):
             try:
                 rows = self._rows(self._table.function(at))
@@ -120,7 +122,9 @@ class GoFrames:
         return Rule(arch.sp, size, RegRule(RegKind.AT_CFA, -size), regs)
 
     def _frame_pointer_saved_from(self, start: int, end: int) -> int:
-        """Return the address from which the caller's frame pointer is on the stack; `end` if it never is."""
+        """Return the address in a Go function from which the caller's frame pointer is on the stack; `end` if it never
+        is.
+        """
         found = _SAVED.search(self._code(start, min(end, start + _PROLOGUE)))
         return end if found is None else start + found.end()
 

@@ -19,7 +19,7 @@ _WORD = (1 << 64) - 1
 def follow_records(
     lanes: Lanes, which: npt.NDArray[np.int64], words: Words, arch: Arch, code: SpaceCode
 ) -> npt.NDArray[np.int64]:
-    """Step samples by the records that their frame pointers point to.
+    """Unwind samples by the frame records that their frame pointers point to.
 
     Args:
         lanes: Current frames of the samples; those that are stepped are replaced by their callers.

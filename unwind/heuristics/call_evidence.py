@@ -15,10 +15,10 @@ from pyprof.unwind.return_address_check import SpaceCode, Verdict
 from pyprof.unwind.rule_lookup import SpaceIndex
 
 MAX_FUNCTION = 64 << 10
-"""Maximum number of bytes of a function that are examined."""
+"""Maximum number of bytes of a function that are examined for the call to it."""
 
 MAX_SEARCHED = 16 << 10
-"""Maximum number of bytes of a function that are searched for jumps."""
+"""Maximum number of bytes of a function that are searched for tail jumps."""
 
 MAX_HOPS = 4
 """Maximum number of jumps that are followed from one PLT entry or function to the next."""
@@ -36,7 +36,7 @@ Span = tuple[int, int]
 
 
 class CallEvidence(IntEnum):
-    """The evidence that a call gives about the function of the callee's frame."""
+    """The evidence that the call before a return address gives about the function of the callee's frame."""
 
     REFUTED = 0
     ALLOWED = 1  # an indirect call, or one whose target is not known
@@ -44,7 +44,9 @@ class CallEvidence(IntEnum):
 
 
 class CallSites:
-    """The calls in the code of one address space. begin_search() starts a new budget of work."""
+    """The calls in the code of one address space, by which return addresses are judged. begin_search() starts a new
+    budget of work.
+    """
 
     def __init__(self, arch: Arch, space: AddressSpace, code: SpaceCode, index: SpaceIndex) -> None:
         self._arch = arch
@@ -103,7 +105,7 @@ class CallSites:
         return self._entries[pc]
 
     def _entry_before(self, pc: int) -> Span | None:
-        """Return the last place before pc where a function links a frame record, for code without a table."""
+        """Return the last place before pc where a function links a frame record, for code without an unwind table."""
         frames = self._arch.calls.frame_code
         mapping = self._space.mapping_at(pc)
         if frames is None or mapping is None:
@@ -132,7 +134,9 @@ class CallSites:
         return None if target is None else self._beyond(target)
 
     def _beyond(self, target: int) -> int | None:
-        """Return the address that control reaches through PLT entries and other jumps, or None if it is unknown."""
+        """Return the address that control reaches from a target through PLT entries and other jumps, or None if it is
+        unknown.
+        """
         frames = self._arch.calls.frame_code
         for _ in range(MAX_HOPS):
             code = self._code.read(target, 24)
@@ -182,7 +186,8 @@ class CallSites:
         return self._jumped[key]
 
     def _search(self, target: int, low: int, high: int) -> CallEvidence:
-        """Return whether the function at `target` jumps to an address in low..high, directly or indirectly.
+        """Return whether the function at `target` jumps to an address in low..high, directly or through other
+        functions.
 
         A jump may enter the middle of a function: GCC places cold parts of a function apart from the rest.
         """
@@ -209,7 +214,9 @@ class CallSites:
         return found
 
     def _jumps_of(self, start: int) -> Sequence[int | None]:
-        """Return the targets of jumps that leave a function; None stands for a jump with unknown target."""
+        """Return the targets of jumps that leave the function at an address; None stands for a jump with unknown
+        target.
+        """
         if start not in self._outward:
             self._left -= 1
             frames, code = self._arch.calls.frame_code, self._function_code(start)

@@ -30,20 +30,22 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _AGREE = 8
-"""Number of frames of the known chain that must lie in the sample's own copy and be equal."""
+"""Number of frames of a thread's earlier walk that must lie in the sample's own stack copy and be equal before the walk
+is reused.
+"""
 _MAX_PERIOD = 8
 _MIN_RUN = 64
-"""Minimum number of consecutive repeated frames. Shorter runs may be equal by chance."""
+"""Minimum number of consecutive repeated frames of a recursion. Shorter runs may be equal by chance."""
 
 
 @dataclass(slots=True, eq=False)
 class DeepStackReuse:
-    """A complete walk of a thread, and checks before a later walk reuses its frames.
+    """A complete walk of a thread's deep stack, and checks before a later walk reuses its frames.
 
     Attributes:
-        frames: Its frames.
+        frames: The frames of the walk.
         fp: Frame pointer of each frame.
-        needs_fp: The walk reads that frame pointer from this frame on.
+        needs_fp: True for frames from which on the walk reads the frame pointer.
         slots: Addresses of the words that the walk reads, ascending.
         values: The values of these words.
         unpredicted: The slots whose values do not follow from a repetition.
@@ -63,7 +65,9 @@ class DeepStackReuse:
 
 @dataclass(slots=True)
 class Join:
-    """The frame at which a walk joins the known chain: frame `own` of the walk is frame `at` of the chain."""
+    """The frame at which a walk joins an earlier walk of the thread: frame `own` of the walk is frame `at` of the
+    earlier one.
+    """
 
     known: DeepStackReuse
     own: int
@@ -71,7 +75,9 @@ class Join:
 
 
 _Columns = tuple[U64, U64, U64, Mask, npt.NDArray[np.uint8], I64]
-"""Arrays (pc, sp, fp, exact, trust, rule id). The rule id is -1 where no fast rule found the frame."""
+"""Columns of frames: arrays (pc, sp, fp, exact, trust, rule id). The rule id is -1 where no fast rule found the
+frame.
+"""
 
 
 class FramePath:
@@ -80,11 +86,11 @@ class FramePath:
     Attributes:
         last: Rule id of the outermost frame, once it is found.
         top: CFA of the outermost frame, once it is found.
-        join: Where the walk joins the known chain, or None.
+        join: Where the walk joins the thread's earlier walk, or None.
     """
 
     def __init__(self, walk: LaneWalk, fp: int) -> None:
-        """Begin with the frames of a walk that kept its registers.
+        """Begin the path with the frames of a walk that kept its registers.
 
         Args:
             walk: The walk.
@@ -106,7 +112,7 @@ class FramePath:
         self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
 
     def add_run(self, run: FrameRun, table: RuleTable) -> None:
-        """Append consecutive frames that fast rules found."""
+        """Append consecutive frames that fast rules found to the path."""
         self._add(run.pc, run.sp, run.fp, np.zeros(len(run), np.bool_), table.trust[run.rule], run.rule)
         self.last, self.top = run.last, run.top
 
@@ -116,7 +122,7 @@ class FramePath:
             self._count += len(columns[0])
 
     def columns_since(self, first: int) -> _Columns:
-        """Return the columns of the frames from one index on."""
+        """Return the columns of the path's frames from one index on."""
         count, parts = self._count - first, list[_Columns]()
         for part in reversed(self._parts):
             if count <= 0:
@@ -129,7 +135,7 @@ class FramePath:
         return pc, sp, fp, exact, trust, rule
 
     def state(self, back: int = 1) -> tuple[int, int, int, bool]:
-        """Return pc, sp, fp and exact of the frame that is `back` frames before the end; 1 is the last frame."""
+        """Return pc, sp, fp and exact of the path's frame that is `back` frames before the end; 1 is the last frame."""
         pc, sp, fp, exact, _, _ = self.columns_since(self._count - back)
         return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
 
@@ -140,7 +146,7 @@ class FramePath:
 
 
 def mask_needed_frames(uses: Mask, saves: Mask, after: bool) -> Mask:
-    """Return a mask of the frames from which the walk reads a register before it restores that register.
+    """Return a mask of the frames from which on a walk reads a register before it restores that register.
 
     Args:
         uses: The frame's rule reads the register, of shape (n,).
@@ -156,13 +162,13 @@ def mask_needed_frames(uses: Mask, saves: Mask, after: bool) -> Mask:
 
 
 def find_join(known: DeepStackReuse, low: int, high: int, path: FramePath, first: int) -> Join | None:
-    """Return where the frames of a path meet the known chain, or None.
+    """Return where the frames of a walk in progress meet an earlier walk of the thread, or None.
 
     Args:
-        known: The known chain.
+        known: The earlier walk.
         low: Lowest address from which on memory is unchanged.
         high: End of the sample's stack copy.
-        path: The path.
+        path: The frames of the walk in progress.
         first: Index of the first frame to check.
     """
     frames = known.frames
@@ -178,13 +184,13 @@ def find_join(known: DeepStackReuse, low: int, high: int, path: FramePath, first
 
 
 def slice_frames(frames: SharedFrames, first: int, last: int) -> CachedFrames:
-    """Return the frames of a known chain between two indexes."""
+    """Return the frames of an earlier walk between two indexes."""
     some = slice(first, last)
     return CachedFrames(frames.pc[some], frames.exact[some], frames.trust[some], frames.sp[some])
 
 
 def mask_repeated(pc: U64, sp: U64) -> Mask:
-    """Return a mask of the frames of a chain, innermost first, that repeat the frames inside them."""
+    """Return a mask of the frames of a stack, innermost first, that repeat the frames inside them."""
     size = np.diff(sp, append=sp[-1:])
     found = np.zeros(len(pc), np.bool_)
     for period in range(1, min(_MAX_PERIOD, len(pc) // 2) + 1):
@@ -199,7 +205,7 @@ def mask_repeated(pc: U64, sp: U64) -> Mask:
 
 
 def find_unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
-    """Return the words that do not follow from a repetition of inner frames.
+    """Return the words of a stack that do not follow from a repetition of inner frames.
 
     Args:
         pc: Pc of each frame, innermost first.
@@ -214,7 +220,7 @@ def find_unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
 
 
 def find_highest_unread(words: U64, high: int, spots: Sequence[Piece]) -> int:
-    """Return the highest of some words, from an address on, that none of the pieces of memory contains, or 0.
+    """Return the address of the highest word that none of the read pieces of memory contains, or 0.
 
     Args:
         words: Addresses of the words, ascending.
@@ -231,7 +237,7 @@ def find_highest_unread(words: U64, high: int, spots: Sequence[Piece]) -> int:
 
 
 def find_highest_difference(slots: U64, values: U64, avma: int, words: npt.NDArray[np.unsignedinteger]) -> int:
-    """Return the highest address whose value differs in memory, or -1.
+    """Return the highest address whose value in memory differs from the expected one, or -1.
 
     Args:
         slots: Addresses of words, ascending.

@@ -44,14 +44,16 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _INNER = 32
-"""Number of frames that the reference unwinder walks before fast rules are tried, and again where those do not
-apply.
+"""Number of frames of a deep stack that the reference unwinder walks before fast rules are tried, and again where those
+do not apply.
 """
 _MAX_SCALAR = 1 << 14
 _MAX_THREADS = 64
 _FIRST_RUN = 256
 _RENEW = 4096
-"""Number of frames that only the copy has, from which on a walk of a complete copy replaces the known chain."""
+"""Number of frames that only the stack copy has, from which on a walk of a complete copy replaces the thread's earlier
+walk.
+"""
 
 
 class _Noting(LaneMemory):
@@ -72,7 +74,7 @@ class _Noting(LaneMemory):
 
 
 class DeepStacks:
-    """The known chains of the threads of one address space, and walks that use them."""
+    """The last complete walk of each thread with a deep stack in one address space, and walks that reuse them."""
 
     def __init__(self, arch: Arch, rules: PlainRules, table: RuleTable) -> None:
         self._arch = arch
@@ -83,7 +85,7 @@ class DeepStacks:
         self._version = (0, 0)
 
     def renew(self, version: tuple[int, int]) -> None:
-        """Drop all cached walks if the unwind rules have changed.
+        """Drop all cached walks of deep stacks if the unwind rules have changed.
 
         Args:
             version: Value that differs whenever rules may have changed.
@@ -95,7 +97,7 @@ class DeepStacks:
             self._tried.clear()
 
     def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
-        """Walk a sample whose stack is longer than its copy, or whose copy is long."""
+        """Unwind a sample whose stack is longer than its copy, or whose copy is long."""
         beyond = batch.stack.beyond.get(lane)
         if beyond is None or not beyond.spots or not self._is_new(batch, lane, beyond.outer):
             return self._walk(batch, lane, registers, walker)
@@ -107,11 +109,11 @@ class DeepStacks:
         return self._walk(batch, lane, registers, walker)
 
     def _is_new(self, batch: SampleBatch, lane: int, outer: OuterStack | None) -> bool:
-        """Return True if this outer stack was not yet tried for the sample's thread."""
+        """Return True if this outer part of a deep stack was not yet tried for the sample's thread."""
         return self._tried.get(int(batch.tid[lane])) != (outer.number if outer is not None else 0)
 
     def _walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
-        """Walk a sample whose own memory does not reach the root, with the help of the known chain."""
+        """Unwind a sample whose own memory does not reach the root, with the help of the thread's earlier walk."""
         tid = int(batch.tid[lane])
         beyond = batch.stack.beyond.get(lane)
         outer, spots = (beyond.outer, beyond.spots) if beyond is not None else (None, ())
@@ -149,7 +151,7 @@ class DeepStacks:
     def _bridged(
         self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker, begin: Piece
     ) -> LaneWalk:
-        """Walk with only the memory that was read with the sample.
+        """Unwind a deep stack with only the memory that was read with the sample.
 
         One frame may be so large that the next one lies at the beginning of the stack.
         """
@@ -159,10 +161,10 @@ class DeepStacks:
         return walk
 
     def _agrees(self, known: DeepStackReuse, batch: SampleBatch, lane: int) -> tuple[int | None, int]:
-        """Compare the known chain with the words that were read with a sample.
+        """Compare an earlier walk of a thread with the words that were read with a sample.
 
         Returns:
-            The address from which on all compared words are unchanged, or None if the chain cannot be used. Then the
+            The address from which on all compared words are unchanged, or None if the walk cannot be used. Then the
             address of a word that must be read to decide, or 0.
         """
         memory = LaneMemory(batch, lane)
@@ -179,7 +181,9 @@ class DeepStacks:
         return max(memory.low, differs + self._arch.word), 0
 
     def _as_at_stop(self, known: DeepStackReuse, spots: tuple[Piece, ...]) -> bool:
-        """Return True if the known chain agrees with the parts of the stack that were read with a sample."""
+        """Return True if an earlier walk of a thread agrees with the parts of the stack that were read with a
+        sample.
+        """
         word = self._arch.word
         return bool(spots) and all(
             find_highest_difference(
@@ -193,7 +197,7 @@ class DeepStacks:
         )
 
     def _cut(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker, hidden: int) -> LaneWalk:
-        """Walk only in the sample's own copy.
+        """Unwind a sample only in its own stack copy.
 
         Args:
             batch: The batch.
@@ -217,15 +221,15 @@ class DeepStacks:
         known: DeepStackReuse | None,
         low: int | None,
     ) -> tuple[LaneWalk, FramePath | None]:
-        """Walk in a sample's memory to its end, or until the walk joins the known chain.
+        """Unwind in a sample's memory to its end, or until the walk joins an earlier walk of the thread.
 
         Args:
             registers: Registers of the innermost frame.
             memory: Memory of the sample.
             walker: The reference unwinder.
             words: The memory as words.
-            known: The known chain, or None.
-            low: Lowest address at which the walk may join the chain, or None.
+            known: The earlier walk, or None.
+            low: Lowest address at which the walk may join the earlier walk, or None.
 
         Returns:
             The walk and its path. If the path is None, the walk is complete.
@@ -284,7 +288,7 @@ class DeepStacks:
         words: npt.NDArray[np.unsignedinteger],
         number: int,
     ) -> DeepStackReuse:
-        """Store a complete walk as the known chain of its thread.
+        """Store a complete walk of a deep stack for later walks of its thread.
 
         Args:
             tid: The thread.
@@ -347,7 +351,9 @@ def _words(batch: SampleBatch, lane: int) -> npt.NDArray[np.unsignedinteger]:
 
 
 def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
-    """Return a batch of one sample whose stack copy continues with all of the outer memory."""
+    """Return a batch of one sample whose stack copy is extended by the outer part of the deep stack, as that was read
+    before.
+    """
     own, at = _words(batch, lane), int(batch.stack.base[lane]) - outer.avma
     rest = outer.words[(at + own.nbytes) // own.itemsize :]
     same = at == 0 and np.array_equal(own, outer.words[: len(own)])

@@ -12,11 +12,13 @@ from pyprof.model.arch import Arch
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 MAX_CODE = 64
-"""Maximum number of bytes of code that are examined."""
+"""Maximum number of bytes of code that are examined for a path to the return."""
 
 
 def epilogue_rule(arch: Arch, code: bytes) -> Rule | None:
-    """Return the rule at the first instruction of some code, or None if the code does not lead straight to a return."""
+    """Return the unwind rule at the first instruction of some code, or None if the code does not lead straight to a
+    return.
+    """
     steps = arch.calls.epilogue(code) if arch.calls.epilogue is not None else None
     if steps is None:
         return None

@@ -12,7 +12,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CachedFrames:
-    """Consecutive frames, innermost first. The columns are those of model.walk.Walk, each of shape (k,)."""
+    """Consecutive frames of a stack, innermost first. The columns are those of model.walk.Walk, each of shape (k,)."""
 
     pc: npt.NDArray[np.uint64]
     exact: npt.NDArray[np.bool_]
@@ -21,7 +21,7 @@ class CachedFrames:
 
     @classmethod
     def from_frames(cls, frames: Sequence[tuple[int, bool, int, int]]) -> CachedFrames:
-        """Create the columns from (pc, exact, Trust, sp) of each frame."""
+        """Create columns of frames from (pc, exact, Trust, sp) of each frame."""
         pc, exact, trust, sp = zip(*frames, strict=True) if frames else ((), (), (), ())
         return cls(
             np.array(pc, np.uint64), np.array(exact, np.bool_), np.array(trust, np.uint8), np.array(sp, np.uint64)

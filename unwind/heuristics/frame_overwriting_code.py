@@ -21,10 +21,12 @@ from pyprof.unwind.return_address_check import CALL_BYTES, SpaceCode
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, Rule
 
 MAX_CODE_BYTES = 16 << 10
-"""Maximum number of bytes of a function that are read. Functions of libgcc have some hundreds."""
+"""Maximum number of bytes of a function that are read to find __builtin_eh_return. Functions of libgcc have some
+hundreds.
+"""
 
 CALLS_BEFORE_JUMP = 2
-"""Number of calls before the jump: uw_install_context_1 and _Unwind_DebugHook."""
+"""Number of calls before the jump of __builtin_eh_return: uw_install_context_1 and _Unwind_DebugHook."""
 
 
 class ReplacingSpan(NamedTuple):
@@ -42,12 +44,14 @@ class ReplacingSpan(NamedTuple):
 
 
 def unprovable_rule(arch: Arch) -> Rule:
-    """Return the rule of code whose registers are already those of another frame. It has no provable caller."""
+    """Return the unwind rule of code whose registers are already those of another frame. It has no provable caller."""
     return Rule(arch.sp, 0, UNDEFINED, replacing=True)
 
 
 def restores_other_frame(rule: Rule, arch: Arch) -> bool:
-    """Return True if a rule describes a frame whose registers are read from a buffer, like that of longjmp(3)."""
+    """Return True if an unwind rule describes a frame whose registers are read from a buffer, like that of
+    longjmp(3).
+    """
     if rule.signal or rule.cfa_reg in (-1, arch.sp, arch.fp):
         return False
     names_sp = any(column == arch.sp for column, _ in rule.regs)

@@ -36,32 +36,38 @@ from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Accept, LaneWalk, Registers, ScalarWalker
 
 MAX_PLACES = 512
-"""Maximum number of words with an address of code that are examined, from the frame upwards."""
+"""Maximum number of stack words with an address of code that are examined, from the frame upwards."""
 
 MAX_RIVALS = 16
-"""Maximum number of merely allowed places inside the proved one. With more of them no place is accepted."""
+"""Maximum number of candidate frame records without proof inside the proved one. With more of them no record is
+accepted.
+"""
 
 BEGINNING = 3
 """Number of frames at the root that a thread enters only once: one of them called the thread's first function."""
 
 JOINT = 2
-"""Number of frames within which the walk from a stale record must meet the accepted walk to count as its rival."""
+"""Number of frames within which the walk from a stale frame record must meet the accepted walk to count as its
+rival.
+"""
 
 MAX_PROOF = 4096
-"""Maximum number of frames up to the root in a walk that proves a place."""
+"""Maximum number of frames up to the root in a walk that proves a frame record."""
 
 MAX_FRAMES = 3 * MAX_PROOF
-"""Maximum number of frames that all trials of one sample may walk."""
+"""Maximum number of frames that all trial walks of one sample may have."""
 
 MAX_WORDS = 1 << 17
-"""Maximum number of words of the stack copy that are examined."""
+"""Maximum number of words of the stack copy that are examined for frame records."""
 
 _HIGHEST = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The place of the return address: cfa + ra_off, where the CFA is fp + cfa_off, or [fp + cfa_off] if deref."""
+    """How a rule finds the return address: at cfa + ra_off, where the CFA is fp + cfa_off, or [fp + cfa_off] if
+    deref.
+    """
 
     cfa_off: int
     ra_off: int
@@ -78,7 +84,7 @@ class _Place:
 
 
 class FramePointerRecovery:
-    """The search for frame pointers in the samples of one address space."""
+    """The search for unknown frame pointers in the samples of one address space."""
 
     def __init__(self, arch: Arch, space: AddressSpace, code: SpaceCode, index: SpaceIndex) -> None:
         self._arch = arch
@@ -93,7 +99,8 @@ class FramePointerRecovery:
     def recover_callers(
         self, walker: ScalarWalker, registers: Registers, memory: LaneMemory, known: KnownRule | None
     ) -> LaneWalk | None:
-        """Return the callers of a frame whose rule needs the frame pointer, or None if no record is accepted.
+        """Return the callers of a frame whose rule needs the unknown frame pointer, or None if no frame record is
+        accepted.
 
         Args:
             walker: The reference unwinder.
@@ -122,7 +129,9 @@ class FramePointerRecovery:
         return found
 
     def _shape(self, known: KnownRule | None) -> _Shape | None:
-        """Return how a rule finds the return address from the frame pointer, or None if it does not use that."""
+        """Return how an unwind rule finds the return address from the frame pointer, or None if it does not use
+        that.
+        """
         arch = self._arch
         if known is None:
             chain = arch.chain
@@ -143,7 +152,9 @@ class FramePointerRecovery:
         return self._room.find_distance(pc, lookup_pc(pc, registers.exact), registers.exact)
 
     def _place_at(self, fp: int, registers: Registers, memory: LaneMemory) -> _Place:
-        """Return the place of a record at a frame pointer. A word that the copy does not hold does not refute it."""
+        """Return the candidate at a frame pointer: its caller's sp and the evidence. A word that the copy does not hold
+        does not refute it.
+        """
         word = memory.word(fp + self._arch.word)
         link = CallEvidence.ALLOWED if word is None else self._link(self._arch.code_address(word, True), registers)
         return _Place(fp, fp + 2 * self._arch.word, link)
@@ -172,7 +183,7 @@ class FramePointerRecovery:
                 yield _Place(fp, cfa + self._arch.sp_off, link)
 
     def _link(self, ra: int, callee: Registers) -> CallEvidence:
-        """Return the evidence that a return address gives for a frame.
+        """Return the evidence that a return address gives for the call of a frame.
 
         A signal handler returns to the signal trampoline.
         """
@@ -200,7 +211,9 @@ class FramePointerRecovery:
         return self._link(caller.values[arch.pc] or 0, callee) is not CallEvidence.REFUTED
 
     def _longer_copy(self, trial: _Trial, sp: int) -> LaneWalk | None:
-        """Return a walk that ends as UNREADABLE if the stack copy is too short to decide, else None."""
+        """Return a walk that ends as UNREADABLE if the stack copy is too short to decide about a frame record, else
+        None.
+        """
         mapping = self._space.mapping_at(sp)
         if not trial.missing or mapping is None or self._space.mapping_at(trial.missing) is not mapping:
             return None
@@ -212,11 +225,11 @@ def _u64(number: int) -> np.uint64:
 
 
 class _Trial:
-    """Trial walks from candidate records of one frame.
+    """Trial walks from candidate frame records of one frame.
 
     Attributes:
         missing: Address of a word that a walk needed and the sample does not hold, or 0.
-        spent: The budget of frames is used up.
+        spent: True if the budget of frames is used up.
     """
 
     def __init__(self, joins: Accept, walker: ScalarWalker, registers: Registers, memory: LaneMemory) -> None:
@@ -232,7 +245,9 @@ class _Trial:
         return self._left <= 0
 
     def walk(self, fp: int) -> LaneWalk | None:
-        """Return the callers of the frame with this frame pointer, or None if there are none."""
+        """Return the callers of the frame with this frame pointer by a trial walk, which uses up the sample's budget of
+        frames. None if there are no callers.
+        """
         arch = self._walker.arch
         values = list(self._registers.values)
         values[arch.fp] = fp
@@ -248,7 +263,7 @@ class _Trial:
 
 
 def _at_stated(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Return the walk from one of the places that the frame size gives.
+    """Return the walk from one of the candidate frame records that the frame size gives.
 
     If a call proves the place, the walk may end anywhere.
     """
@@ -260,7 +275,7 @@ def _at_stated(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Return the walk to the root from the innermost place that a call proves.
+    """Return the walk to the root from the innermost candidate frame record that a call proves.
 
     It must have more frames than all other such walks; otherwise the result is None.
     """
@@ -271,7 +286,7 @@ def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Return the walk to the root from the innermost place if no call proves any place.
+    """Return the walk to the root from the innermost candidate frame record if no call proves any candidate.
 
     All other places that lead to the root must lie on its way, but not where its caller was called.
     """
@@ -289,7 +304,9 @@ def _inner(walk: LaneWalk) -> list[int]:
 
 
 def _to_root(trial: _Trial, places: Sequence[_Place]) -> list[LaneWalk]:
-    """Return the walks that reach the root, innermost first, without those that begin on the way of an earlier one."""
+    """Return the walks from candidate frame records that reach the root, innermost first, without those that begin on
+    the way of an earlier one.
+    """
     found: list[LaneWalk] = []
     for place in places:
         if len(found) < MAX_RIVALS and not any(_passes(walk, place.caller_sp) for walk in found):
@@ -304,7 +321,7 @@ def _passes(walk: LaneWalk, caller_sp: int) -> bool:
 
 
 def _is_rivalled(trial: _Trial, found: LaneWalk, places: Sequence[_Place]) -> bool:
-    """Return True if the proved record may be stale, because the frame may have been called again since.
+    """Return True if the proved frame record may be stale, because the frame may have been called again since.
 
     Then the newer call stands where the proved caller's own record ends, or its record leads to one of the first
     frames.

@@ -24,16 +24,18 @@ ENTRY_SIZE = 96
 """Number of bytes from an ELF entry point on that count as the entry function if its size is unknown."""
 
 CALL_ALIGNMENT = 16
-"""Alignment of sp in bytes before a call, as the ABIs require it."""
+"""Alignment of sp in bytes before a call, as the ABIs require."""
 
 MAX_ABOVE = 1024
-"""Number of words that are examined above a presumed first frame of a thread."""
+"""Maximum number of stack words that are examined above a presumed first frame of a thread."""
 
 MAX_LINKS = 512
-"""Maximum number of frame records that are followed through generated code."""
+"""Maximum number of frame records that are followed through JIT code."""
 
 LEAF_SIZE = 4096
-"""A call to at most this many bytes before the pc counts as a call of the function at the pc."""
+"""Maximum distance in bytes from the target of a call up to the pc, for the call to count as one of the function at the
+pc.
+"""
 
 MAX_SIGNAL_FRAME = 32 << 10
 """Maximum size of a signal frame in bytes. Vector registers make it large."""
@@ -57,10 +59,11 @@ def returns_to_trampoline(rules: Rules, return_address: int) -> bool:
 
 
 class FramePointerFallback:
-    """Finds callers in one address space by frame records.
+    """A finder of callers in one address space by frame records, for code without unwind tables.
 
     Attributes:
-        enabled: If False, only the outermost frame is recognized, and only promised records are followed.
+        enabled: If False, it only recognizes the outermost frame, and only follows frame records in modules whose
+            tables promise them.
     """
 
     needs_all = False
@@ -86,7 +89,7 @@ class FramePointerFallback:
         self._covered = covered
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
-        """Return the caller of a frame without a rule, or why there is none.
+        """Return the caller of a frame without an unwind rule, or why there is none.
 
         The reason is ROOT in the program's entry function and in a new thread, NO_RULE if no record is trusted.
         """
@@ -114,7 +117,7 @@ class FramePointerFallback:
         return found
 
     def _by_convention(self, registers: Registers, memory: LaneMemory) -> Outcome:
-        """Find the caller by the frame record.
+        """Find the caller by the frame record, according to the ABI's convention.
 
         At a pc that is not a return address, try the state before the record exists too.
         """
@@ -130,7 +133,7 @@ class FramePointerFallback:
         return found if early is None else early
 
     def _by_record(self, registers: Registers, memory: LaneMemory) -> Outcome:
-        """Find the caller by the record that the base register points to (arch.chain)."""
+        """Find the caller by the frame record that the base register points to (arch.chain)."""
         arch, chain = self._arch, self._arch.chain
         if chain is None:
             return NoCaller(StackEnd.NO_RULE)
@@ -168,7 +171,7 @@ class FramePointerFallback:
         return self._caller(registers, pc, caller_sp, following, Trust.FP)
 
     def _leads_to_call(self, pc: int, base: int, memory: LaneMemory) -> bool:
-        """Return True if a chain of records leads from pc through only generated code to a return address after a call.
+        """Return True if a chain of frame records leads from pc through only JIT code to a return address after a call.
 
         Interpreters push return addresses without a call before them (HotSpot: the place where its bytecode continues).
         """
@@ -193,7 +196,7 @@ class FramePointerFallback:
         return False
 
     def _frames_above(self, sp: int, memory: LaneMemory) -> bool:
-        """Return True if a return address stands further up.
+        """Return True if a return address stands further up on the stack.
 
         Only arguments and thread data lie above a thread's first frame.
         """
@@ -207,15 +210,15 @@ class FramePointerFallback:
         return False
 
     def _may_keep_records(self, avma: int) -> bool:
-        """Return True if the code is known to have no tables.
+        """Return True if the code at an address is known to have no unwind tables.
 
-        The tables of a core file's modules may only be unavailable here.
+        The tables of a core file's modules may exist and only be unavailable here.
         """
         image = self._images.image(self._space, avma)
         return self._code.is_readable(avma) and (image is None or not image.lacks_tables)
 
     def _sp_by_rule(self, pc: int, low: int, base: int, memory: LaneMemory) -> int:
-        """Return the sp of a caller whose base register is known, from the distance in the caller's own rule.
+        """Return the sp of a caller whose base register is known, from the distance in the caller's own unwind rule.
 
         Returns:
             The sp, or 0 if the rule does not give the distance.
@@ -250,7 +253,7 @@ class FramePointerFallback:
         return 0
 
     def _before_frame(self, registers: Registers, memory: LaneMemory, proof: Proof) -> Caller | None:
-        """Find the caller at a pc whose function has no record: not yet, never, or no longer.
+        """Find the caller at a pc whose function has no frame record: not yet, never, or no longer.
 
         The return address is where the call left it, or below a base register that has been pushed but not set.
         """
@@ -286,7 +289,8 @@ class FramePointerFallback:
         return self._arch.code_address(memory.word(at + chain.ra_off) or 0, pac=True) if at else 0
 
     def _is_nearer(self, recorded: int, other: int, pc: int) -> bool:
-        """Return True if the call before `recorded` has a nearer target below pc than the call before `other`.
+        """Return True if the call before the return address `recorded` has a nearer target below pc than the call
+        before `other`.
 
         Both calls may be of the function at pc. A stale call may be of a function that happens to lie a little below
         it.
@@ -333,7 +337,9 @@ class FramePointerFallback:
         return links[1] if second and not first else sp
 
     def _called(self, ra: int, pc: int, proof: Proof) -> bool:
-        """Return True if the call before `ra` may be of the function at pc, as far as the wanted proof goes."""
+        """Return True if the call before the return address `ra` may be of the function at pc, as far as the wanted
+        proof goes.
+        """
         if self._code.classify_return_address(ra) is not Verdict.YES:
             return returns_to_trampoline(self._rules, ra)
         target = self._code.call_target(ra)
@@ -345,7 +351,7 @@ class FramePointerFallback:
         return target <= pc < target + (size or LEAF_SIZE) or (proof is Proof.NONE and not size)
 
     def _at_call(self, registers: Registers) -> bool:
-        """Return True if the function was just called.
+        """Return True if the registers show that the function was just called.
 
         That is so if sp is where a call leaves it, in code of a file: such code aligns the stack before it calls,
         generated code need not. With a link register it is so if the code at pc is about to save that register.
@@ -369,7 +375,9 @@ class FramePointerFallback:
         return Caller(Registers(values, False, withheld), sp & arch.mask, trust)
 
     def _unreadable(self, avma: int, sp: int) -> NoCaller:
-        """Return why a record cannot be read: the stack copy is too short, or the address is not that of a record."""
+        """Return why a frame record cannot be read: the stack copy is too short, or the address is not that of a
+        record.
+        """
         if not 0 <= avma <= self._arch.mask:
             return NoCaller(StackEnd.NO_RULE)
         mapping = self._space.mapping_at(avma)

@@ -40,7 +40,7 @@ class FrameRoom:
         self._known: dict[int, Room] = {}
 
     def find_distance(self, pc: int, lookup_pc: int, exact: bool) -> Room:
-        """Return the distance in the frame at a pc.
+        """Return the distance between sp and the frame pointer in the frame at a pc.
 
         Args:
             pc: The frame's pc.

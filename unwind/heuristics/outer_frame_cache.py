@@ -20,11 +20,15 @@ from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 
 MIN_FRAMES = 256
-"""Minimum depth of a cached walk. Shallower stacks are walked in less time than the lookup takes."""
+"""Minimum depth of a walk whose outer frames are cached. Shallower stacks are walked in less time than the lookup
+takes.
+"""
 RED_ZONE = 128
 """Size in bytes of the area below sp in which an interrupted frame may have saved registers."""
 _MAX_INNER = 512
-"""Maximum number of changed frames. With more of them, the batch walker is faster."""
+"""Maximum number of changed frames for a reuse of cached outer frames. With more of them, the batch walker is
+faster.
+"""
 _RENEW_INNER = 64
 _MAX_THREADS = 16
 _MAX_BYTES = 4 << 20
@@ -66,7 +70,7 @@ class CacheJoin:
 
     Attributes:
         known: The cached walk.
-        low: Address from which on memory is unchanged. The frame and its red zone must lie above it.
+        low: Address from which on the stack is unchanged. The frame and its red zone must lie above it.
         most: Maximum number of frames.
     """
 
@@ -110,7 +114,7 @@ class _Waiting:
 
 
 class StackCache:
-    """The cached walks of the threads of one address space."""
+    """The cached walks of deep stacks of the threads of one address space."""
 
     def __init__(self) -> None:
         self._known: dict[int, CachedWalk] = {}
@@ -121,7 +125,7 @@ class StackCache:
         return bool(self._known)
 
     def renew(self, rules: tuple[int, int]) -> None:
-        """Clear the cache if the rules have changed.
+        """Clear the cache of walks if the unwind rules have changed.
 
         Args:
             rules: Value that differs whenever rules may have changed.
@@ -135,7 +139,7 @@ class StackCache:
         return tid in self._known
 
     def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk | None:
-        """Walk a sample to where it meets the cached walk of its thread. Returns None if the cache does not help."""
+        """Unwind a sample to where it meets the cached walk of its thread. Returns None if the cache does not help."""
         tid = int(batch.tid[lane])
         known = self._known[tid]
         memory = LaneMemory(batch, lane)
@@ -188,7 +192,9 @@ def _words(batch: SampleBatch, lane: int) -> U64:
 
 
 def _unchanged(known: CachedWalk, batch: SampleBatch, lane: int) -> int | None:
-    """Return the address from which on the sample's copy equals the cached one, or None if one of them is too short."""
+    """Return the address from which on the sample's stack copy equals the cached one, or None if one of them is too
+    short.
+    """
     words, base = _words(batch, lane), int(batch.stack.base[lane])
     end = base + 8 * len(words)
     if (base ^ known.base) & 7 or end < known.top or known.end < known.top:
@@ -202,6 +208,6 @@ def _unchanged(known: CachedWalk, batch: SampleBatch, lane: int) -> int | None:
 
 
 def _columns(walk: LaneWalk) -> CachedFrames:
-    """Return all frames of a walk, including its tail."""
+    """Return all frames of a walk as columns, including its tail."""
     inner = CachedFrames.from_frames(walk.frames)
     return inner if walk.tail is None else inner.followed_by(walk.tail)

@@ -21,19 +21,19 @@ from pyprof.unwind.scalar import Caller, Fallback, LaneWalk, Outcome, Registers,
 
 WORDS = 40
 WORDS_INNERMOST = 160
-"""Number of words that are scanned in the innermost frame, and WORDS in others: a frame that called something is
-small.
+"""Number of stack words that are scanned for a return address in the innermost frame, and WORDS in others: a frame that
+called something is small.
 """
 
 MAX_APART = 128 << 10
-"""Maximum number of bytes from a frame to its caller's frame pointer."""
+"""Maximum number of bytes from a frame to its caller's frame pointer in a stack scan."""
 
 MAX_TRIED = 4096
-"""Maximum number of frames in which a guess must lead to the root."""
+"""Maximum number of frames in which a guess of the stack scan must lead to the root."""
 
 
 class ScanFallback:
-    """Scans the stack in one address space where another fallback finds no caller."""
+    """A fallback that scans the stack in one address space where another fallback finds no caller."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ScanFallback:
         return self._scan(registers, memory) or found
 
     def _scan(self, registers: Registers, memory: LaneMemory) -> Caller | None:
-        """Return the first candidate from which a walk reaches the root, else the first candidate."""
+        """Return the first guessed caller from which a walk reaches the root, else the first one."""
         first: Caller | None = None
         for found in self._candidates(registers, memory):
             if self._leads_to_root(found, memory):

@@ -45,7 +45,9 @@ class StackWinRecords:
 
 
 class StackWinFallback:
-    """Finds callers in one address space by STACK WIN records, and by another fallback where they do not apply."""
+    """A finder of callers in one address space by STACK WIN records, and by another fallback where they do not
+    apply.
+    """
 
     needs_all = True
 
@@ -58,7 +60,7 @@ class StackWinFallback:
         self.enabled = otherwise.enabled
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
-        """Return the caller by the record of the pc.
+        """Return the caller of a frame by the STACK WIN record of its pc.
 
         The other fallback is used if there is no record, if it cannot be followed, or if it leads to no module. In the
         last case its sizes were not those of this frame.

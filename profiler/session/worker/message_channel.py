@@ -88,7 +88,7 @@ class Channel:
             self._wait(select.POLLOUT)
 
     def try_send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> bool:
-        """Send a message unless the socket buffer is full.
+        """Send a message to the other process unless the socket buffer is full.
 
         Args:
             parts: The data.

@@ -25,19 +25,21 @@ from pyprof.unwind.formats.libunwind.registered_info import Op, Region, Tag
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 RuleAt = Callable[[int], Rule | None]
-"""Finds the rule of other code at a lookup pc, or None."""
+"""Function that finds the unwind rule of other code at a lookup pc, or None."""
 
 I386_COLUMNS = (0, 2, 1, 3, 6, 7, 5, 4, 8)
-"""DWARF numbers of UNW_X86_EAX, EDX, ECX, EBX, ESI, EDI, EBP, ESP, EIP. Elsewhere libunwind uses DWARF numbers."""
+"""DWARF numbers of libunwind's i386 registers UNW_X86_EAX, EDX, ECX, EBX, ESI, EDI, EBP, ESP, EIP. Elsewhere libunwind
+uses DWARF numbers.
+"""
 
 
 class NotDescribed(Exception):
-    """The directives give no usable rule. The text is the key of a counter."""
+    """The libunwind directives of a procedure give no usable rule. The text is the key of a counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The state of the registers at one place.
+    """The state of the registers at one place of a libunwind procedure.
 
     Attributes:
         base: Column of the CFA's register: cfa = base + off.
@@ -58,7 +60,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A rule and the range of offsets from the procedure's start in which it certainly holds."""
+    """An unwind rule and the range of offsets from the procedure's start in which it certainly holds."""
 
     low: int
     high: int
@@ -74,11 +76,11 @@ def find_column(arch: Arch, register: int) -> int | None:
 
 
 _PC = {"aarch64": 32}
-"""libunwind's number of the pc on architectures where DWARF has none."""
+"""Number of the pc in libunwind on architectures where DWARF has none."""
 
 
 class Procedure:
-    """The regions of one procedure, whose code has `size` bytes."""
+    """The libunwind regions of one procedure, whose code has `size` bytes."""
 
     def __init__(self, regions: tuple[Region, ...], size: int, arch: Arch, rule_at: RuleAt) -> None:
         self._regions = regions
@@ -88,7 +90,8 @@ class Procedure:
         self._entry = self._entry_state()
 
     def _entry_state(self) -> _State:
-        """Return the state at the first instruction, where the return address is as the call left it.
+        """Return the register state at the first instruction of a procedure, where the return address is as the call
+        left it.
 
         If the first region is empty and spills the return address, it describes the call itself. Then the state before
         it is the caller's, with nothing pushed.
@@ -117,7 +120,7 @@ class Procedure:
 
 
 def _parts(ops: tuple[Op, ...]) -> Iterator[list[Op]]:
-    """Split directives at those that concern the whole state, each of which is a part by itself.
+    """Split libunwind directives at those that concern the whole state, each of which is a part by itself.
 
     The other directives need not be in the order of their instructions.
     """
@@ -133,7 +136,7 @@ def _parts(ops: tuple[Op, ...]) -> Iterator[list[Op]]:
 
 
 class _Walk:
-    """One execution of the regions, for one offset."""
+    """One execution of a procedure's libunwind regions, for one offset."""
 
     def __init__(self, arch: Arch, size: int, rule_at: RuleAt, entry: _State, target: int) -> None:
         self._arch = arch
@@ -171,9 +174,9 @@ class _Walk:
         return Placed(self._low, self._high, self._rule(state))
 
     def _reached(self, offset: int) -> bool:
-        """Return True if the target lies at or after an offset.
+        """Return True if the offset of interest lies at or after an offset of the procedure.
 
-        In both cases, bound the range of the rule at that offset.
+        In both cases, the range of the rule is cut at that offset.
         """
         if offset <= self._target:
             self._low = max(self._low, offset)
@@ -226,7 +229,7 @@ class _Walk:
         self._state = replace(self._state, depth=depth, off=off)
 
     def _depth(self) -> int:
-        """Return cfa - sp."""
+        """Return the depth of the stack, cfa - sp, at this place of the procedure."""
         if self._state.depth is None:
             raise NotDescribed("libunwind: stack pointer is not known")
         return self._state.depth
@@ -251,12 +254,12 @@ class _Walk:
             self._state = replace(self._state, regs={**self._state.regs, column: how})
 
     def _undo(self, levels: int) -> None:
-        """Undo the changes of the last regions, the last one first."""
+        """Undo the register changes of the last libunwind regions, the last one first."""
         for _ in range(min(max(levels, 0), len(self._levels))):
             self._state = self._levels.pop()
 
     def _without_memory(self, state: _State) -> _State:
-        """Return the state after sp is back at its value at the entry.
+        """Return the register state after sp is back at its value at the procedure's entry.
 
         Only values that registers keep are still valid then.
         """
@@ -265,7 +268,7 @@ class _Walk:
         return replace(self._entry, regs=regs, ra=ra)
 
     def _alias(self, op: Op) -> Placed | None:
-        """Apply an ALIAS directive.
+        """Apply a libunwind ALIAS directive, which refers to other code.
 
         Returns:
             The rule of the other code if the target lies inside the region. Otherwise None, and the other code's state

@@ -32,7 +32,7 @@ MAX_OPS = 4096
 MAX_CODE = 1 << 40
 MAX_TABLE_BYTES = 64 << 20
 MAX_BYTES = 64 << 20
-"""Maximum number of bytes that one pass over a list reads, without its tables."""
+"""Maximum number of bytes that one pass over a libunwind list reads, without its tables."""
 
 
 class RegionFormat(IntEnum):
@@ -72,7 +72,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region of a procedure: its length in instructions (bytes here), and its directives."""
+    """A region of a libunwind procedure: its length in instructions (bytes here), and its directives."""
 
     insn_count: int
     ops: tuple[Op, ...]
@@ -80,11 +80,11 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The part of an info before its union.
+    """The common part of registered unwind info, before its union.
 
     Attributes:
         info: Address of the info in the process.
-        start: First address of its code.
+        start: First address of the code.
         end: Address after its code.
         gp: Value of the global pointer.
         format: A RegionFormat.
@@ -105,12 +105,12 @@ class DynInfo:
         head: The common part.
         name: Name of the code.
         with_offset: The info was read in the layout with load_offset.
-        load_offset: Its value.
+        load_offset: Value of load_offset.
         regions: Regions of a procedure.
         segbase: Segment base of a table, as stated.
         table_len: Length of a table, as stated.
         table_data: Address of a table, as stated.
-        sure: The info's own content determined its layout, not that of its neighbours.
+        sure: True if the info's own content determined its layout, not that of its neighbours.
     """
 
     head: Head
@@ -131,7 +131,7 @@ class DynList:
     Attributes:
         generation: Generation of the list.
         heads: The infos, in the order of the list.
-        whole: The list was read to its end.
+        whole: True if the list was read to its end.
     """
 
     generation: int
@@ -154,7 +154,7 @@ class DynReader:
         self._op = structs.layout("bbhi" + ("q" if structs.word == 8 else "i"))
 
     def read_generation(self, avma: int) -> tuple[int, int]:
-        """Return (generation, address of the first info) of a list.
+        """Return (generation, address of the first info) of a list of registered unwind infos.
 
         Raises:
             FormatError: The list is not readable, or its version is unknown.
@@ -165,7 +165,7 @@ class DynReader:
         return generation, first
 
     def read_heads(self, avma: int) -> DynList:
-        """Return the list without the details of its infos.
+        """Return the list of registered unwind infos without their details.
 
         Raises:
             FormatError: The list is not readable, or its version is unknown.
@@ -192,7 +192,7 @@ class DynReader:
         """Return a registered unwind info with its details.
 
         Args:
-            head: Its common part.
+            head: Common part of the info.
             usual: Prefer the layout with load_offset if both layouts are plausible.
 
         Raises:
@@ -216,7 +216,7 @@ class DynReader:
         return replace(best[1], sure=sure)
 
     def _reading(self, head: Head, with_offset: bool) -> tuple[int, DynInfo]:
-        """Return (plausibility, info) in one of the two layouts.
+        """Return (plausibility, info) of registered unwind info in one of the two layouts.
 
         Raises:
             FormatError: The content is not plausible.
@@ -264,7 +264,7 @@ class DynReader:
         return found
 
     def _ops(self, data: bytes, at: int) -> list[Op]:
-        """Return the directives before STOP. The rest of the array is allocated but not filled."""
+        """Return the directives of a region before STOP. The rest of the array is allocated but not filled."""
         found = []
         for tag, _, reg, when, val in self._op.iter_unpack(data):
             if tag == Tag.STOP:
@@ -291,5 +291,7 @@ class DynReader:
 
 
 def table_size(kind: int, table_len: int, word: int) -> int:
-    """Return the size of a table in bytes. table_len counts bytes for ARM_EXIDX and words otherwise."""
+    """Return the size of a registered unwind table in bytes. table_len counts bytes for ARM_EXIDX and words
+    otherwise.
+    """
     return table_len if kind == RegionFormat.ARM_EXIDX else table_len * word

@@ -31,16 +31,16 @@ from pyprof.unwind.formats.libunwind.registered_info import MAX_TABLE_BYTES, SEC
 from pyprof.unwind.rules import FunctionRows
 
 MAX_ENTRY = 1 << 16
-"""Maximum size in bytes of one CIE or FDE."""
+"""Maximum size in bytes of one CIE or FDE of a registered table."""
 
 MAX_KNOWN = 1 << 12
 
 
 class RegionTable(Protocol):
-    """A table of functions in the target's memory."""
+    """The protocol of a registered unwind table in the target's memory."""
 
     def function_at(self, avma: int) -> FunctionRows | None:
-        """Return the rows of the function that covers an address in the process, or None.
+        """Return the unwind rows of the function that covers an address in the process, or None.
 
         Raises:
             FormatError: The table is broken there.
@@ -51,11 +51,11 @@ class RegionTable(Protocol):
 def open_table(
     info: DynInfo, read: ReadMemory, arch: Arch, diagnostics: Diagnostics, most: int = MAX_TABLE_BYTES
 ) -> RegionTable | None:
-    """Return the table of an info, or None if such a table does not exist on this architecture.
+    """Return the table of registered unwind info, or None if such a table does not exist on this architecture.
 
     Args:
-        info: The info.
-        read: Reads the target's memory.
+        info: The registered unwind info.
+        read: Function that reads the target's memory.
         arch: The architecture.
         diagnostics: Counters of the recording.
         most: Maximum number of bytes that may be kept of the table.
@@ -77,7 +77,7 @@ def open_table(
 
 
 def count_held_bytes(info: DynInfo, table: RegionTable | None, arch: Arch) -> int:
-    """Return the number of bytes of the target's memory that an open table keeps."""
+    """Return the number of bytes that an open registered unwind table keeps of the target's memory."""
     if table is None:
         return 0
     if isinstance(table, DebugFrameInMemory):
@@ -120,7 +120,9 @@ class DebugFrameInMemory:
 
 
 class PairTable:
-    """A table of one of the formats REMOTE_TABLE, REMOTE_TABLE_64 and IP_OFFSET."""
+    """A registered unwind table in the target's memory, of one of the formats REMOTE_TABLE, REMOTE_TABLE_64 and
+    IP_OFFSET.
+    """
 
     def __init__(self, info: DynInfo, structs: TargetStructs) -> None:
         size = table_size(info.head.format, info.table_len, structs.word)
@@ -149,7 +151,7 @@ class PairTable:
 
 
 class FdeReader:
-    """Reads single FDEs of an .eh_frame in the target's memory, and caches their rows."""
+    """A reader of single FDEs of an .eh_frame in the target's memory, which caches their rows."""
 
     def __init__(self, structs: TargetStructs) -> None:
         self._structs = structs
@@ -157,7 +159,7 @@ class FdeReader:
         self._known: dict[int, FunctionRows] = {}
 
     def rows(self, avma: int) -> FunctionRows:
-        """Return the rows of the FDE at an address in the process.
+        """Return the unwind rows of the FDE at an address in the process.
 
         Raises:
             FormatError: The FDE cannot be read.
@@ -169,7 +171,7 @@ class FdeReader:
         return self._known[avma]
 
     def _read(self, avma: int) -> FunctionRows:
-        """Read an FDE and its CIE into one section.
+        """Read an FDE and its CIE from the target's memory into one section.
 
         The FDE keeps its own address, so that its relative pointers stay valid.
         """

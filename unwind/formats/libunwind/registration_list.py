@@ -23,7 +23,7 @@ _PROLOGUES = (b"\xf3\x0f\x1e\xfa\x55\x48\x89\xe5", b"\x55\x48\x89\xe5", b"\xf3\x
 
 
 def find_list(file: ObjectFile, arch: Arch, debug: ObjectFile | None) -> tuple[int, bool] | None:
-    """Return where a file has the list of registered unwind infos.
+    """Return where an object file has the list of registered unwind infos.
 
     Returns:
         (file address of the list, False), or (file address of a word that holds its address in the process, True), or

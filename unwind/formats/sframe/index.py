@@ -36,8 +36,8 @@ KNOWN_FLAGS = {1: 0x3, 2: 0x7, 3: 0x5}
 AARCH64_BIG, AARCH64_LITTLE, AMD64_LITTLE, S390X_BIG = 1, 2, 3, 4
 
 PLT_BLOCK_V1 = 16
-"""Block size in bytes of a PCMASK function in V1, which does not state it. Its producers emit them for PLT entries
-only.
+"""Block size in bytes of a PCMASK function in SFrame V1, which does not state it. Its producers emit such functions for
+PLT entries only.
 """
 
 _U64 = (1 << 64) - 1
@@ -59,7 +59,7 @@ _ENTRY_FIELDS: dict[int, list[tuple[str, str]]] = {
 
 @dataclass(frozen=True)
 class SFrameIndex:
-    """The header of a section and its n functions, ascending by (start, size).
+    """The header of an SFrame section and its n functions, ascending by (start, size).
 
     Attributes:
         version: 1 to 3.
@@ -104,7 +104,7 @@ class SFrameIndex:
 
 
 def _preamble(data: memoryview, broken: Callable[[int, str], FormatError]) -> tuple[str, int, int, int]:
-    """Return (byte order for struct, version, flags, abi).
+    """Return (byte order for struct, version, flags, abi) of an SFrame section.
 
     Raises:
         FormatError: The header is invalid.
@@ -127,7 +127,7 @@ def _preamble(data: memoryview, broken: Callable[[int, str], FormatError]) -> tu
 def _check_ends(
     size: int, index: tuple[int, int, int], rows: tuple[int, int], broken: Callable[[int, str], FormatError]
 ) -> None:
-    """Check that index and rows lie inside the section.
+    """Check that the index and the rows of an SFrame section lie inside the section.
 
     Args:
         size: Size of the section in bytes.
@@ -157,14 +157,14 @@ def _oddities(flags: int, version: int, more_rows: bool, start: Column) -> tuple
 
 
 def _ascending(start: Column, size: Column) -> Column | slice:
-    """Return the order by start, then by size."""
+    """Return the order of SFrame functions by start, then by size."""
     return slice(None) if bool((start[1:] > start[:-1]).all()) else np.lexsort((size, start))
 
 
 def _described(
     data: memoryview, version: int, order: str, fdes: Column, rows_at: Column, rows_end: int
 ) -> tuple[Column, Column, Column, Column, Column]:
-    """Return (offset of the first row or -1, count, info, info2, repeat) of each function."""
+    """Return (offset of the first row or -1, count, info, info2, repeat) of each SFrame function."""
     if version == 3:
         inside = rows_at + ATTRIBUTE <= rows_end
         attribute = _attributes(data, np.where(inside, rows_at, 0), order)
@@ -228,7 +228,7 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
 
 
 def _attributes(data: memoryview, at: npt.NDArray[np.int64], order: str) -> tuple[npt.NDArray[np.integer], ...]:
-    """Return (count, info, info2, repeat) of V3 functions from the five bytes at each section offset."""
+    """Return (count, info, info2, repeat) of SFrame V3 functions from the five bytes at each section offset."""
     octets = np.frombuffer(data, np.uint8)
     first, second, info, info2, repeat = (octets[at + place] for place in range(ATTRIBUTE))
     low, high = (first, second) if order == "<" else (second, first)

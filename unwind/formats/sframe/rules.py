@@ -25,7 +25,7 @@ MAX_DWARF_REGISTER = 0xFFFF
 
 
 class RowReader:
-    """Decodes the rows of one section. Equal rows give the same Rule object."""
+    """A decoder of the rows of one SFrame section. Equal rows give the same Rule object."""
 
     def __init__(self, index: SFrameIndex, arch: Arch, section: str) -> None:
         self._index = index
@@ -41,7 +41,7 @@ class RowReader:
         self._known: dict[tuple[bytes, bool, bool], Rule] = {}
 
     def outermost(self, signal: bool) -> Rule:
-        """Return the rule of a frame that has no caller."""
+        """Return the unwind rule of a frame that has no caller."""
         return Rule(self._arch.sp, 0, UNDEFINED, (), signal=signal)
 
     def rule(self, row: bytes, flex: bool, signal: bool, at: int) -> Rule:
@@ -129,7 +129,7 @@ class RowReader:
         return RegRule(RegKind.REG_PLUS, 0, self._arch.lr)
 
     def _saved(self, word: int, at: int) -> RegRule:
-        """Return the rule for a word of ra or fp in a DEFAULT row.
+        """Return the register rule for a word of ra or fp in a DEFAULT row of SFrame.
 
         The word is an offset from the CFA, or a register on s390x before V3.
         """

@@ -33,7 +33,7 @@ from pyprof.unwind.rules import FunctionRows, Rule
 from pyprof.unwind.source_interface import Extents
 
 ABI_ARCH = {AARCH64_BIG: "aarch64", AARCH64_LITTLE: "aarch64", AMD64_LITTLE: "x86_64", S390X_BIG: "s390x"}
-"""Beginning of the Arch's name for each of SFrame's ABI numbers."""
+"""Beginning of the architecture's name for each of SFrame's ABI numbers."""
 
 INFO_PCMASK, INFO_KEY_B, INFO_SIGNAL = 0x10, 0x20, 0x80
 TYPE_DEFAULT, TYPE_FLEX = 0, 1
@@ -41,7 +41,7 @@ TYPE_DEFAULT, TYPE_FLEX = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class FunctionEntry:
-    """One FDE as the index states it, without its rows.
+    """One SFrame FDE as the index states it, without its rows.
 
     Attributes:
         start: File address (svma) of the function.
@@ -67,8 +67,8 @@ class SFrame:
 
     Attributes:
         version: 1 to 3.
-        exact: The rows hold at every instruction. Before V3 they do not in PLTs, nor where the producer dropped rows
-            that the format could not express (docs/unwind-tables.md).
+        exact: True if the rows hold at every instruction. Before V3 they do not in PLTs, nor where the producer dropped
+            rows that the format could not express (docs/unwind-tables.md).
         frame_pointers: The producer promises that all functions of the object keep the frame pointer
             (SFRAME_F_FRAME_POINTER), so that code without an FDE may be unwound by it.
     """
@@ -77,7 +77,7 @@ class SFrame:
     trust = Trust.SFRAME
 
     def __init__(self, data: memoryview, svma: int, arch: Arch, diagnostics: Diagnostics, section: str, file: str):
-        """Read the index of a section. The arguments are those of read_sframe().
+        """Read the index of an SFrame section. The arguments are those of read_sframe().
 
         Raises:
             FormatError: The header or the extent of the index is broken.
@@ -98,11 +98,11 @@ class SFrame:
             diagnostics.count(oddity)
 
     def __len__(self) -> int:
-        """Return the number of functions in the index, with those without rows."""
+        """Return the number of functions in the SFrame index, with those without rows."""
         return len(self.index)
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Return the rows of the function that covers a file address, or None if no row covers it.
+        """Return the SFrame rows of the function that covers a file address, or None if no row covers it.
 
         Raises:
             FormatError: The function's rows are broken.
@@ -126,7 +126,7 @@ class SFrame:
         return start, start + self.index.size[order].astype(np.uint64)
 
     def functions(self) -> Iterator[FunctionRows]:
-        """Yield all functions that have rows, ascending by start.
+        """Yield all functions that have rows in the SFrame section, ascending by start.
 
         A broken one is counted and reported as a problem of the file.
         """
@@ -147,7 +147,7 @@ class SFrame:
                 yield rows
 
     def entry(self, i: int) -> FunctionEntry:
-        """Return the index entry of function i (0 <= i < len(self), ascending by start)."""
+        """Return the SFrame index entry of function i (0 <= i < len(self), ascending by start)."""
         index = self.index
         info = int(index.info[i])
         return FunctionEntry(
@@ -161,7 +161,7 @@ class SFrame:
         )
 
     def function(self, i: int) -> FunctionRows | None:
-        """Return the rows of function i, or None if it has none. None means "unknown", not "outermost".
+        """Return the SFrame rows of function i, or None if it has none. None means "unknown", not "outermost".
 
         Raises:
             FormatError: The rows are broken.
@@ -192,7 +192,7 @@ class SFrame:
         return (rule.cfa_reg, rule.cfa_off, rule.cfa_deref) == (self._sp, 16, False)
 
     def _rows(self, i: int, entry: FunctionEntry, starts: list[int], rules: list[Rule]) -> FunctionRows | None:
-        """Return the rows of a function, cut at the start of the next one.
+        """Return the SFrame rows of a function, cut at the start of the next one.
 
         GNU ld 2.40 states a size for the PLT of IBT that is too large.
         """
@@ -205,7 +205,7 @@ class SFrame:
         return FunctionRows(entry.start, end, absolute, tuple(rules[: len(absolute)]), entry.repeat)
 
     def _read_rows(self, entry: FunctionEntry, at: int, start_size: int) -> tuple[list[int], list[Rule]]:
-        """Return (offsets from the function or block, rules), ascending.
+        """Return (offsets from the function or block, rules) of an SFrame function's rows, ascending.
 
         Of several rows at one offset the last is used.
         """
@@ -240,7 +240,7 @@ class SFrame:
 
 
 def _entry_problem(entry: FunctionEntry, at: int, info: int, info2: int) -> str:
-    """Return what is wrong with an FDE, "" if nothing is."""
+    """Return what is wrong with an SFrame FDE, "" if nothing is."""
     if at < 0:
         return "rows outside the section"
     if info & 0xF > 2:
@@ -260,11 +260,11 @@ def read_sframe(
     section: str = ".sframe",
     file: str = "",
 ) -> SFrame:
-    """Read an SFrame section.
+    """Read an SFrame section as an unwind source.
 
     Args:
         data: Bytes of the section. More bytes may follow, such as those of a segment.
-        svma: Its file address; in memory, its address in the process minus the load bias.
+        svma: File address of the section; in memory, its address in the process minus the load bias.
         arch: The architecture.
         diagnostics: Counters of the recording.
         section: Name of the section, for errors.
