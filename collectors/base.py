@@ -21,7 +21,9 @@ from pyprof.records import dataclass, field
 
 
 class CollectorRefused(AccessDenied):
-    """This collector cannot be used for the target or the system here; another collector may."""
+    """The error for a collector that cannot be used for the target or the system here; another collector may be
+    used.
+    """
 
     reason = "collector_refused"
 

@@ -170,7 +170,7 @@ def _proc() -> int:
 
 
 def drop_logs(path: str) -> None:
-    """Delete SQLite's logs that a killed recording left beside this file: SQLite would apply them to the new file."""
+    """Delete SQLite's logs that a killed recording left next to this file: SQLite would apply them to the new file."""
     for left in ("-wal", "-shm"):
         with contextlib.suppress(OSError):
             os.unlink(path + left)

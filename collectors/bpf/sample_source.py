@@ -98,7 +98,7 @@ class BpfSource:
         self._sampler.set_limits(self._copy, self.rates.least_ns, self.rates.share)
 
     def read_waiting_threads(self) -> list[WaitingThread]:
-        """Return the threads that wait now, and the kernel's sums of short waits that got no record of their own."""
+        """Return the threads that wait now, and the kernel's sums of short waits that got no separate record."""
         return self._sampler.read_waiting_threads()
 
     def add_processes(self, pids: list[int]) -> None:

@@ -269,8 +269,8 @@ class Stub:
         return result[0] if result is not None and result[0] >= 0 else None
 
     def read_file(self, fd: int, offset: int, size: int) -> bytes:
-        """Return at most `size` bytes of a file that is open in the GDB stub, limited by the packet size; empty at the
-        end and on an error.
+        """Return at most `size` bytes of a file that is open in the GDB stub, limited by the packet size. The result is
+        empty at the end and on an error.
         """
         size = min(size, max(self.packet_size - 64, 64) // 2)
         result = _file_result(self.link.request(b"vFile:pread:%x,%x,%x" % (fd, size, offset)))

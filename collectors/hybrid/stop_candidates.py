@@ -51,7 +51,7 @@ _MOST_CASES = 4096
 
 @dataclass(slots=True)
 class _Case:
-    """What is known of the need to stop one thread, or all threads of a process.
+    """The state of one thread, or of all threads of a process, by which the need to stop it is judged.
 
     Attributes:
         pid: The process.

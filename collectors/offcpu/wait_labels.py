@@ -41,8 +41,8 @@ _MAX_KALLSYMS_BYTES = 1 << 28
 
 
 def make_state_lookup(path: str = "/proc/kallsyms") -> Callable[[tuple[int, ...]], str]:
-    """Return a function that maps the kernel frames of a sleeping thread, innermost first, to its state D or S, or to B
-    (blocked) if the kernel hides addresses.
+    """Return a function that maps the kernel frames of a sleeping thread, innermost first, to its state D or S. The
+    state is B (blocked) if the kernel hides addresses.
     """
     spans: list[tuple[int, int]] | None = None
 

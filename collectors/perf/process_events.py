@@ -62,8 +62,8 @@ class ProcessEvents:
         return self._ours(named_pids, born)
 
     def note_scan(self, found: Scan) -> set[int]:
-        """Return the pids of processes with new code in the records of one reading, for a caller that has read all
-        records up to a time and then releases them.
+        """Return the pids of processes with new code in the records of one reading. The caller has read all records up
+        to a time and then releases them.
         """
         named_pids: set[int] = set()
         born: dict[int, int] = {}

@@ -26,7 +26,7 @@ _PACKAGE = re.compile(
 _OF_EACH_PACKAGE = frozenset({"__init__.py", "__main__.py", "index.js", "index.ts", "mod.rs"})
 """Names of source files that say nothing without their folders, such as __init__.py."""
 SCRIPT = "JS:"
-"""Prefix of the names of JavaScript functions that V8 compiled."""
+"""Prefix of the names of script functions that V8 compiled."""
 _SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")
 """Pattern of a script's function in V8's notation: name and place."""
 _TYPED_IN = ("<stdin>", "<ipython-input", "<console>")

@@ -24,7 +24,7 @@ START_UP = frozenset({
     *("Thread._bootstrap", "Thread._bootstrap_inner", "_run_module_as_main", "_run_code"),
     *("Py_BytesMain", "Py_RunMain", "pymain_main", "pymain_run_python", "pymain_run_file", "pymain_run_module"),
 })  # fmt: skip
-"""Functions that start a program or a thread and lie outside of its own first function, in any program."""
+"""Functions that start a program or a thread and lie outside of its first function, in any program."""
 _FIRST = frozenset({"main", "<module>", "main.main"})
 _CYTHON_HELPERS = ("__Pyx", "__pyx_")
 """Prefixes of functions that Cython adds to a module. Other functions lose Cython's prefix

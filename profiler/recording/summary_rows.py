@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 Number = TypeVar("Number", int, float)
 
 _PARTS: dict[str, Any] = {"stops": Stops(), "children": Children(), "names": NameCounts(), "shown": Shown()}
-"""Fields of a Summary that are records of their own, with their default values."""
+"""Fields of a Summary that are separate records, with their default values."""
 
 _VALUES = frozenset({"shown.total"})
 """Fields of a Summary that are sums of sample values. All other numbers count things, seconds, microseconds or

@@ -233,7 +233,7 @@ class HttpEngine:
         self._ask(self._where.hosts[0], _CHECK, patience_s=_CHECK_S)
 
     def close(self) -> None:
-        """Do nothing: no connection to the database stays open."""
+        """Close nothing, because no connection to the database stays open."""
 
     def _ask(
         self, host: tuple[str, int], sql: str, block: bytes = b"", database: str = "", patience_s: float = _PATIENCE_S

@@ -65,8 +65,8 @@ _HIGHEST = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How a rule finds the return address: at cfa + ra_off, where the CFA is fp + cfa_off, or [fp + cfa_off] if
-    deref.
+    """The way in which a rule finds the return address: at cfa + ra_off, where the CFA is fp + cfa_off, or [fp +
+    cfa_off] if deref.
     """
 
     cfa_off: int

@@ -70,7 +70,7 @@ KINDS: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
 
 
 _ON_DATE = "on date"
-"""Key of a sink's function on_date, beside its settings, whose names have no blank."""
+"""Key of a sink's function on_date, in addition to its settings, whose names have no blank."""
 
 
 def wrong(target: PushTarget) -> str:
