@@ -83,7 +83,7 @@ class CollectorStats:
 
 
 NOBODY = 0
-"""The source_id of batches that get no feedback."""
+"""The source_id of batches of samples whose collector gets no feedback from walks."""
 
 
 class Collector(Protocol):
@@ -94,7 +94,7 @@ class Collector(Protocol):
     """
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Yield batches as they become ready, at least once every CollectOptions.flush_s.
+        """Yield batches of samples as they become ready, at least once every CollectOptions.flush_s.
 
         An empty batch shows that the collector is alive.
         """

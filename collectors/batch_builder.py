@@ -77,7 +77,7 @@ class StackMemory(Protocol):
         ...
 
     def view_copies(self) -> U8:
-        """Return a copy of the used part of the memory for stack copies."""
+        """Return a copy of the used part of a batch's memory for stack copies."""
         ...
 
     def read_copy(self, offset: int, size: int) -> bytes:
@@ -214,7 +214,7 @@ class BatchBuilder(Generic[Memory]):
         return len(self._lanes)
 
     def has_sample_of(self, pid: int) -> bool:
-        """Return True if there is a sample of the process."""
+        """Return True if the builder has a sample of the process."""
         return any(lane.pid == pid for lane in self._lanes)
 
     @property
@@ -298,7 +298,7 @@ class BatchBuilder(Generic[Memory]):
         return self.memory.read_copy(copy.offset, copy.size)
 
     def set_chain(self, lane: int, chain: Chain) -> None:
-        """Set the interpreter frames of a sample."""
+        """Set the interpreter frames of a sample (its chain)."""
         self._chains[lane] = chain
 
     def set_kernel_stack(self, lane: int, frames: KernelStack) -> None:
@@ -306,7 +306,7 @@ class BatchBuilder(Generic[Memory]):
         self._kernel_stack[lane] = self._kernel_stacks.setdefault(frames, len(self._kernel_stacks))
 
     def move_to_space(self, lane: int, space: AddressSpace) -> None:
-        """Assign a sample to another generation of its address space."""
+        """Assign a sample to another address space of its process, after its mappings have changed."""
         self._lanes[lane] = self._lanes[lane]._replace(space=space)
 
     def take_batches(self) -> list[SampleBatch]:

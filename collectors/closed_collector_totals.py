@@ -29,7 +29,7 @@ class ClosedCollectors:
             del self._infos[key]
 
     def threads(self, *now: Collector) -> list[ThreadInfo]:
-        """Return the threads of the closed collectors and of those that still run."""
+        """Return the threads of all collectors of a recording: closed ones, and those that still run."""
         known = dict(self._infos)
         for collector in now:
             known |= _keyed(collector)

@@ -37,7 +37,7 @@ recorded.
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Processor time of a process tree since the recording began.
+    """Processor time of a process tree since the recording began, and the part that samples stand for.
 
     Attributes:
         name: Name of the tree's first process.
@@ -77,7 +77,7 @@ class Account:
         return round(float(np.interp(at_ns - times[0], np.subtract(times, times[0]), values)))
 
     def followed_by(self, later: Account) -> Account:
-        """Return the account of two consecutive recordings of the same tree.
+        """Return the processor-time account of two consecutive recordings of the same process tree.
 
         The later recording may begin before the first one ends. The time of both counts once.
         """
@@ -497,7 +497,7 @@ class Accounts:
         return self._spent[root]
 
     def result(self) -> dict[int, Account]:
-        """Return the account of each process tree by its root."""
+        """Return the processor-time account of each process tree by the pid of its root."""
         if self._all_but:
             return {root: self._whole_account(root) for root, spent in sorted(self._spent.items()) if spent}
         missing = {root: max(self._due[root] - self._seen_ns(root), 0) for root in self._names}

@@ -56,7 +56,7 @@ class CollectorSpec:
         return self._opening().can(target, options)
 
     def open(self, request: Request) -> Collector:
-        """Open this collector for a request.
+        """Open this collector for a request of a recording.
 
         Raises:
             CollectorRefused: Another collector may do.
@@ -177,7 +177,7 @@ def _first_possible(request: Request) -> Collector:
 
 
 def list_findings(target: CollectorTarget, options: CollectOptions) -> list[Finding]:
-    """Return one finding for each collector: whether it can be used here."""
+    """Return one finding for each collector: whether it can be used here and for this target."""
     from pyprof.diagnostics import Finding
 
     found = []

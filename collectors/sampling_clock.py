@@ -105,7 +105,7 @@ class SamplingClock:
 
     @property
     def is_plain(self) -> bool:
-        """True if each sampling period has one sampling time."""
+        """True if each sampling period has one sampling time, without a limit or stride."""
         return self._limit is None and self._stride.every == 1
 
     def slot_after(self, count: int) -> tuple[int, int]:

@@ -53,7 +53,7 @@ _NEVER = [_Life(0, 0)]
 
 
 class ThreadLives:
-    """The start times of all threads of a recording."""
+    """The start times of all threads of a recording, by tid."""
 
     def __init__(self) -> None:
         self._lives: dict[int, list[_Life]] = {}
@@ -126,7 +126,7 @@ class ThreadLives:
         return next((life.started for life in reversed(lives) if life.since_ns <= time_ns), lives[0].started)
 
     def find_process(self, pid: int, started: int) -> int:
-        """Return when the main thread of the process of a thread began.
+        """Return the start time of a process by one of its threads: when its main thread began.
 
         Args:
             started: Start of the thread; 0 gives 0.
@@ -141,7 +141,7 @@ class ThreadLives:
         return np.array(found, np.int64)
 
     def retire(self) -> None:
-        """Forget threads that ended long ago."""
+        """Forget the start times of threads that ended long ago."""
         now = time.monotonic_ns()
         for tid, lives in list(self._lives.items()):
             self._lives[tid] = [life for life, then in pairwise(lives) if then.since_ns > now - _KEPT_NS] + lives[-1:]

@@ -40,7 +40,7 @@ def distinct_stacks(profile: Profile) -> npt.NDArray[np.int32]:
 
 
 def _depths(profile: Profile) -> npt.NDArray[np.int64]:
-    """Return the number of frames of the stack that ends at each node."""
+    """Return for each node of the stack tree the number of frames of the stack that ends there."""
     depth = [0] * len(profile.parent)
     for node, parent in enumerate(profile.parent.tolist()):
         if node:

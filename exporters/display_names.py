@@ -56,7 +56,7 @@ def frame_functions(profile: Profile, frame: Frame, options: ExportOptions) -> l
 
 
 def frame_title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
-    """Return the name of a frame without functions."""
+    """Return the display name of a frame without functions."""
     return _with_path(profile, frame, frame.title, options) or UNKNOWN
 
 

@@ -39,7 +39,7 @@ these color names for light and dark mode.
 
 _WAIT = re.compile(rf"\[({'|'.join(sorted(WAITS, key=len, reverse=True))})(?:: (.*))?\]", re.DOTALL)
 _RUN_TIME = ("[anon", "/memfd:", "/dev/zero", "/anon_hugepage", "//anon")
-"""Prefixes of the names of mappings that hold code generated at run time."""
+"""Prefixes of the names of mappings that contain JIT code."""
 _ADDRESSES = 1 << 32
 """Upper limit of addresses that Firefox Profiler can store; higher addresses are left out."""
 _LIBRARY = 1

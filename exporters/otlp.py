@@ -30,7 +30,7 @@ MAPPING, LOCATION, FUNCTION, LINK, STRING, ATTRIBUTE, STACK = range(1, 8)
 _SERVICE = "service.name"
 _FRAME_TYPES = {FrameKind.NATIVE: "native", FrameKind.INLINE: "native", FrameKind.KERNEL: "kernel"}
 Sums = list[tuple[int, int, int]]
-"""(thread, leaf node, value) of each sample of a profile."""
+"""Type of summed samples of a profile: (thread, leaf node, value) of each."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:

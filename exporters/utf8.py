@@ -25,7 +25,7 @@ def encode_text(text: str) -> bytes:
 
 
 def clean_text(text: str) -> str:
-    """Return the text with all replacements that encode_text() makes."""
+    """Return the text with the replacements for invalid UTF-8 that encode_text() makes."""
     return encode_text(text).decode("utf-8")
 
 

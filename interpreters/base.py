@@ -45,7 +45,7 @@ class LiveProcess:
 
     @cached_property
     def space(self) -> AddressSpace:
-        """Return the address space as it was at the first access."""
+        """Return the address space of the process as it was at the first access."""
         return self.address_space()
 
 
@@ -82,7 +82,7 @@ class ProcessReader(StackReader, Protocol):
 
     @property
     def module(self) -> str:
-        """Path of the module that holds the interpreter, "" while none runs."""
+        """Path of the module that contains the interpreter, "" while none runs."""
         ...
 
     @property
@@ -96,11 +96,11 @@ class ProcessReader(StackReader, Protocol):
         ...
 
     def read_names(self) -> None:
-        """Read the names that the interpreter's threads have now."""
+        """Read the current names of the interpreter's threads."""
         ...
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """Read the local variables of a thread's current frames.
+        """Read the local variables of a thread's current interpreter frames.
 
         Returns:
             (frame, {variable name: bounded repr}) for each frame, innermost first.

@@ -23,7 +23,9 @@ _CHAINS = itertools.count(1)
 
 
 def next_chain_number() -> int:
-    """Return a new number for a chain that may occur again (model.interpreter_state.Chain.number)."""
+    """Return a new number for a chain of interpreter frames that may occur again
+    (model.interpreter_state.Chain.number).
+    """
     return next(_CHAINS)
 
 

@@ -74,7 +74,9 @@ class ProcessReaders:
 
 
 class KernelReaders:
-    """The kernel readers of one process, combined into one model.interpreter_state.KernelReader."""
+    """The readers of all interpreters of one process for a BPF program, combined into one
+    model.interpreter_state.KernelReader.
+    """
 
     def __init__(self, readers: ProcessReaders) -> None:
         self._readers = readers

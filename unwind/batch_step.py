@@ -244,7 +244,7 @@ class Stepped:
 
 
 def step_lanes(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Words, arch: Arch) -> Stepped:
-    """Replace the registers of each sample's frame by those of its caller.
+    """Make one unwind step: replace the registers of each sample's frame by those of its caller.
 
     Samples that end, slow samples and uncovered samples keep top and lane. Uncovered samples keep all other columns
     too; those of the others mean nothing.

@@ -25,7 +25,8 @@ _SHORT, _LONG = 8, 26
 
 
 def find_interrupted(registers: Registers, memory: LaneMemory, arch: Arch) -> Outcome:
-    """Return the code that an exception interrupted, with all its registers.
+    """Return the caller of a Cortex-M exception handler: the code that the exception interrupted, with all its
+    registers.
 
     Args:
         registers: Registers after the handler's return. The pc is the EXC_RETURN value.

@@ -150,7 +150,7 @@ class RowCache:
 
 
 def _merged(old: Column, added: Column, kept: npt.NDArray[np.bool_], at: npt.NDArray[np.int64]) -> Column:
-    """Return a column with values inserted.
+    """Return a column of unwind rows with values inserted.
 
     Args:
         old: The column so far, of shape (n,).

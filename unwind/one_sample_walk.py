@@ -315,7 +315,7 @@ class PlainWalker:
     table: RuleTable
 
     def walk(self, registers: Registers, memory: LaneMemory, words: npt.NDArray[np.unsignedinteger]) -> LaneWalk:
-        """Walk the stack of a sample by fast rules.
+        """Unwind the stack of a sample by fast rules (CFA from sp or fp).
 
         Args:
             registers: All registers of the innermost frame.
@@ -376,7 +376,7 @@ class PlainWalker:
         return last
 
     def _after(self, walk: LaneWalk, run: FrameRun, first: Registers, memory: LaneMemory, most: int) -> None:
-        """Continue a walk by the reference unwinder after frames that fast rules found."""
+        """Continue the unwinding by the reference unwinder after frames that fast rules found."""
         arch, fp = self.walker.arch, int(run.fp[-1])
         values: list[int | None] = [None] * len(first.values)
         values[arch.pc], values[arch.sp], values[arch.fp] = (

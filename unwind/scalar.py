@@ -419,7 +419,7 @@ class ScalarWalker:
                         walk.end, walk.top = _ROOT, max(walk.top, earlier.top)
 
     def find_caller(self, known: KnownRule | None, pc: int, registers: Registers, memory: LaneMemory) -> Outcome:
-        """Compute the caller of one frame.
+        """Compute the caller of one frame by its unwind rule, or by the fallback.
 
         Args:
             known: The rule at the lookup pc. None means that no table covers it and the fallback is used.

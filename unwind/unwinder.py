@@ -90,7 +90,7 @@ class Unwinder:
         return self._walk(batch, by_steps=False)
 
     def registers(self, batch: SampleBatch) -> list[list[list[int | None]]]:
-        """Return the registers of every frame that walk() finds.
+        """Return the registers of every frame that the unwinder finds.
 
         Returns:
             For each sample, for each frame: the register values by column, None where unknown.

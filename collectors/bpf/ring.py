@@ -32,7 +32,7 @@ class RecordRing:
     """
 
     def __init__(self, fd: int, size: int) -> None:
-        """Map a ring; `size` is a power of two."""
+        """Map the BPF ring buffer into memory; `size` is a power of two."""
         self.size = size
         self.fd = fd
         self._mask = size - 1

@@ -102,7 +102,7 @@ class BpfSource:
         return self._sampler.read_waiting_threads()
 
     def add_processes(self, pids: list[int]) -> None:
-        """Sample existing processes. Their interpreters are read before their first sample."""
+        """Sample existing processes by the BPF program. Their interpreters are read before their first sample."""
         for pid in pids:
             if not self._sampler.is_recorded(pid):
                 self._place_stack(pid)
@@ -117,7 +117,7 @@ class BpfSource:
 
     @property
     def full(self) -> bool:
-        """True if the ring must be read now."""
+        """True if the BPF ring buffer must be read now."""
         return self._sampler.full
 
     def find_interpreter(self, pid: int) -> str | None:
@@ -159,7 +159,7 @@ class BpfSource:
         return {place.gil for place in reader.places() if place.gil} if reader is not None else set()
 
     def keep_only(self, pids: Container[int]) -> None:
-        """Forget all other processes, because they have ended.
+        """Forget all recorded processes except these, because they have ended.
 
         They are forgotten only at the second call, after their last records in the ring were read.
         """

@@ -54,7 +54,7 @@ _OFFSETS = {
 """Constants of the BPF program that are offsets of this kernel's fields: name -> (structure, member)."""
 _U32 = struct.Struct("=I")
 _OVERFLOW = 1 << 16
-"""OVERFLOW of sampler.h: the unit of the constant overflows_per_sample is 1/OVERFLOW."""
+"""Unit of the BPF program's constant overflows_per_sample, which is 1/OVERFLOW (sampler.h)."""
 _OVERFLOWS_PER_SAMPLE = (4.1, 4.9)
 """Range from which a recording draws how often an event overflows for one sample.
 

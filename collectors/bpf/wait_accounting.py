@@ -71,7 +71,7 @@ class StacklessWait:
 
 
 class ContinuedWait(NamedTuple):
-    """Further time of a wait whose stack was accounted before.
+    """Further time of a wait whose stack was in an earlier batch.
 
     Attributes:
         tid: The thread.
@@ -300,7 +300,7 @@ class Waits:
     def _end(
         self, times: WaitTimes, ended: WaitEnds, lanes: dict[tuple[int, int], int]
     ) -> list[tuple[int, int, int, int]]:
-        """Account the waits that have ended.
+        """Account the waits of threads that have ended.
 
         Returns:
             (tid, blocked_ns, runnable_ns, time_ns) of threads that have ended: the kernel's sums and their end.
@@ -368,7 +368,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
     def _go_on(self, times: WaitTimes, table: dict[int, WaitingThread], now_ns: int) -> None:
-        """Account waits that were open before and have not ended yet."""
+        """Account waits of threads that began before and have not ended yet."""
         for tid, opened in list(self._open.items()):
             if opened.off_ns > now_ns:
                 continue

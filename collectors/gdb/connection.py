@@ -120,7 +120,7 @@ def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics)
 
 
 class _Held:
-    """A target that the profiler has stopped; release_target() releases it."""
+    """A target of a GDB stub that the profiler has stopped; release_target() releases it."""
 
     def __init__(self, link: PacketLink) -> None:
         self._link = link

@@ -36,7 +36,7 @@ class PageCache:
         return bytes(data[avma & PAGE - 1 :][:size])
 
     def _fetch(self, start: int, end: int) -> bytes:
-        """Read unknown pages from `start` up to `end` and return the first one."""
+        """Read unknown memory pages from `start` up to `end` and return the first one."""
         stop = start + PAGE
         while stop < min(end, start + _RUN) and stop not in self._pages:
             stop += PAGE
@@ -69,11 +69,11 @@ class RemoteMemory:
         return self._lasting.read(avma, min(size, self._mask + 1 - avma))
 
     def read_current(self, avma: int, size: int) -> bytes:
-        """Read the current memory. The caller must ensure that it is readable."""
+        """Read the target's current memory. The caller must ensure that it is readable."""
         return self._stub.read_memory(avma, min(size, self._mask + 1 - avma)) if 0 <= avma <= self._mask else b""
 
     def make_page_cache(self) -> PageCache:
-        """Return a cache for following pointers while the memory is readable."""
+        """Return a cache of memory pages for following pointers while the target's memory is readable."""
         return PageCache(self.read_current)
 
     def forget_pages(self) -> None:

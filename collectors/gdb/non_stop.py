@@ -97,7 +97,7 @@ class NonStop:
                 self._unwanted.append(stop)
 
     def _send_on(self, stop: StopReply) -> None:
-        """Resume a thread that stopped, and deliver its signal if it has one."""
+        """Resume a thread of the GDB stub's target that stopped, and deliver its signal if it has one."""
         if stop.thread is None:
             return
         action = f"C{stop.signal:02x}" if stop.signal not in (SIGNAL_0, SIGTRAP, SIGSTOP) else "c"
@@ -123,7 +123,7 @@ class NonStop:
                 self.pauses.add(time.monotonic_ns() - began)
 
     def _stop(self, thread: ThreadId) -> StopReply | None:
-        """Stop a thread. Return None if it has ended."""
+        """Stop a thread of the GDB stub's target. Return None if it has ended."""
         self._wanted[thread.text] = None
         try:
             if self._stub.link.request(f"vCont;t:{thread.text}".encode()) != b"OK":

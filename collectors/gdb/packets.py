@@ -46,7 +46,7 @@ def build_packet(payload: bytes) -> bytes:
 
 
 def escape_payload(payload: bytes) -> bytes:
-    """Return binary data as it is written in a packet."""
+    """Return binary data with the escapes of a GDB remote protocol packet."""
     if not _SPECIAL.intersection(payload):
         return payload
     return b"".join(bytes((0x7D, byte ^ 0x20)) if byte in _SPECIAL else bytes((byte,)) for byte in payload)
@@ -84,7 +84,7 @@ def unescape_payload(body: bytes) -> bytes:
 
 
 class PacketReader:
-    """A reader that finds packets in the bytes of a connection."""
+    """A reader that finds packets of the GDB remote protocol in the bytes of a connection."""
 
     def __init__(self) -> None:
         self._data = bytearray()

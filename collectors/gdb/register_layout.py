@@ -37,7 +37,7 @@ class Description:
     bits: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def registers(self) -> dict[str, Register]:
-        """Return the registers by name, laid out in order of their numbers."""
+        """Return the registers of a GDB target description by name, laid out in order of their numbers."""
         found: dict[str, Register] = {}
         offset = 0
         for number in sorted(self.bits):
@@ -48,7 +48,7 @@ class Description:
 
 
 def parse_description(fetch: Callable[[str], bytes | None]) -> Description | None:
-    """Parse a target description, or return None if there is none.
+    """Parse a GDB target description (target.xml), or return None if there is none.
 
     Args:
         fetch: Returns a file by its name ("target.xml" first), or None.
@@ -176,7 +176,7 @@ class RegisterMap:
 
     @property
     def unknown(self) -> frozenset[int]:
-        """The columns of the architecture for which the stub has no register."""
+        """The columns of the architecture for which the GDB stub has no register."""
         return frozenset(column for column, place in enumerate(self.places) if place is None)
 
     def read_values(self, packet: bytes, single: Callable[[int], bytes]) -> list[int]:

@@ -91,7 +91,7 @@ class PacketLink:
         return [self.receive() for _ in payloads]
 
     def send(self, payload: bytes) -> None:
-        """Send a packet, and wait for its acknowledgement if they are used.
+        """Send a packet to the GDB stub, and wait for its acknowledgement if they are used.
 
         A packet that arrives before the acknowledgement is not a reply and is dropped: qemu-system reports the stop
         caused by a connection before any request.

@@ -54,7 +54,7 @@ class Control(Protocol):
         ...
 
     def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
-        """Yield threads, each of which is stopped until the next one is requested."""
+        """Yield threads of the GDB stub's target, each of which is stopped until the next one is requested."""
         ...
 
     def make_memory_readable(self) -> AbstractContextManager[None]:
@@ -67,7 +67,7 @@ class Control(Protocol):
 
 
 def await_first_stop(stub: Stub) -> StopReply | None:
-    """Return the target's initial stop, or None if it runs.
+    """Return the first stop of the GDB stub's target, or None if the target runs.
 
     Raises:
         NotTraceable: The stub has no target.
@@ -268,7 +268,7 @@ class Stepping:
         self._pending: tuple[int, ThreadId | None] = (0, None)
 
     def start_target(self) -> None:
-        """Ignore the call: the target runs only in run_until()."""
+        """Ignore the call, because a target that is stepped runs only in run_until()."""
 
     def run_until(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         for _ in range(self._steps):

@@ -322,7 +322,7 @@ def _features(reply: bytes) -> dict[str, str]:
 
 
 def _hex(reply: bytes) -> bytes:
-    """Return the bytes of a hex reply, empty on an error.
+    """Return the bytes of a GDB stub's reply in hex, empty on an error.
 
     Raises:
         RemoteError: The reply is not hexadecimal.

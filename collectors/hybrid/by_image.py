@@ -103,5 +103,5 @@ class ByImage:
         return True
 
     def forget(self, alive: Callable[[int], bool]) -> None:
-        """Forget processes that have ended."""
+        """Forget processes that have ended and were checked for the need of stops."""
         self.reasons = {pid: reason for pid, reason in self.reasons.items() if alive(pid)}

@@ -150,7 +150,7 @@ class HybridCollector:
         return self._perf.members.alive
 
     def end_now(self) -> None:
-        """End the recording: only samples until this moment are kept."""
+        """End the recording of both collectors: only samples until this moment are kept."""
         self._perf.maker.end_ns = time.monotonic_ns()
         self.stop()
 

@@ -69,7 +69,7 @@ def open(request: Request) -> Collector:
 
 
 class _Openings:
-    """The ways to open collectors for one recording."""
+    """The ways to open collectors for one recording, by what the system permits."""
 
     def __init__(self, request: Request) -> None:
         self._request = request

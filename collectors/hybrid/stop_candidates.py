@@ -124,7 +124,7 @@ class StopCandidates:
         return [pid for pid in self.pids if pid not in known and os.path.exists(f"/proc/{pid}")]
 
     def elsewhere(self, pid: I32, tid: I32, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of samples by perf_events whose threads were being stopped."""
+        """Return a mask of samples by perf_events whose threads were stopped for samples at that time."""
         found = np.zeros(len(tid), np.bool_)
         now = int(time_ns.min()) if len(time_ns) else 0
         self._left = {key for key in self._left if self._cases[key].until_ns >= now}  # samples come in order
@@ -237,7 +237,7 @@ class StopCandidates:
             self._give_back(key)
 
     def refuse(self, tid: int) -> None:
-        """Return a thread that cannot be stopped to perf_events permanently."""
+        """Sample a thread that cannot be stopped by perf_events permanently."""
         self._refused.add(tid)
         if tid in self._stopped:
             self._give_back(tid)

@@ -36,7 +36,7 @@ class Succession:
         return self._then is not None
 
     def follow(self, then: Collector) -> None:
-        """Set the collector that samples after the last batch of the first one."""
+        """Set the second collector, which samples after the last batch of the first one."""
         self._then = then
 
     def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:

@@ -199,7 +199,7 @@ def _status(tid: int, fd: int) -> os.stat_result | None:
 
 
 def _kind(tid: int, fd: int) -> int:
-    """Return the type of a file (stat.S_IF...), or 0 if it is unknown."""
+    """Return the type of an open file of a thread (stat.S_IF...), or 0 if it is unknown."""
     found = _status(tid, fd)
     return stat.S_IFMT(found.st_mode) if found else 0
 

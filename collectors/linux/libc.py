@@ -29,7 +29,7 @@ PTRACE_EVENT_STOP = 128
 P_PID, WSTOPPED, WNOHANG, WALL = 1, 2, 1, 0x40000000
 
 REGSET_ROOM = 1024
-"""Size of a buffer in bytes that is larger than any user_regs_struct."""
+"""Size in bytes of a register buffer that is larger than any user_regs_struct."""
 
 NT_PRSTATUS, NT_ARM_PAC_MASK = 1, 0x406
 
@@ -239,7 +239,8 @@ class Arena:
 
 
 class Gatherer:
-    """A model.interpreter_state.Gather that reads many spans of a process into preallocated memory.
+    """A reader of many spans of a process into preallocated memory, while a thread is stopped. Implements
+    model.interpreter_state.Gather.
 
     The data stays valid until the next start_reads(). What is read may lead the reader in circles while a thread is
     stopped. So after _FREE_CALLS calls and _BUDGET_NS of processor time nothing more is read.
@@ -253,7 +254,7 @@ class Gatherer:
         self._pid = self._used = self._calls = self._end_ns = self._end_cpu_ns = 0
 
     def start_reads(self, pid: int) -> None:
-        """Start to read spans of a process or thread."""
+        """Start to read spans of memory of a process or thread."""
         self._pid, self._used, self._calls = pid, 0, 0
 
     def _late(self) -> bool:

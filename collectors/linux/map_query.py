@@ -77,7 +77,7 @@ class MapQuery:
             self.fd = -1
 
     def check_mapping_at(self, pc: int, expected: Collection[Vma]) -> Answer:
-        """Check whether the mapping at pc is among the expected ones."""
+        """Check by PROCMAP_QUERY whether the mapping at pc is among the expected ones."""
         if self.fd < 0:
             return Answer.UNKNOWN
         try:
@@ -86,7 +86,7 @@ class MapQuery:
             return self._refused(error)
 
     def check_all_mappings(self, expected: Sequence[Vma]) -> Answer:
-        """Check whether the executable mappings are exactly the expected ones, which are ascending."""
+        """Check by PROCMAP_QUERY whether the executable mappings are exactly the expected ones, which are ascending."""
         if self.fd < 0:
             return Answer.UNKNOWN
         try:
@@ -117,7 +117,7 @@ class MapQuery:
         return Answer.CHANGED
 
     def _executable(self, address: int) -> Vma:
-        """Return the executable mapping at an address, or the next one.
+        """Return the executable mapping of a process at an address, or the next one.
 
         Raises:
             OSError: ENOENT if there is none.

@@ -97,7 +97,7 @@ class Regset:
         return any(code(pc, len(each)) == each for each in self.arch.kernel.syscall_codes)
 
     def begin_again(self, call: int, code: int) -> None:
-        """Rewind pc to the system call instruction, so that the call is restarted.
+        """Rewind pc of the stopped thread to the system call instruction, so that the call is restarted.
 
         Args:
             call: Number of the call.

@@ -97,7 +97,7 @@ PERF_ARCHES = {
 
 MACHINE = os.uname().machine
 KNOWN_MACHINES = " and ".join(PERF_ARCHES)
-"""Names of the supported machines, for messages."""
+"""Names of the machines on which the kernel's samples are supported, for messages."""
 HERE = PERF_ARCHES.get(MACHINE, PERF_ARCHES["x86_64"])
 WIDE, NARROW = HERE.wide, HERE.narrow
 

@@ -31,7 +31,7 @@ _PERIODS = 2.5
 
 
 class WallClockCollector:
-    """A collector of on-CPU and off-CPU time. It closes both of its parts.
+    """A collector of on-CPU and off-CPU time, from two other collectors, which it closes.
 
     Args:
         source: Samples threads on processors, and reports switches.
@@ -117,7 +117,7 @@ class WallClockCollector:
         )
 
     def _note_interpreters(self, out_of_band: SampleBatch | None) -> None:
-        """Note processes that run an interpreter whose frames are read out of band."""
+        """Note which processes run an interpreter whose frames are in out-of-band samples."""
         if out_of_band is not None and out_of_band.chains:
             interpreted = np.array([*self._interpreted, *out_of_band.pid[list(out_of_band.chains)].tolist()], np.int64)
             self._interpreted = set(interpreted[self._source.mask_recorded(interpreted)].tolist())
@@ -170,7 +170,7 @@ class WallClockCollector:
         return self._source.split_by_width(some, happened.narrow[kept])
 
     def _of_out_of_band(self, out_of_band: SampleBatch, attributed: Attributed, those: Mask) -> SampleBatch:
-        """Return out-of-band samples for intervals without a switch-out sample."""
+        """Return out-of-band samples, with their off-CPU time, for intervals without a switch-out sample."""
         kept = np.flatnonzero(those & (attributed.out_of_band_ns != LEFT_OUT))
         length = np.where(attributed.out_of_band_ns == BY_WEIGHT, -1, attributed.out_of_band_ns)[kept]
         return replace(out_of_band.take(kept), length_ns=length, stopped=False)

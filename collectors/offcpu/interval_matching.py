@@ -129,7 +129,7 @@ def match_intervals(
 
 
 def _changes(tid: I64, kind: I64, code: I64, unsure: Mask) -> I64:
-    """Return the indices at which threads alternately leave and enter a processor.
+    """Return the indices of switch records at which threads alternately leave and enter a processor.
 
     Two events may report the same switch for a while.
     """

@@ -262,7 +262,7 @@ class OffCpuIntervals:
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
 
     def _remember_shown(self, tid: I64, seen_ns: I64, wanted: Mask) -> None:
-        """Store the share of each thread's off-CPU time that is shown."""
+        """Store for each thread the share of its off-CPU time that the profile shows."""
         tids, place = np.unique(tid, return_inverse=True)
         off, shown = (np.bincount(place, each, len(tids)) for each in (seen_ns, np.where(wanted, seen_ns, 0)))
         some = off > 0

@@ -81,7 +81,7 @@ _MAX_LABELS = 1 << 16
 
 
 class WaitLabels:
-    """Labels for waits; `kernel` is True if the kernel's frames are shown too."""
+    """Labels that say what threads wait for; `kernel` is True if the kernel's frames are shown too."""
 
     def __init__(self, kernel: bool) -> None:
         self._kernel = kernel

@@ -296,7 +296,7 @@ class MappingHistory:
         return ProgramImage(alive=not self._over, contested=self.image.contested)
 
     def note_end(self) -> None:
-        """Note the end of the process. Records of earlier execs may arrive later."""
+        """Note the end of the process whose mappings are tracked. Records of earlier execs may arrive later."""
         self._over = True
         self.image.alive = False
 

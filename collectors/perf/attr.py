@@ -61,14 +61,14 @@ class EventKind(Protocol):
 
 
 class PerfNotAllowed(CollectorRefused):
-    """The kernel refuses perf_events; ptrace may still work."""
+    """The kernel does not permit perf_events; ptrace may still work."""
 
 
 _DUMMY = 9
 
 
 def ring_owner(watermark: int) -> bytes:
-    """Return the attributes of an event that counts nothing and owns a ring.
+    """Return the perf_event_attr of an event that counts nothing and owns a ring buffer.
 
     Args:
         watermark: Number of new bytes in the ring after which the kernel wakes a poll, each time; 0 for never.
@@ -101,7 +101,7 @@ class Event:
     chains: bool
 
     def attr(self, rate_hz: float, stack_size: int, tid: int = 0) -> bytes:
-        """Return struct perf_event_attr. A negative tid stands for all threads of a processor."""
+        """Return struct perf_event_attr for this event. A negative tid stands for all threads of a processor."""
         flags = _INHERIT | _EXCLUDE_HV | _MMAP | _MMAP2 | _COMM | _COMM_EXEC | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID
         flags |= 0 if self.children else _INHERIT_THREAD
         flags |= _EXCLUDE_IDLE if tid < 0 else 0
@@ -134,7 +134,7 @@ class SwitchEvent:
     periods: Periods
 
     def attr(self, rate_hz: float, stack_size: int, tid: int) -> bytes:
-        """Return struct perf_event_attr; `rate_hz` is not used."""
+        """Return struct perf_event_attr for context switches; `rate_hz` is not used."""
         flags = _INHERIT | _EXCLUDE_HV | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID | _CONTEXT_SWITCH
         flags |= _EXCLUDE_CALLCHAIN_USER if self.stacks else _EXCLUDE_KERNEL
         flags |= 0 if self.children else _INHERIT_THREAD

@@ -159,7 +159,7 @@ class PerfCollector:
         return LostSamples(self._events.lost, self._events.scope.processors and self.slots() == (0, 0))
 
     def _all_lost(self) -> LostSamples:
-        """Return the lost sampling times, including those of processors that were offline."""
+        """Return the sampling times whose perf records were lost, and those of processors that were offline."""
         if not self._silent:
             return self._lost()
         from pyprof.collectors.perf.cpu_events import count_missed_samples
@@ -221,7 +221,7 @@ class PerfCollector:
                 yield self.maker.nothing
 
     def _silent_ns(self) -> int:
-        """Return the maximum time without a batch."""
+        """Return the maximum time without a batch, after which an empty one is yielded."""
         return round(1e9 * self._options.flush_s)
 
     def _patience_ns(self) -> int:

@@ -76,7 +76,7 @@ class StackSize:
         self._short = self._need > self.bytes
 
     def choose_size(self) -> None:
-        """Choose the number of stack bytes to copy, by the first samples."""
+        """Choose the number of stack bytes that the kernel copies from now on, by the first samples."""
         self.bytes = max(self._first, self.wanted)
 
     def minimize_size(self) -> None:

@@ -88,7 +88,7 @@ class Ticks:
 
 
 class EventManager:
-    """The perf events of a recording.
+    """The perf events of a recording: opening, replacement, rates, and what they have counted.
 
     Attributes:
         scope: Current scope of the events.

@@ -72,7 +72,7 @@ class Scope:
         return self.processors and not self.everything
 
     def attach_events(self, events: EventSet, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
-        """Open the perf events of this scope.
+        """Open perf events on the processors or threads of this scope.
 
         Raises:
             PerfNotAllowed: The kernel permits no event.

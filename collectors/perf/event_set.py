@@ -267,7 +267,7 @@ class EventSet:
 
 
 def forks_of(others: Iterable[OtherRecord]) -> list[Fork]:
-    """Return the forks among records of perf's rings."""
+    """Return the forks among records of perf's rings, as (time, tid, parent's tid)."""
     found = ((record.time_ns, parse_task(record.body)) for record in others if record.kind == FORK)
     return [(at, ids[2], ids[3]) for at, ids in found if ids is not None]
 

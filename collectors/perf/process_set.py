@@ -49,12 +49,12 @@ class ProcessSet:
 
     @property
     def selected_pids(self) -> dict[int, None]:
-        """Return the pids of the selected processes, in order."""
+        """Return the pids of the processes that the user selected, in their order."""
         return dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
 
     @property
     def ours(self) -> set[int]:
-        """Processes of the profiler, which are never recorded."""
+        """Pids of the profiler's own processes, which are never recorded."""
         return {os.getpid(), *(self._selection.ours if self._selection else ())}
 
     def children(self) -> list[int]:

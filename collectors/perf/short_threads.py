@@ -51,7 +51,7 @@ class RandomSelection:
         """Start groups of a new mean size for the random choice. The choice in the current group is already made."""
         self._least, self._rest = int(mean), mean % 1
         self._start = 0
-        """Position at which the next group begins, counted from the next item."""
+        """Position at which the next group of items begins, counted from the next item."""
         self._chosen = np.zeros(0, np.int64)
 
     def choose_items(self, n: int) -> I64:
@@ -69,7 +69,7 @@ class RandomSelection:
 
 
 def _uniform(count: int) -> npt.NDArray[np.float64]:
-    """Return random numbers in [0, 1). numpy.random takes 20 ms to load."""
+    """Return random numbers in [0, 1). They come from Python, because numpy.random takes 20 ms to load."""
     return np.frombuffer(os.urandom(8 * count), np.uint64) / 2**64
 
 

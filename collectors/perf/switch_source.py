@@ -22,7 +22,7 @@ from pyprof.records import dataclass, field, replace
 
 @dataclass
 class PerfSwitchSource:
-    """A SwitchSource that uses perf_events. It closes both of its parts.
+    """A SwitchSource that uses perf_events, from two other collectors, which it closes.
 
     Args:
         running: Samples threads on processors.

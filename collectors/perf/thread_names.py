@@ -83,7 +83,7 @@ class ThreadNames:
         return (names.get(started) or names[max(names)]) if names else None
 
     def find_pids(self, tids: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return the processes of threads at times. An unknown thread is its own process."""
+        """Return the process of each thread (tid) at a time. An unknown thread is its own process."""
         columns = zip(tids.tolist(), time_ns.tolist(), strict=True)
         return np.array([(self.find_name(tid, at) or (tid, ""))[0] for tid, at in columns], np.int32)
 

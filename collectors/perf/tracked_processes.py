@@ -93,7 +93,7 @@ class TrackedProcesses:
         return {pid: self.histories[pid].root for pid in self.alive}
 
     def root_of(self, pid: int) -> int:
-        """Return the selected process of the tree of any process, alive or not."""
+        """Return the selected process from which a process descends, whether the process is alive or not."""
         history = self.histories.get(pid)
         return history.root if history is not None else pid
 
@@ -117,7 +117,7 @@ class TrackedProcesses:
 
     @property
     def young(self) -> bool:
-        """True if a process appeared or called exec recently."""
+        """True if a recorded process appeared or called exec recently."""
         return time.monotonic_ns() - self._came_ns < _YOUNG_NS
 
     def _watch(self, pid: int) -> None:
@@ -191,7 +191,7 @@ class TrackedProcesses:
             self.histories[ids[0]].note_end()
 
     def note_end(self, pidfd: int) -> None:
-        """Note the end of a process, which poll reported for its pidfd."""
+        """Note the end of a recorded process, which poll reported for its pidfd."""
         for pid, fd in list(self.alive.items()):
             if fd == pidfd:
                 os.close(fd)

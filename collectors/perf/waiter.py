@@ -63,7 +63,7 @@ class Waiter:
         self.add_rings(others)
 
     def add_rings(self, others: Iterable[int]) -> None:
-        """Also wait for records in these ring buffers."""
+        """Wait for records in these ring buffers too."""
         for fd in set(others) - self._rings:
             self._rings.add(fd)
             self._poll.register(fd, select.EPOLLIN | select.EPOLLET)

@@ -122,7 +122,7 @@ class PtraceCollector:
 
     @property
     def refused(self) -> set[int]:
-        """The threads that may not be stopped."""
+        """Tids of the threads that may not be stopped."""
         return self._sampler.refused
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -278,8 +278,8 @@ class PtraceCollector:
         return thread
 
     def _to_look_at(self) -> list[TracedProcess]:
-        """Return the processes to sample at this visit: all, or none if this visit samples only one thread and that was
-        already looked for.
+        """Return the processes to sample at this visit of a processor: all, or none if only one displaced thread is
+        sampled and was found already.
         """
         targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
         done = turns.must_search and not turns.is_for_steady and all(target.is_searched for target in targets)

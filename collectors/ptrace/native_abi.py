@@ -89,7 +89,7 @@ _FURTHER = 32 << 10
 WORD = 8
 """Size of a register in bytes."""
 _LINKS = 2
-"""Number of hard links of a directory without subdirectories."""
+"""Number of hard links of a directory without subdirectories, by which threads are counted."""
 
 Check = tuple[Thread, int]
 """A thread to check for a sample, and the number of rounds that the check stands for."""

@@ -113,7 +113,7 @@ class NativeRounds:
         stopper.find_unclaimed = self._unclaimed
 
     def stop(self) -> None:
-        """Stop the machine code's sampling. Any thread may call this."""
+        """Stop the sampling by machine code. Any thread may call this."""
         self._rows.stop.value = 1
 
     def is_usable(self, target: TracedProcess) -> bool:
@@ -159,7 +159,7 @@ class NativeRounds:
     def run_future_rounds(
         self, target: TracedProcess, ahead: Sequence[Round], grid: Grid, news: int, python: PythonCheck
     ) -> RoundsResult:
-        """Make the next rounds of samples by machine code. is_running_on() must be True.
+        """Sample the next rounds by machine code. is_running_on() must be True.
 
         Machine code waits for most of the rounds. The others are made as they become due while frames are decoded.
         Remaining frames wait for decode_samples().

@@ -136,7 +136,7 @@ class OnCpuTurns:
             self._ptrace.raise_priority()
 
     def note_arrival(self) -> None:
-        """Note a sampling time: the sampler has slept and has a processor again.
+        """Note that a sampling time has come: the sampler has slept and has a processor again.
 
         The start of its turn is read at once if the last round needed it, because a tick of the kernel's timer changes
         the number. Most rounds do not need it.
@@ -225,7 +225,7 @@ class OnCpuTurns:
         return Turn.WAITING
 
     def is_due(self, thread: Thread, schedstat: bytes) -> bool:
-        """Return True if a runnable thread should be sampled now.
+        """Return True if a runnable thread should be sampled now, according to its processor share.
 
         Raises:
             ProcessLookupError: The thread has ended.

@@ -48,7 +48,7 @@ def open(request: Request) -> PtraceCollector:
 
 
 def _check(pids: tuple[int, ...]) -> None:
-    """Raise an error if none of the processes can be stopped."""
+    """Raise an error if ptrace can stop none of the processes."""
     errors: list[PyprofError] = []
     for pid in pids:
         try:

@@ -187,7 +187,7 @@ class TracedProcess:
 
     @property
     def is_searched(self) -> bool:
-        """True if find_displaced() checks all threads of the process."""
+        """True if find_displaced() checks all threads of this process."""
         return self._options.thread is None and 0 < self._count <= _FEW
 
     def find_displaced(self, is_displaced: Callable[[bytes], bool]) -> Thread | None:
@@ -277,13 +277,13 @@ class TracedProcess:
         return process_name(comm, self._file)
 
     def describe_known(self, tid: int, name: str) -> ThreadInfo:
-        """Return the description of an existing thread with a given name."""
+        """Return the description of an existing thread of the process with a given name."""
         thread = self.threads.get(tid)
         started = thread.started if thread else 0
         return ThreadInfo(self.pid, tid, name, self.name, started, self.started)
 
     def _left(self, thread: Thread) -> None:
-        """Close a thread that has ended."""
+        """Close the files of a thread that has ended."""
         thread.close()
         self._lives.note_end(thread.tid, thread.started)
         name = self.reader.left(thread.tid) if self.reader is not None else ""

@@ -123,7 +123,7 @@ class Scheduler:
         return False
 
     def count_rounds(self, rounds: int = 1) -> None:
-        """Count rounds of samples that were made."""
+        """Count rounds of samples that were made at sampling times."""
         self._kept += rounds / self.visits
         passed_ns = time.monotonic_ns() - self._began_ns
         self.ticking_ns = max(passed_ns, round(self.ticks * self.clock.period_ns * self.visits))
@@ -156,7 +156,7 @@ class Scheduler:
         return time.monotonic_ns() - self._alive_ns >= self._soon_ns
 
     def note_flush(self, samples: bool) -> None:
-        """Note that the collector yields a batch.
+        """Note that the collector yields a batch, and choose how long later samples wait.
 
         If it has samples, later ones wait longer, up to HOLD times flush_s, as long as their walk is short.
         """

@@ -91,7 +91,7 @@ class Targets:
         self._root_of[pid] = root
 
     def _root(self, pid: int) -> int:
-        """Return the selected process from which a process descends."""
+        """Return the selected process from which a recorded process descends."""
         if not self._options.subprocesses:
             return pid
         directory = ProcDir(pid)

@@ -43,7 +43,7 @@ class RestOfRound(NamedTuple):
 
 
 class ThreadRounds:
-    """The rounds in which one collector samples the threads of its processes."""
+    """The sampling of a process's threads in rounds, each at one sampling time."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ThreadRounds:
         self._most = _FEW
 
     def stop(self) -> None:
-        """Stop sampling in rounds. Any thread may call this."""
+        """Stop the sampling in rounds. Any thread may call this."""
         self._quick.stop()
 
     def run_future_rounds(

@@ -66,7 +66,7 @@ class StopGuard:
         gc.disable()
 
     def leave(self) -> None:
-        """Allow signals and garbage collection again.
+        """Allow signals and garbage collection again after threads were stopped.
 
         A signal handler may raise an exception as soon as signals are allowed. It may do so earlier only if another
         thread of the process received the signal. Then close() does the rest.
@@ -117,7 +117,7 @@ class Stopper:
         diagnostics: Diagnostics,
         options: CollectOptions,
     ) -> None:
-        """Create a stopper; `arches` are the architectures of threads on this machine."""
+        """Create an object that stops threads; `arches` are the architectures of threads on this machine."""
         self.ptrace = libc.PtraceCalls()
         self.stopped_threads: dict[int, StoppedThread] = {}
         self.transferring = 0
@@ -486,7 +486,7 @@ class Stopper:
         return Outcome.REFUSED
 
     def _lost(self, tid: int) -> Outcome:
-        """Collect a traced thread that has ended.
+        """Collect the status of a traced thread that has ended.
 
         Its parent is notified only after that, unless the profiler is its parent.
         """

@@ -20,7 +20,7 @@ from pyprof.model.interpreter_state import StackReader
 from pyprof.records import dataclass, field
 
 MIN_STEADY_NS = 4_000_000
-"""Average running time between two waits from which a thread is steady."""
+"""Average running time in ns between two waits above which a thread counts as steady."""
 _WINDOW_NS = 50_000_000
 _WINDOW_TIMES = _WINDOW_NS // MIN_STEADY_NS
 

@@ -195,7 +195,7 @@ class SpaceTracker:
     def refresh_space(
         self, clock: Callable[[], int], force: bool = False, text: bytes = b"", last: bool = False
     ) -> Moves:
-        """Read the mappings of the process if the time budget allows it.
+        """Read the mappings of the process again if the time budget allows it.
 
         Args:
             clock: Returns the time in ns.

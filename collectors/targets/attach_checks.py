@@ -116,7 +116,7 @@ def _machine_findings() -> Iterator[Finding]:
 
 
 def _foreign(capable: bool) -> Finding:
-    """Report whether processes of other users may be read."""
+    """Return a finding whether processes of other users may be read."""
     if capable and _reads_all_files():
         return Finding(True, "CAP_SYS_PTRACE: yes")
     text = "yes, but without CAP_DAC_READ_SEARCH" if capable else "no,"

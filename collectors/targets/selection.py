@@ -28,7 +28,7 @@ Fits = Callable[[int], bool]
 
 
 class Processes(Protocol):
-    """The part of a Selection that a collector uses."""
+    """The protocol of the part of a Selection that a collector uses."""
 
     @property
     def pids(self) -> tuple[int, ...]: ...

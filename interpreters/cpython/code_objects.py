@@ -79,7 +79,7 @@ class CodeReader:
     """
 
     def __init__(self, memory: Memory, layout: Layout, book: CodeBook, code_type: int = 0) -> None:
-        """Create a reader of one runtime's code objects.
+        """Create a reader of the code objects of one CPython runtime.
 
         Args:
             code_type: avma of the type object of all code objects, 0 if it is not known.
@@ -154,7 +154,7 @@ class CodeReader:
         return entry
 
     def _read(self, address: int, head: bytes, identity: bytes) -> _Entry:
-        """Read a code object's names and line table.
+        """Read the names and the line table of a Python code object.
 
         Raises:
             Unreadable: There is no code object at the address.

@@ -47,7 +47,7 @@ def row_keys(rows: FrameRows, others: bool) -> list[RowsKey]:
 
 
 def row_states(rows: FrameRows) -> npt.NDArray[np.int64]:
-    """Return the SampleState of each thread as an int64 array."""
+    """Return the SampleState of each thread's copied rows as an int64 array."""
     states = SampleState.INTERPRETED * np.ones(len(rows.holds), np.int64)
     states[rows.holds] |= SampleState.HOLDS_LOCK
     states[rows.holds & rows.collecting] |= SampleState.COLLECTING

@@ -46,7 +46,7 @@ def make_greenlet_search(layout: Layout) -> GreenletSearch | None:
 
 
 class Copier:
-    """A copier of the thread states and frames of one CPython runtime's threads, while they are stopped.
+    """A copier of thread states and frames of one CPython runtime's threads while they are stopped.
 
     Attributes:
         seeks_greenlets: True if greenlets may be suspended on the threads' stacks; if False no stop searches for them.

@@ -33,7 +33,7 @@ _BEHIND = 128
 
 
 class EntrySearch:
-    """A GreenletSearch that learns how the entry frames of one process look.
+    """A search for suspended greenlets that learns how the entry frames of one process look.
 
     It learns their instruction and code, the distance to their CFrame, and the memory region of frames outside the
     stack. entry_owner is the smallest owner value of an entry frame.
@@ -196,7 +196,7 @@ class EntrySearch:
         return best
 
     def _called(self, search: Search, frame: int, entry: int) -> list[Placed] | None:
-        """Return the evaluator call whose outermost frame is the one that `frame` calls.
+        """Return the suspended evaluator call (frames) whose outermost frame is the one that `frame` calls.
 
         That is the next frame in memory that names `frame` as its caller.
 

@@ -21,7 +21,7 @@ Slots = dict[int, tuple[int, int]]
 address).
 """
 Placed = tuple[memoryview, int, int]
-"""(words, index of its first word, avma) of a frame."""
+"""Place of a Python frame in copied memory: (words, index of its first word, avma)."""
 
 MAX_REGION = 1 << 15
 """Maximum number of stack words that are searched for suspended greenlets."""

@@ -68,7 +68,7 @@ class LocalReader:
         )
 
     def format_object(self, address: int, depth: int = 0) -> str:
-        """Return a bounded repr of the object at an address.
+        """Return a repr of limited length of the Python object at an address.
 
         Raises:
             Unreadable: The object cannot be read.

@@ -67,7 +67,7 @@ class Memory:
 
 
 class Text(NamedTuple):
-    """A piece of memory as it was when it was copied."""
+    """A copied piece of a process's memory, as it was at the time of the sample."""
 
     avma: int
     data: bytes
@@ -94,7 +94,7 @@ class CopiedMemory(Memory):
 
 
 def make_gather(memory: Memory) -> Gather:
-    """Return a model.interpreter_state.Gather for a process that is not stopped."""
+    """Return a function (model.interpreter_state.Gather) that reads spans of a process that is not stopped."""
 
     def gather(spans: Sequence[Span]) -> memoryview:
         data = b""

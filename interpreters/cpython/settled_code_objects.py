@@ -28,7 +28,7 @@ class CodeCache:
     """
 
     def __init__(self, head_at: int, head_size: int, identity: slice, memory: Memory) -> None:
-        """Create an empty cache of code objects.
+        """Create an empty cache of Python code objects.
 
         Args:
             head_at: Offset of the head in a code object, in bytes.
@@ -50,7 +50,7 @@ class CodeCache:
 
     @property
     def addresses(self) -> array[int]:
-        """Addresses of the code objects that a stop need not read, ascending."""
+        """Addresses of the Python code objects that a stop need not read, ascending."""
         now = self.version, len(self.heads)
         if now != self._sorted_of:
             self._sorted_of, self._sorted = now, array("Q", sorted(self.heads))

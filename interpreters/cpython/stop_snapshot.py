@@ -139,7 +139,7 @@ class InStop:
 
 
 def view_words(data: memoryview) -> memoryview:
-    """Return the complete 64-bit words of the data."""
+    """Return the complete 64-bit words of some bytes."""
     return data[: len(data) & ~7].cast("Q")
 
 

@@ -28,7 +28,7 @@ class BudgetKeeper:
     """
 
     def __init__(self, budget: CostBudget, say: Callable[..., None], conditions: Conditions) -> None:
-        """Start to enforce a budget; say writes a line of the log."""
+        """Start to enforce the agent's budget; say writes a line of the log."""
         self.stride = Stride()
         self.exceeded = 0
         self.own_cpu = OwnCpu()
@@ -101,7 +101,7 @@ class BudgetKeeper:
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, *notes)))
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes about the budget's current effect on windows."""
+        """Return notes about the effect of the agent's budget on windows at present."""
         if self.effort == Effort():
             return ()
         return (said("budget_kept", times=self.effort.times, processes=self.effort.processes),)

@@ -43,7 +43,7 @@ def without_file() -> AgentConfig:
 
 
 def parse(text: str, name: str) -> AgentConfig:
-    """Parse the configuration of an agent.
+    """Parse the text of an agent's configuration.
 
     Args:
         name: Name of the file.
@@ -219,7 +219,7 @@ def _shown(value: object) -> str:
 
 
 def printed() -> str:
-    """Return the default configuration with an explanation of each line."""
+    """Return the agent's default configuration with an explanation of each line."""
     lines = ["# pyprof agent --config FILE. What has # before it is the default.", ""]
     table = ""
     for setting in SETTINGS:

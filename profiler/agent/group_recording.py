@@ -240,7 +240,7 @@ class SampledGroup:
         self.end()
 
     def end(self) -> None:
-        """End the recording of this group without waiting for its last window."""
+        """End the recording of this group of processes without waiting for its last window."""
         is_first, self._is_ending = not self._is_ending, True
         if self._recording is not None:
             self._recording.end()

@@ -23,7 +23,7 @@ NOT_READY = UNHEALTHY | {"recording_failed", "spool_disk_full", "spool_failed", 
 MIN_INTERVAL_S = 60.0
 """Minimum time in seconds between two log lines about the beginning of the same condition."""
 REMINDER_S = 3600.0
-"""Time after which the log repeats a condition that still holds, in seconds."""
+"""Time after which the log repeats a condition of the agent that still holds, in seconds."""
 EVENT_S = 600.0
 """Time for which an event, such as a refused segment, counts as a condition, in seconds."""
 PLACES = ("sink", "mode", "rate")
@@ -46,7 +46,7 @@ class _Condition:
         return now < self.until
 
     def renew(self, fields: dict[str, object], now: float, until: float) -> None:
-        """Note that the condition holds, or that its event has happened again."""
+        """Note that the condition of the agent holds, or that its event has happened again."""
         is_new = not self.holds(now)
         if is_new:
             self.began = now

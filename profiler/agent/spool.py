@@ -193,7 +193,7 @@ class Spool:
                 self._disk.sync_folder(folder)
 
     def save(self, window: str, end_ns: int, data: bytes) -> bool:
-        """Save a checkpoint of a window, and return True if that succeeded.
+        """Save a checkpoint of an unfinished window in the spool, and return True if that succeeded.
 
         A checkpoint holds what came after the previous one. A killed agent loses only what came after the last one.
 
@@ -286,7 +286,7 @@ class Spool:
             self.inventory.left(name, place)
 
     def _folder(self, place: str, name: SegmentName) -> str:
-        """Return the folder of a segment, after making it durably if necessary."""
+        """Return the descriptor of a segment's folder in the spool. A missing folder is created durably."""
         made = self.root
         for part in (*place.split("/"), name.day, name.folder) if place else (name.day, name.folder):
             if self._disk.make_folder(f"{made}/{part}"):
@@ -348,7 +348,7 @@ class Spool:
                 self.inventory.add(name, size, place)
 
     def queued(self, sink: str) -> Iterator[SegmentName]:
-        """Return the segments that a sink has not accepted yet, oldest first."""
+        """Return the segments in the queue of a sink, which it has not accepted yet, oldest first."""
         return self.inventory.queued(f"{QUEUE}/{sink}")
 
     def sent(self, sink: str, name: SegmentName) -> None:

@@ -15,7 +15,7 @@ from pyprof.records import dataclass, field
 
 
 class Excess(IntEnum):
-    """The limit of the spool that is exceeded."""
+    """The limit of the spool that its segments exceed."""
 
     AGE = 0
     FILES = 1

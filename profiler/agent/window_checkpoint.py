@@ -80,7 +80,7 @@ class _SavedPart:
 
 
 def _unpacked(data: bytes) -> _SavedPart:
-    """Decode a checkpoint file.
+    """Decode a checkpoint file of an unfinished window.
 
     Raises:
         ValueError: packed() of this version did not make it. Other exceptions are possible if its contents are broken.

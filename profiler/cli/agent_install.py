@@ -67,7 +67,7 @@ def install(
 
 
 def _write(to: str, text: str) -> None:
-    """Write the unit file.
+    """Write the systemd unit file.
 
     Raises:
         OSError: Writing failed; EEXIST if there is a file that pyprof did not write.

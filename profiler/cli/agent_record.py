@@ -70,7 +70,7 @@ def record(arguments: argparse.Namespace, root: str) -> int:
 
 @contextmanager
 def _connected(root: str) -> Iterator[socket.socket]:
-    """Yield a connection to the agent.
+    """Yield a connection to the running agent.
 
     Raises:
         PyprofError: There is no agent, or it may not be used.

@@ -115,7 +115,7 @@ def describe(pid: int) -> str:
 
 
 def show(findings: list[Finding]) -> bool:
-    """Print findings; return True if one of them prevents pyprof from working."""
+    """Print findings of `pyprof doctor`; return True if one of them prevents pyprof from working."""
     for finding in findings:
         terminal_output.line(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
         if remedy := terminal_output.advice(finding.remedy):

@@ -122,7 +122,7 @@ class _SecondProcess:
 
 @contextmanager
 def _recorded(options: RecordOptions, found: list[Profile]) -> Iterator[None]:
-    """Record this process within the context, and append the profile to `found`."""
+    """Record this process within the context by a second process, and append the profile to `found`."""
     from pyprof.importers.registry import load
 
     with tempfile.TemporaryDirectory(prefix="pyprof-") as folder:

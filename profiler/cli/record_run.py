@@ -36,7 +36,7 @@ _OFTEN_S = 1.0
 
 
 _START_S = 0.15
-"""Processor time in seconds in which a fast machine imports all modules."""
+"""Processor time in seconds in which a fast machine imports all modules of `pyprof record`."""
 
 
 def times_as_slow() -> float:
@@ -118,7 +118,7 @@ class Invocation:
         return recording_factory.of_processes(targets, self._options, start, given)
 
     def _delay(self) -> None:
-        """Wait for --delay, while a command already runs.
+        """Wait for the time of --delay before the recording begins, while a command already runs.
 
         Raises:
             PyprofError: The command ended before the recording began.
@@ -142,7 +142,7 @@ class Invocation:
             self._is_write_out_due = True
 
     def _end(self, number: int) -> None:
-        """End the recording; the second request leaves little time.
+        """End the recording on the user's request; the second request leaves little time.
 
         The terminal sends Ctrl-C to the command too. A SIGTERM or SIGHUP that is meant for both is forwarded to it.
         """
@@ -178,7 +178,7 @@ class Invocation:
         return STUB_S if self._how.target == "stub" else LEAVE_S
 
     def _left(self, written: bool) -> None:
-        """Exit because the recording loop did not end in time."""
+        """Exit the process because the recording loop did not end in time."""
         recording = self._recording
         if recording is not None and not recording.has_begun:
             if self._flight is not None:

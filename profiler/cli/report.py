@@ -29,7 +29,7 @@ _ROWS = 30
 _NOTES = 3
 _FETCH_S = 60.0
 _LINES_S = 60.0
-"""Maximum time in seconds for reading source lines."""
+"""Maximum time in seconds for reading source lines in `pyprof report`."""
 
 DESCRIPTION = """\
 Read a recording (pyprof record -o NAME.pyprof), or another profiler's file (pprof,

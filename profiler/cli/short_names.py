@@ -29,7 +29,7 @@ _LONGEST = 4096
 
 
 def function_name(name: str, width: int) -> str:
-    """Shorten a name to at most width characters.
+    """Shorten a function's name to at most width characters.
 
     First the parameters, the return type and template arguments are removed, then traits, then outer scopes. At last
     only the beginning and the end remain.

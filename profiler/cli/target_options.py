@@ -37,7 +37,7 @@ def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def target_options(arguments: argparse.Namespace) -> TargetOptions | None:
-    """Return the chosen processes, None if there are none.
+    """Return the processes that the options choose, None if there are none.
 
     Raises:
         UsageError: The options contradict one another.

@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 
 def line(text: str, out: TextIO | None = None) -> None:
-    """Print one line, by default on standard output."""
+    """Print one line of text with control characters escaped, by default on standard output."""
     try:
         print(printable(text), file=out or sys.stdout)
     except OSError:

@@ -184,7 +184,7 @@ def _row(share: str, name: str, module: str, width: int) -> str:
 
 
 def _sampled(summary: Summary) -> str:
-    """Describe how the samples were taken, how many, and at which cost."""
+    """Return a sentence about how the samples of a recording were taken, how many, and at which cost."""
     note = advice(summary.notes[0]) if summary.notes else ""
     slow = 0 < summary.rate_reached < _SLOW * summary.rate_wanted
     times = many(summary.samples, "sample") + f" of {many(summary.threads, 'thread')}"
@@ -209,7 +209,7 @@ def _rate(hz: float) -> str:
 
 
 def _quality(summary: Summary) -> str:
-    """Describe the share of complete stacks in the shown time."""
+    """Return a sentence about the share of complete stacks in the shown time."""
     shown = summary.shown
     not_shown = summary.not_shown
     apart = {StackEnd.ROOT.label, *map(lacks, not_shown)}

@@ -115,7 +115,7 @@ class Timing:
 
     @property
     def named(self) -> str:
-        """The option because of which a recording writes several files."""
+        """The name of the option because of which a recording writes several files."""
         return "--every" if self.every else "--max-size" if self.sized else "--last"
 
     @property

@@ -72,7 +72,7 @@ class WindowWriter:
 
     @property
     def kept(self) -> str:
-        """Name of the recording file, "" if none is written."""
+        """Name of the recording file of `pyprof record`, "" if none is written."""
         return self.how.output if self.how.exporter.name == registry.RECORDING else self.how.save or ""
 
     def open_journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
@@ -132,7 +132,7 @@ class WindowWriter:
         return number > 0 or self.is_of_locks or self.how.exporter.name != registry.DEFAULT.name
 
     def _report(self, profile: Profile, number: int, places: Sequence[str]) -> None:
-        """Print the report of a window, and the places where it was written."""
+        """Print the report of a recorded window, and the paths of the files that it was written to."""
         from pyprof.cli.terminal_summary import brief, report, wrapped
 
         width = min(max(columns(), 60), 120)

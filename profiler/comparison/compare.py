@@ -88,7 +88,7 @@ def _weights(profile: Profile, column: int) -> npt.NDArray[np.int64]:
 
 
 def _columns(before: Profile, after: Profile) -> tuple[int, int]:
-    """Return the index of the compared value in each profile.
+    """Return the index of the value that is compared in each of two profiles.
 
     It is the primary value of both. If one profile only counts samples, it is the number of samples.
 

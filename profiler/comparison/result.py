@@ -105,7 +105,7 @@ class Comparison:
         return self.sorted_by(by)[:count]
 
     def sorted_by(self, by: Literal["own", "total"]) -> list[Change]:
-        """Return all functions that changed, in the order of top()."""
+        """Return all functions that changed between two profiles, in the order of top()."""
         amounts = [(change, change.own if by == "own" else change.total) for change in self.functions]
         found = [(change, amount) for change, amount in amounts if amount.change]
         found.sort(

@@ -64,7 +64,7 @@ class Evidence:
 
     @property
     def beside(self) -> F64:
-        """Return the deviation of each slice from its expected cost.
+        """Return the deviation of each time slice from its expected cost, for each function.
 
         A function is expected to have the same cost in each slice, or the same share of all samples. If both are
         possible, as for units of work that took longer or came less often, the better fit is used. The share is not

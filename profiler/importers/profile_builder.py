@@ -77,7 +77,7 @@ class Parts:
 
 
 def function_frame(name: str, file: str | None = None, line: int = 0, kind: FrameKind = FrameKind.NATIVE) -> Frame:
-    """Return a frame of which only the function is known."""
+    """Return a frame of a profile of which only the function is known."""
     return Frame(kind, 0, 0, 0, -1, (Line(name, name, 0, file, line),), Trust.CONTEXT, name)
 
 
@@ -92,7 +92,7 @@ class KnownDigests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkLimit:
-    """Limits of what a reader may read from one file.
+    """Limits of the work that a reader may do for one file.
 
     Attributes:
         samples: Maximum number of samples, and of other rows of one kind.
@@ -241,7 +241,7 @@ class Builder:
         return self._threads.setdefault(thread, len(self._threads))
 
     def parts(self, about: About) -> Parts:
-        """Return the frames, stacks and samples that were added.
+        """Return the frames, stacks and samples that were added to the builder.
 
         Raises:
             OverflowError: A number is too large for a Profile.

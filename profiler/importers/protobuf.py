@@ -225,7 +225,7 @@ def read_columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
 
 
 def pack_number(number: int) -> bytes:
-    """Encode a number as a row for decode_repeated()."""
+    """Encode a number as a packed protobuf row for decode_repeated()."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)

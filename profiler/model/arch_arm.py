@@ -40,7 +40,7 @@ def _aarch64_jumps(code: bytes) -> bool:
 
 
 def _aarch64_saves_lr(code: bytes) -> bool:
-    """Return True if stp x29, x30, [sp...] follows before any branch.
+    """Return True if the AArch64 instruction stp x29, x30, [sp...] follows before any branch.
 
     It also returns True if stp was just executed: mov x29, sp or add x29, sp, # follows.
     """

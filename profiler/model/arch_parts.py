@@ -77,7 +77,7 @@ class Depth:
 
 @dataclass(frozen=True)
 class FrameCode:
-    """Functions that analyse the code of functions with frame pointers.
+    """Functions that analyse the machine code of functions with frame pointers.
 
     Attributes:
         depth: (code of a function, offset) -> Depth at the offset, None if no frame record is linked before it.
@@ -135,7 +135,7 @@ class PltCode:
 
 @dataclass(frozen=True)
 class CallConvention:
-    """Properties of code: how it calls, returns and lays out frames.
+    """Properties of an architecture's code: how it calls, returns and lays out frames.
 
     Attributes:
         follows_call: (code before an address) -> True if the last instruction may be a call.
@@ -188,7 +188,7 @@ class Signals:
     exception_return: int = 0
 
     def trampoline_at(self, read: Callable[[int, int], bytes], pc: int, exact: bool) -> SigFrame | None:
-        """Return the signal trampoline that contains pc, or None.
+        """Return the signal trampoline whose code contains pc, or None.
 
         A handler returns to the trampoline's first byte. An exact pc may be after any instruction of it that leaves sp
         unchanged, which is all but a pop at its start. After the last one, the system call, the thread is in the

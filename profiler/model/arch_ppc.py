@@ -27,7 +27,7 @@ def _ppc64le_call_target(code: bytes, address: int) -> int | None:
 
 
 def _ppc64le_jumps(code: bytes) -> bool:
-    """Match b, and the linker's stubs: std r2,24(r1), addis r12,r2 or ld r12,off(r2)."""
+    """Match ppc64le's b, and the linker's stubs: std r2,24(r1), addis r12,r2 or ld r12,off(r2)."""
     if len(code) < 4:
         return False
     word = int.from_bytes(code[:4], "little")
@@ -40,7 +40,7 @@ def _ppc64le_jumps(code: bytes) -> bool:
 
 
 def _ppc64le_saves_lr(code: bytes) -> bool:
-    """Return True if stdu r1, -N(r1) follows before any branch."""
+    """Return True if ppc64le's stdu r1, -N(r1) follows before any branch."""
     for at in range(0, len(code) // 4 * 4, 4):
         word = int.from_bytes(code[at : at + 4], "little")
         if word >> 16 == 0xF821 and word & 3 == 1:

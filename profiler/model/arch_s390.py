@@ -26,7 +26,7 @@ def _s390x_call_target(code: bytes, address: int) -> int | None:
 
 
 def _s390x_jumps(code: bytes) -> bool:
-    """Match larl %r1 of a PLT entry, jg or j."""
+    """Match s390x's larl %r1 of a PLT entry, jg or j."""
     return code[:2] in (b"\xc0\x10", b"\xc0\xf4", b"\xa7\xf4")
 
 

@@ -61,7 +61,7 @@ class CompilerFiles(NamedTuple):
     is_linker: bool = False
 
     def file(self, of_driver: str = "") -> str:
-        """Return the file by which this compiler process differs from others.
+        """Return the file by which this compiler process differs from others: its source file, or its output.
 
         Args:
             of_driver: The same for the compiler driver that started the process, "" if there is none.

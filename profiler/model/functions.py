@@ -57,7 +57,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a function, by one value of the profile.
+    """The cost of a function, by one of the profile's values.
 
     Attributes:
         function: The function.

@@ -49,7 +49,7 @@ _CONSUMER: tuple[frozenset[str], ...] = (
 )
 """Pattern of a thread whose own function, with any name, reads from a queue."""
 _NOT_FOR_WORK = ("pthread_cond_", "pthread_mutex_", "take_gil", "lll_lock_wait")
-"""Prefixes of native functions that wait for the GIL or for a mutex."""
+"""Prefixes of native functions in which a thread waits for the GIL or a mutex, and not for work."""
 
 
 def without_idle(profile: Profile) -> Profile:

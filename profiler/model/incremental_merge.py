@@ -94,7 +94,7 @@ class Merging:
         self._tables = JoinedTables()
 
     def add(self, profile: Profile) -> MergedWindows:
-        """Add a window, and return a snapshot of all windows that were added."""
+        """Add a window of the recording, and return a snapshot of all windows that were added."""
         if len(self._tables.tree.parent) > MOST_NODES:
             self._forget()
         tables = self._tables

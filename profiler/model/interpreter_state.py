@@ -109,7 +109,7 @@ class Chain:
         return self.runs[0].frames[0]
 
     def at(self, instruction: int, number: int) -> Chain:
-        """Return the same chain of frames at another instruction of its innermost frame."""
+        """Return the same chain of interpreter frames at another instruction of its innermost frame."""
         run = self.runs[0]
         frames = (FunctionPlace(run.frames[0].function, instruction), *run.frames[1:])
         return replace(self, runs=(Run(run.marker, frames, run.waits), *self.runs[1:]), number=number)
@@ -234,7 +234,7 @@ class StackReader(Protocol):
         ...
 
     def left(self, tid: int) -> str:
-        """Forget a thread that has ended, because its tid may be reused.
+        """Forget a thread of the process that has ended, because its tid may be reused.
 
         Returns:
             The name that the interpreter gave it, "" if none.

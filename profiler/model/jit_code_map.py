@@ -53,13 +53,13 @@ class CodeMap(Generic[T]):
         self._past: list[Span[T]] = []  # nearly sorted by until_ns
         self._bounds: npt.NDArray[np.uint64] = np.zeros((2, 0), np.uint64)
         self.changes: list[int] = []
-        """Times at which the meaning of an address changed, ascending."""
+        """Times at which the JIT code at an address changed, ascending."""
 
     def __len__(self) -> int:
         return len(self._spans)
 
     def __iter__(self) -> Iterator[Span[T]]:
-        """Yield the descriptions of code that are still valid, ascending by start."""
+        """Yield the descriptions of JIT code that are still valid, ascending by start."""
         return iter(self._spans)
 
     @property
@@ -114,7 +114,7 @@ class CodeMap(Generic[T]):
         note_change(self.changes, now_ns)
 
     def forget(self, before_ns: int) -> None:
-        """Drop the descriptions of code that ended before a time."""
+        """Drop the descriptions of JIT code that ended before a time."""
         self._past = [span for span in self._past if span.until_ns > before_ns]
         self._bounds = np.zeros((2, 0), np.uint64)
         forget_changes(self.changes, before_ns)
@@ -190,6 +190,6 @@ class CodeName:
     places: Mapping[int, tuple[tuple[str, str | None, int], ...]] | None = None
 
     def line_at(self, avma: int) -> tuple[str, int] | None:
-        """Return (file, line) of the code at avma, or None."""
+        """Return (file, line) of the JIT code at avma, or None."""
         at = bisect_right(self.lines, (avma, "\U0010ffff", 0)) - 1
         return self.lines[at][1:] if at >= 0 else None

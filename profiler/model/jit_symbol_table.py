@@ -102,7 +102,7 @@ class _Gathered:
 
 
 class CodeTable:
-    """Names of code by address and time. Valid entries never overlap.
+    """Names of JIT code by address and time. Valid entries never overlap.
 
     Attributes:
         changes: Times at which the meaning of an address changed, ascending.
@@ -117,11 +117,11 @@ class CodeTable:
         self._spans: dict[int, Span[str]] = {}  # requested entries, by the offset of their name
 
     def __len__(self) -> int:
-        """Return the number of code names that are still valid."""
+        """Return the number of names of JIT code that are still valid."""
         return len(self._live)
 
     def __iter__(self) -> Iterator[Span[str]]:
-        """Yield the code names that are still valid, ascending by start."""
+        """Yield the names of JIT code that are still valid, ascending by start."""
         return (self._span(self._live, row, NEVER) for row in range(len(self._live)))
 
     @property
@@ -234,7 +234,7 @@ class CodeTable:
         self._past, self._until = self._past.take(rows), self._until[rows]
 
     def forget(self, before_ns: int) -> None:
-        """Drop the code names that ended before a time."""
+        """Drop the names of JIT code that ended before a time."""
         self._keep_past(np.flatnonzero(self._until > before_ns))
         self._spans = {name: span for name, span in self._spans.items() if span.until_ns > before_ns}
         forget_changes(self.changes, before_ns)

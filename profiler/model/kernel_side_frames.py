@@ -26,4 +26,4 @@ class Blocked(NamedTuple):
 KernelFrame = int | Blocked
 """An address in the kernel's half of the address space, or the wait of a thread."""
 KernelStack = tuple[KernelFrame, ...]
-"""The kernel frames of a sample, innermost first."""
+"""Type of the kernel frames of a sample, innermost first."""

@@ -46,7 +46,7 @@ class Mapping:
 
 
 def base_name(path: str) -> str:
-    """Return the last part of a path.
+    """Return the last part of a file's path.
 
     A Windows path (with a drive or two backslashes first) is split at backslashes.
     """

@@ -185,7 +185,7 @@ class SampleBatch:
         return len(self.kind)
 
     def take(self, lanes: I64) -> SampleBatch:
-        """Return the samples with these indices, over the same stack bytes.
+        """Return the samples of a batch with these indices, over the same stack bytes.
 
         Args:
             lanes: (k,) int64 indices of samples, ascending.
@@ -221,7 +221,7 @@ class SampleBatch:
 
 
 def keys_of(batch: SampleBatch) -> set[ThreadKey]:
-    """Return the keys of all threads of a batch."""
+    """Return the keys of all threads that have samples in a batch."""
     started = np.zeros(len(batch), np.int64) if batch.started is None else batch.started
     return {*map(ThreadKey, batch.pid.tolist(), batch.tid.tolist(), started.tolist())}
 

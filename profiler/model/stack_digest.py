@@ -43,7 +43,7 @@ def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine]
 
 
 def of_stack(frames: Iterable[bytes]) -> bytes:
-    """Return the digest of a stack's content.
+    """Return the digest of a stack, which identifies it by its content.
 
     Args:
         frames: Digests of the frames, innermost first.

@@ -136,7 +136,7 @@ def _by_identity(profile: Profile, counts: Mapping[int, int]) -> Counter[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class _Inclusive:
-    """Sums over each node of the stack tree and all nodes below it (`at`)."""
+    """Sums of the primary value over each node of the stack tree and all nodes below it (`at`)."""
 
     at: list[int]
 
@@ -172,7 +172,7 @@ def _end(profile: Profile, node: int) -> StackEnd:
 
 
 def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Counter[int]]:
-    """Count the frames of all samples by Trust and by module index."""
+    """Count the frames of all samples by Trust (how they were found) and by module index."""
     trust: Counter[str] = Counter()
     modules: Counter[int] = Counter()
     frames = profile.frame.tolist()

@@ -72,7 +72,7 @@ def marker_key(mark: Mark) -> FrameKey:
 
 
 Inserts = tuple[tuple[int, tuple[FunctionPlace, ...]], ...]
-"""Places of interpreter frames in a stack, ascending.
+"""Type of the places of interpreter frames in a native stack, ascending.
 
 Each is (index of a native frame, interpreter frames directly inside it, innermost first).
 """

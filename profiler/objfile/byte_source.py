@@ -16,7 +16,7 @@ from pyprof.objfile import file_access, io_deadline
 
 
 class ByteSource(Protocol):
-    """The bytes of an object file, readable at any offset."""
+    """The protocol of the bytes of an object file, readable at any offset."""
 
     size: int
 
@@ -66,7 +66,7 @@ class FileSource:
             self._read = io_deadline.make_reader(fd, self._local)
             self.size = status.st_size
             self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-            """A key that is equal for two sources of one unchanged file."""
+            """A key that is equal for two open files that are one unchanged file."""
         except BaseException:
             self._fd = -1
             io_deadline.close_descriptor(fd)

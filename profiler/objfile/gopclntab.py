@@ -47,7 +47,7 @@ _FIRST_STEPS = 256
 """Number of bytes of a Go value table that are read first. Most tables are shorter."""
 _NO_OFFSET = 0xFFFFFFFF
 _INLINE_INDEX, _INLINE_TREE = 2, 3
-"""PCDATA_InlTreeIndex and FUNCDATA_InlTree of Go 1.16 and later."""
+"""Go's numbers of the tables of inlined calls: PCDATA_InlTreeIndex and FUNCDATA_InlTree of Go 1.16 and later."""
 _MODULE_TEXT = 176
 _MODULE_FUNCDATA = (320, 304, 328, 312)
 """Offset of moduledata.text in Go's runtime, and possible offsets of moduledata.gofunc, which depend on the Go

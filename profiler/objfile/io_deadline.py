@@ -59,7 +59,7 @@ def wait_for_event(event: threading.Event, seconds: float) -> bool:
 
 
 class Unanswered(OSError):
-    """The file system did not respond in time, now or earlier."""
+    """The file system of a foreign file did not respond in time, now or earlier."""
 
     def __init__(self) -> None:
         super().__init__(errno.ETIMEDOUT, "its file system does not answer")

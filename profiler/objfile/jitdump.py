@@ -220,7 +220,7 @@ def _file_name(name: bytes) -> str:
 
 
 def _text(body: bytes, at: int) -> tuple[str, int]:
-    """Return (the NUL-terminated string at an offset, the offset after it).
+    """Return (the NUL-terminated string at an offset of a jitdump record, the offset after it).
 
     Raises:
         ValueError: The string is not terminated.

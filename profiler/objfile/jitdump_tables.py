@@ -68,7 +68,7 @@ def read_tables(body: bytes, order: str) -> JitTables:
 
 
 def _is_header(data: bytes, order: str) -> bool:
-    """Return True if data begins like .eh_frame_hdr.
+    """Return True if unwind data of a jitdump begins like .eh_frame_hdr.
 
     An .eh_frame begins with a CIE's length, a multiple of 4, or with 0.
     """

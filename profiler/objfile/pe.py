@@ -35,7 +35,7 @@ MAX_SECTION = 1 << 30
 DEBUG, ENTRY, CODEVIEW = 6, 28, 2
 SECTION, SECTION_LAYOUT = 40, "<8sIIII12xI"
 EXECUTE, DISCARDABLE = 0x2000_0000, 0x0200_0000
-"""Flags of IMAGE_SECTION_HEADER."""
+"""Flags of a section of a Windows module (IMAGE_SECTION_HEADER)."""
 
 
 class PeImage(AbsentFile):

@@ -60,7 +60,7 @@ class FileJournal:
 
 
 def _begun(path: str, beginning: JournalBeginning) -> sqlite3.Connection:
-    """Create an empty recording and replace the file at the path.
+    """Create an empty recording file at the path in place of an earlier one.
 
     SQLite opens the file and its log by their names, and follows links.
 

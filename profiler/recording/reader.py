@@ -244,7 +244,7 @@ class _Reader:
 
 
 def _interrupted(profile: Profile) -> Profile:
-    """Complete the summary of an interrupted recording from its samples."""
+    """Complete the summary of a recording that was interrupted, from its samples."""
     known = profile.summary
     summary = replace(
         known,

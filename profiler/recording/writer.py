@@ -67,7 +67,7 @@ class TableWriter:
         self._database.executemany(insert_statement(table), rows)
 
     def _number(self, table: str) -> int:
-        """Return the number of a table's next row."""
+        """Return the number of the next row of a recording's table."""
         self._count[table] = number = self._count.get(table, 0) + 1
         return number
 

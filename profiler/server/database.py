@@ -84,7 +84,7 @@ class Store:
             self._engine.run(f"ALTER TABLE {table} {self._engine.dialect.on_cluster} DROP PARTITION {literal(day)}")
 
     def empty(self) -> None:
-        """Drop all rows of all tables of the database."""
+        """Delete all rows of all tables of the server's database."""
         for day in {
             str(row[0])
             for table in NAMES

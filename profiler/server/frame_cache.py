@@ -114,7 +114,7 @@ class FrameCache:
     def show(
         self, digest: bytes, text: str, build: tuple[str, str] | None, bare: bool, is_marker: bool, is_cut: bool
     ) -> ShownFrame:
-        """Store a frame in the cache under its digest."""
+        """Store a frame in the cache of shown frames under its digest."""
         shown = ShownFrame(self.text(text), piece_of(text), len(text), build, bare, is_marker, is_cut)
         with self._lock:
             self._memory += _FRAME + len(shown.piece)
@@ -128,7 +128,7 @@ class FrameCache:
 
 
 def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
-    """Return the frames of a segment that another cache may adopt."""
+    """Return the frames of a segment that the cache of another process may take over."""
     return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MOST_LENT), _MOST_ADOPTED))
 
 

@@ -64,7 +64,7 @@ class ServerHealth:
             self._say("error", "unhealthy", reason=reason, error=text or _SENTENCES[reason])
 
     def report_success(self, reason: str) -> None:
-        """Note that a reason of FAILURES no longer holds."""
+        """Note that a reason for which the server was unhealthy no longer holds."""
         with self._lock:
             was_failing = self._failures.pop(reason, None) is not None
         if was_failing:

@@ -189,7 +189,7 @@ class FleetServer:
     async def _found(
         self, request: Request, find: Callable[[Questions, str, Words], _Found], tenant: str, words: Words
     ) -> _Found:
-        """Run a query in a thread, and cancel it if the client disconnects.
+        """Run a query of a client in a thread, and cancel it if the client disconnects.
 
         Raises:
             Refused: The query is wrong or too expensive.

@@ -265,7 +265,7 @@ class Indexer:
         return dropped
 
     def seal(self, now: float) -> None:
-        """Take the next step of sealing the oldest day that is due (Hours.seal).
+        """Take the next step to replace the raw rows of the oldest day that is due by rollups (Hours.seal).
 
         Raises:
             StoreError: The database failed.

@@ -113,7 +113,7 @@ class Taking:
             raise Refused("wrong_token", f"without tenants the server answers as {', '.join(_HERE)} only")
 
     def writer(self, authorization: str) -> str:
-        """Return the tenant of a writer's token, within the rate limit.
+        """Return the tenant whose token allows a client to write, within the rate limit.
 
         Raises:
             Refused: The token is wrong, or the tenant sends too often.
@@ -157,7 +157,7 @@ class Taking:
         return bytes(found)
 
     async def take_push(self, tenant: str, push: ForeignPush) -> None:
-        """Store all profiles of a push, or none.
+        """Store all profiles that another project's agent pushes, or none.
 
         Raises:
             Refused: The push is wrong.

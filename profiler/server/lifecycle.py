@@ -45,7 +45,7 @@ class ServerParts:
 
 @contextmanager
 def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
-    """Open the parts of a server, without starting the indexer.
+    """Open the parts of a server (database, files, indexer), without starting the indexer.
 
     Raises:
         OutputError: The folder cannot be used.

@@ -46,7 +46,7 @@ SIDES: Mapping[str, tuple[str, ...]] = {"diff": ("a.", "b.")}
 
 
 def services(store: Questions, tenant: str, words: Words) -> Answer:
-    """Answer with the amounts of all services.
+    """Answer a query with the amounts of all services.
 
     The parameter `compare` is a number of seconds. `before` is then the amount in the same span that much earlier, null
     for services without a window there.

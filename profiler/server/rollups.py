@@ -63,7 +63,7 @@ class Hours:
             self.roll(self._waiting.popleft())
 
     def due(self, now_ns: int) -> list[WindowsOfHour]:
-        """Return the hours to roll up, oldest first."""
+        """Return the hours for which a rollup is due, oldest first."""
         ended = f"end_ns <= {(now_ns - _LATENESS_NS) // HOUR_NS * HOUR_NS}"
         return [each for each in self._hours(ended) if each.windows > _LATE * each.rolled]
 
@@ -140,7 +140,7 @@ class Hours:
         return sorted({str(row[0]) for row in rolls if listed.get((str(row[0]), int(row[2]))) != int(row[4])})
 
     def _hours(self, where: str) -> list[WindowsOfHour]:
-        """Return the hours that have windows with an SQL condition, oldest first."""
+        """Return the hours with windows that meet an SQL condition, oldest first."""
         rolls = self._engine.rows(
             f"SELECT day, hour, sum(windows), max(upto) FROM {self._of('rolls')} GROUP BY day, hour"
         )

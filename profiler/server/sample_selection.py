@@ -9,7 +9,7 @@ from pyprof.records import dataclass
 from pyprof.server.authorization import Refused
 
 LABEL = "label."
-"""Prefix of parameters that select samples by labels."""
+"""Prefix of a query's parameters that select samples by labels."""
 _WORDS = {"from", "to", "service", "type"}
 _LONGEST = 1000
 _MOST_LABELS = 20

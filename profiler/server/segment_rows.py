@@ -39,7 +39,7 @@ _MOST_OF_LABELS = 1 << 21
 """Maximum number of characters in all label sets of a segment."""
 _HALVES = struct.Struct("<QQ")
 _BARE = re.compile(r"!0x[0-9a-f]+$")
-"""Title of a function of which only the start address is known."""
+"""Pattern of the title of a function of which only the start address is known."""
 _MOST = 1 << 50
 """Maximum length of a window in nanoseconds and maximum sum of its values (13 days), so that thousands of windows have
 a sum.
@@ -205,7 +205,7 @@ class _WholeStacks(Builder):
         self._count = 0
 
     def add_stack(self, frames: Iterable[int], below: int = 0) -> int:
-        """Return the index of a stack in calls.
+        """Return the index of a stack in the list of stacks (calls), and add it.
 
         Raises:
             FormatError: There are too many calls.
@@ -321,5 +321,5 @@ def hash_of(texts: Iterable[str]) -> tuple[int, int]:
 
 
 def hash_of_pieces(pieces: Iterable[bytes]) -> tuple[int, int]:
-    """Return hash_of() of texts that already have their length in front."""
+    """Return the hash (see hash_of()) of texts that already have their length in front."""
     return _HALVES.unpack(hashlib.blake2b(b"".join(pieces), digest_size=_HALVES.size).digest())

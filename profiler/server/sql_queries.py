@@ -139,7 +139,7 @@ class Questions:
         return steps
 
     def labels(self, chosen: Question) -> dict[int, Labels]:
-        """Return the labels of each series of a service.
+        """Return the labels of each series (label set) of a service.
 
         Raises:
             Refused: There are too many series.
@@ -370,5 +370,5 @@ class Questions:
 
 
 def _by_stack(counted: CountedRows) -> str:
-    """Return an SQL statement for the cost of each stack."""
+    """Return an SQL statement that sums the cost of each stack."""
     return counted.summed("samples", {"stack": "stack", "stack2": "stack2"}, {"whole": "value"})

@@ -140,7 +140,7 @@ class NamesAhead:
 
 
 class _Seen:
-    """The part of a window that the background symbolizer has seen.
+    """The part of a window whose frames the background symbolizer has seen.
 
     Attributes:
         table: The stack tree.

@@ -65,7 +65,7 @@ class _Split:
         )
 
     def _frames_of(self, node: int) -> list[int]:
-        """Return the frames that replace a node of the stack tree."""
+        """Return the frames that replace a node of the stack tree, with inlined functions as separate frames."""
         frame, waiting = self._frame[node], self._inside[self._parent[node]]
         if self._profile.frames[frame].kind == FrameKind.INTERPRETER:
             self._inside[node] = waiting

@@ -31,7 +31,7 @@ _SHORT = 2048
 _I64 = npt.NDArray[np.int64]
 
 Key = tuple[bytes | tuple[bytes, bytes], int, int]
-"""Key of stacks that differ only in their innermost frames.
+"""Key of merged stacks that differ only in their innermost frames.
 
 It has the native frames without the innermost one and the indices of the evaluators' frames, or a digest of both; the
 trunk or the number of the chain; and the address space.

@@ -67,7 +67,7 @@ class Runtimes:
         follow_tasks: bool = False,
         stack_size: int = DEFAULT_STACK_SIZE,
     ) -> None:
-        """Create an empty set of interpreters.
+        """Create an empty set of the interpreters in a recording's processes.
 
         Args:
             symbols: Reads interpreter symbols of files.
@@ -178,7 +178,7 @@ class Runtimes:
         )
 
     def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """Read the local variables of a thread's current frames.
+        """Read the local variables of a thread's current interpreter frames.
 
         Returns:
             (frame, {variable name: bounded repr}) for each frame, innermost first.

@@ -152,7 +152,7 @@ class Recording:
         return self._sampling.span_ns
 
     def start(self) -> None:
-        """Run the recording's loop in a separate thread."""
+        """Run the loop of the recording in a separate thread."""
         self._thread = threading.Thread(target=self.run, name="pyprof", daemon=True)
         self._thread.start()
 
@@ -228,7 +228,7 @@ class Recording:
             sampling.hasten()
 
     def abandon(self) -> None:
-        """End the recording at once and lose what was not written.
+        """End the recording at once and lose the samples that were not written.
 
         May be called from any thread or a signal handler.
         """

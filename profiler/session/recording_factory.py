@@ -277,7 +277,7 @@ def check(options: RecordOptions) -> None:
 
 
 def check_stacks(options: StackOptions) -> None:
-    """Check the options that say how stacks are taken.
+    """Check the options of a recording that say how stacks are taken.
 
     Raises:
         UsageError: An option is invalid.

@@ -46,7 +46,7 @@ class ActivationShape:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A place where a walk continues.
+    """A place in an unwound stack where the unwinder continues.
 
     Attributes:
         lane: Index of the sample.

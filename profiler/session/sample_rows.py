@@ -28,7 +28,7 @@ _FAST = 1
 
 @dataclass(slots=True)
 class Rows:
-    """Columns of shape (n,) with one row for each sample.
+    """Columns of shape (n,) with one row for each sample of a window.
 
     Attributes:
         time_ns: Nanoseconds since the epoch.

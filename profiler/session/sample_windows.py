@@ -93,7 +93,7 @@ _OPENING_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The beginning of a window.
+    """The beginning of a window, and the state of the collector at that time.
 
     Attributes:
         ns: Time in nanoseconds since the epoch.
@@ -341,7 +341,7 @@ class Recorder:
         )
 
     def counted(self) -> Counted:
-        """Return the counters of the current window."""
+        """Return the counters of the current window of the recording."""
         return self._counted(self._began)
 
     def _counted(self, began: _Beginning) -> Counted:
@@ -370,7 +370,7 @@ class Recorder:
         )
 
     def leaves_since(self, rows: int) -> tuple[StackTable, set[int], int]:
-        """Return the stack leaves of the rows that a window has gained.
+        """Return the leaves of the stacks that a window has gained.
 
         Args:
             rows: Number of rows that are known.

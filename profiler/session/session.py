@@ -140,7 +140,7 @@ class Session:
             self.collector.close()
 
     def cut(self) -> Window:
-        """Close the current window and begin the next one."""
+        """Close the current window of the recording and begin the next one."""
         window = self.recorder.cut()
         return replace(window, unfollowed=self.unfollowed.take()) if self.unfollowed is not None else window
 

@@ -102,7 +102,7 @@ def _of_holders(window: Window, lockless: bool) -> Window:
 def _rewritten(
     window: Window, function: Callable[[int], Sequence[FrameKey]], changes: Callable[[bool], bool]
 ) -> Window:
-    """Apply a view to some stacks of a window.
+    """Apply a view (which native frames are shown) to some stacks of a window.
 
     Args:
         window: The window.

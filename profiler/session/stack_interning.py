@@ -79,7 +79,7 @@ class Merger(Protocol):
         ...
 
     def evaluators(self, batch: SampleBatch) -> dict[int, Evaluators]:
-        """Return the evaluator frames of each address space."""
+        """Return the evaluator frames (of interpreters) of each address space in a batch."""
         ...
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:

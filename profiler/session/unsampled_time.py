@@ -30,7 +30,7 @@ from pyprof.session.sample_windows import Window
 _PIECES = 64
 """Number of rows into which unsampled time is split over a window."""
 _LATE = 0.1
-"""Minimum share of processor time in missed sampling times that is reported."""
+"""Minimum share of processor time in missed sampling times for which the summary has a note."""
 
 
 def with_unseen(window: Window) -> Window:

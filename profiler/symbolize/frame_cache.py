@@ -22,7 +22,7 @@ class SettledFrame(NamedTuple):
     build_id: str
 
     def convert_modules(self, modules: FrameModules) -> Frame:
-        """Return the frame for another profile that has these modules."""
+        """Return the frame for another profile, whose modules have other indices."""
         index = modules.module_index(self.module, self.build_id, self.frame.lines)
         return self.frame if index == self.frame.module else replace(self.frame, module=index)
 

@@ -129,7 +129,7 @@ def add_names(profile: Profile, places: Places, seconds: float | None = None) ->
 
 
 def _is_code(frame: Frame) -> bool:
-    """Return True if a frame is code in a file.
+    """Return True if a frame is native code in a real file.
 
     Addresses that no real file contains come from a malicious recording.
     """

@@ -47,7 +47,8 @@ class _Body(NamedTuple):
 
 
 class Functions:
-    """All functions in a file's DWARF. Addresses are relative to the load address.
+    """All functions in a file's DWARF, as a Breakpad symbol file states them. Addresses are relative to the load
+    address.
 
     Attributes:
         files: Paths by number.
@@ -121,7 +122,7 @@ class Functions:
             at = same
 
     def extents(self) -> list[tuple[int, int]]:
-        """Return (start, end) of all functions of the file, ascending."""
+        """Return (start, end) of all functions of the file's DWARF, ascending."""
         return [(body.address, body.address + body.size) for body in self._bodies]
 
     def _read_unit(self, dwarf: Dwarf, offset: int) -> None:

@@ -140,7 +140,7 @@ class Inspection:
 
     @property
     def missing(self) -> int:
-        """The number of bytes by which the file is truncated."""
+        """The number of bytes by which the inspected file is truncated."""
         return self.object.missing
 
     @property

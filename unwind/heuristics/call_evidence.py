@@ -24,7 +24,7 @@ MAX_HOPS = 4
 """Maximum number of jumps that are followed from one PLT entry or function to the next."""
 
 MAX_FOLLOWED = 8
-"""Maximum number of functions that are followed from one call through tail jumps."""
+"""Maximum number of functions that are followed from one call through tail jumps to find its real target."""
 
 MAX_SCANNED = 64
 """Maximum number of functions that are searched for jumps on behalf of one sample."""
@@ -174,7 +174,7 @@ class CallSites:
         return None if entry is None else (entry[1], pc + 1)
 
     def _through_jumps(self, target: int, pc: int, exact: bool) -> CallEvidence:
-        """Return whether the called function reaches the function that covers pc by jumps."""
+        """Return whether the called function reaches the function that covers pc by tail jumps."""
         body = self.find_body(pc, exact)
         if body is None:
             return CallEvidence.ALLOWED

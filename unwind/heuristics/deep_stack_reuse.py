@@ -140,7 +140,7 @@ class FramePath:
         return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
 
     def first_frames(self, frames: int) -> CachedFrames:
-        """Return the first `frames` frames of the path as columns."""
+        """Return the first `frames` frames of a walk in progress as columns."""
         pc, sp, _, exact, trust, _ = self.columns_since(0)
         return CachedFrames(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
 

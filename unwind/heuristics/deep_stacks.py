@@ -57,7 +57,7 @@ walk.
 
 
 class _Noting(LaneMemory):
-    """The memory of a sample that records which words a walk reads."""
+    """The memory of a sample that records which words the unwinder reads."""
 
     def __init__(self, batch: SampleBatch, lane: int, more: tuple[Piece, ...] = ()) -> None:
         super().__init__(batch, lane)

@@ -192,7 +192,7 @@ class FramePointerRecovery:
         return self._calls.call_evidence(ra, lookup_pc(callee.values[self._arch.pc] or 0, callee.exact), callee.exact)
 
     def _joins(self, callee: Registers, caller: Registers) -> bool:
-        """Return True if the caller may have called the callee.
+        """Return True if the code of the caller may have called the callee.
 
         If a signal interrupted the caller, the signal frame proves it.
         """

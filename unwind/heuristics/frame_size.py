@@ -17,7 +17,7 @@ _ROOM = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The distance from sp up to the frame pointer, in bytes.
+    """The possible distances from sp up to the frame pointer in a function, in bytes.
 
     Attributes:
         least: Lower bound of the distance.

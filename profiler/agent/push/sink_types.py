@@ -104,7 +104,7 @@ def missing(target: PushTarget) -> str:
 
 
 def made(target: PushTarget, on_date: Callable[[float], None] = lambda ahead_s: None) -> SegmentSink:
-    """Create the sink of a target; on_date is that of Endpoint.
+    """Create the sink of a [[push]] table; on_date is that of Endpoint.
 
     Raises:
         UsageError: A library is missing.

@@ -46,7 +46,7 @@ class Screen(Protocol):
         ...
 
     def wake(self) -> None:
-        """End a wait for keys. Any thread may call this."""
+        """End a wait for keys at once. Any thread may call this."""
         ...
 
     def leave_for(self, job: Callable[[], None]) -> None:

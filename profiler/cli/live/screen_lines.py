@@ -87,7 +87,7 @@ def choices(snapshot: Snapshot, view: View) -> str:
 
 
 def _hidden(snapshot: Snapshot) -> str:
-    """Return how many idle threads the newest window leaves out, "" for none."""
+    """Return a text with the number of idle threads that the newest window leaves out, "" for none."""
     return f", without {many(snapshot.idle_threads, 'idle thread')}" if snapshot.idle_threads else ""
 
 

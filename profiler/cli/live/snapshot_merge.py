@@ -83,6 +83,6 @@ class Gathering:
         return self.snapshot
 
     def end(self, why: str) -> Snapshot:
-        """Note why the recording has ended."""
+        """Note why the recording has ended, and return the last snapshot."""
         self.snapshot = replace(self.snapshot, ended=why)
         return self.snapshot

@@ -68,7 +68,7 @@ def is_same_id(first: str, second: str) -> bool:
 
 
 def is_stated(file: ObjectFile, stated: StatedId) -> bool:
-    """Return True if the file is the one that a crash dump identifies."""
+    """Return True if the object file is the one that a crash dump identifies."""
     if file.arch is None or file.arch is not find_arch(stated.elf_machine, stated.elf_class, stated.byteorder):
         return False
     if stated.build_id and file.build_id:

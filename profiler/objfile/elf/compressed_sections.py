@@ -21,7 +21,7 @@ MAX_RATIO = 128
 bomb.
 """
 ALWAYS_ALLOWED = 8 << 20
-"""Size in bytes to which any section may expand."""
+"""Size in bytes to which any compressed section may expand."""
 
 ELFCOMPRESS_ZLIB = 1
 ELFCOMPRESS_ZSTD = 2

@@ -78,7 +78,7 @@ class ElfFile:
         self._read_header()
         self.segments: tuple[ProgramHeader, ...] = tuple(self._read_segments())
         self.loads: tuple[ProgramHeader, ...] = tuple(s for s in self.segments if s.type == PT_LOAD)
-        """The PT_LOAD segments."""
+        """The PT_LOAD segments of the ELF file."""
         self.section_list: tuple[SectionHeader, ...] = ()
         """All sections of the ELF file by index, () if there are no headers."""
         if with_sections:
@@ -140,7 +140,7 @@ class ElfFile:
         self._cache.pop(name, None)
 
     def load_at(self, svma: int) -> ProgramHeader | None:
-        """Return the PT_LOAD whose bytes in the file hold an address, or None."""
+        """Return the PT_LOAD segment whose bytes in the file hold an address, or None."""
         return next((load for load in self.loads if load.vaddr <= svma < load.vaddr + load.filesz), None)
 
     def at_svma(self, svma: int, size: int) -> memoryview:

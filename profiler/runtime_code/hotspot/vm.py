@@ -73,7 +73,7 @@ class JavaCode:
 
 
 class JavaVm:
-    """One Java virtual machine whose data layout is known."""
+    """A Java virtual machine (HotSpot) whose data layout is known."""
 
     def __init__(self, space: AddressSpace, symbols: Mapping[bytes, int], arch: Arch) -> None:
         """Read the layout of HotSpot's data from its own description.

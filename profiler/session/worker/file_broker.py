@@ -434,7 +434,7 @@ def plain(rights: Rights | None) -> object:
 
 
 def rights_of(value: object) -> Rights | None:
-    """Decode file rights that plain() encoded.
+    """Decode the rights of a process to files, which plain() encoded.
 
     Raises:
         OSError: The value is invalid.

@@ -139,7 +139,7 @@ class Checkpoint:
 
 
 class Extent(IntEnum):
-    """The part of the current window that a profile covers."""
+    """The part of the current window that a requested profile covers."""
 
     SO_FAR = 0  # everything so far
     PART = 1  # what came since the last part, or since the window began

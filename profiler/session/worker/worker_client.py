@@ -307,7 +307,7 @@ class WorkerLink:
         return self._sinks.index(sink) + 1
 
     def end(self, requested: bool = True) -> None:
-        """Start the deadline of the worker, because the recording has ended.
+        """Start the deadline for the worker to end, because the recording has ended.
 
         May be called from any thread or a signal handler.
 
@@ -334,7 +334,7 @@ class WorkerLink:
         self._overtime.lengthen(max(time.monotonic() - self._heard_at, 0))
 
     def begin_loop(self) -> None:
-        """Note that the sampler's loop starts in this thread."""
+        """Note that the sampler's loop starts in this thread, whose waits for a processor extend deadlines."""
         tid = threading.get_native_id()
         self._loop = tid, procfs.read_waited_s(os.getpid(), tid)
         self._overtime.looping = True

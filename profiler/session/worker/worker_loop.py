@@ -92,7 +92,7 @@ class ReportedCollector:
 
 
 class _Observed:
-    """The worker's state for one recording."""
+    """The state of the worker for one recording."""
 
     def __init__(self, begin: Begin, lacks_files: Callable[[], bool]) -> None:
         self._lacks_files = lacks_files

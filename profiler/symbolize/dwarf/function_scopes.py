@@ -38,7 +38,7 @@ class Scopes:
         return b"::".join(reversed(parts))
 
     def _unnamed(self, offset: int, member: bytes) -> bytes:
-        """Return the text that demanglers write for an unnamed scope."""
+        """Return the text that demanglers write for an unnamed namespace, class or function."""
         if offset in self._namespaces:
             return b"(anonymous namespace)"
         return b"{lambda}" if member == b"operator()" else b"{unnamed}"

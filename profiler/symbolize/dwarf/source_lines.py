@@ -59,7 +59,7 @@ class SourceLines:
 
     @property
     def units(self) -> int:
-        """The number of units that have been read."""
+        """The number of DWARF units that have been read."""
         return len(self._units)
 
     def find(self, svma: int, deadline: Deadline) -> list[SourcePlace]:

@@ -278,7 +278,7 @@ class Dwarf:
         return self._section(".debug_info")
 
     def info_to(self, end: int) -> Data:
-        """Return .debug_info, at least up to `end` if it is that long.
+        """Return the section .debug_info, at least up to `end` if it is that long.
 
         Decompression is most of the work of naming a few functions. The functions that start a program come first in a
         libc.

@@ -164,7 +164,7 @@ class ExidxIndex:
         return self._table_entry(start, end, table)
 
     def code(self, svma: int, size: int) -> bytes:
-        """Return the bytes of code at a file address, `size` bytes or fewer."""
+        """Return the bytes of the file's code at a file address, `size` bytes or fewer."""
         return bytes(self._file.at_svma(svma, size))
 
     def _table_entry(self, start: int, end: int, table: int) -> Entry:

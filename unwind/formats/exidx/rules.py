@@ -102,7 +102,7 @@ def _loaded(place: _Place, section: str, at: int) -> _Load:
 
 
 def _expression(base: _Base, offset: int) -> bytes:
-    """Return the DWARF expression of base + offset."""
+    """Return the DWARF expression that computes base + offset."""
     if isinstance(base, int):
         return encode_register_plus(base, offset)
     return encode_plus(encode_deref(_expression(base.base, base.offset)), offset)
