@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _LATE_NS = 1_000_000
-"""Maximum difference in ns between the wall clock and CLOCK_MONOTONIC readings of a start, and between a start and its
+"""Maximum difference in ns between the clocks of /proc and of fork records, and between a thread's start and its
 record.
 """
 _KEPT_NS = 10_000_000_000

@@ -25,8 +25,8 @@ FOR_PROCESSOR, BLOCKED = "P", "B"
 _STATES = ((0x02, "D"), (0x04, "T"), (0x08, "t"), (0x01, "S"))
 _IDLE = 0x402
 LATENCY_NS, FOREVER_NS = 20_000, 2**63 - 1
-"""Times after a thread's wakeup in ns. A thread that runs within LATENCY_NS did not wait for a processor: the time
-counts as part of its wait. FOREVER_NS means no end.
+"""Times in nanoseconds after a thread's wakeup. A thread that runs within LATENCY_NS did not wait for a processor: the
+time counts as part of its wait. FOREVER_NS stands for a time that never comes.
 """
 
 

@@ -237,7 +237,7 @@ class StopCandidates:
             self._give_back(key)
 
     def refuse(self, tid: int) -> None:
-        """Sample a thread that cannot be stopped by perf_events permanently."""
+        """Use only perf_events from now on for a thread that cannot be stopped."""
         self._refused.add(tid)
         if tid in self._stopped:
             self._give_back(tid)

@@ -29,7 +29,7 @@ registers.
 """
 
 SAMPLE_TIDS = SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU
-"""Size in bytes of the fields at the end of every perf record that is not a sample (sample_id_all)."""
+"""Fields (PERF_SAMPLE_*) at the end of every perf record that is not a sample (sample_id_all)."""
 
 MOST_STACK = 65_528
 """The kernel's limit for sample_stack_user in bytes. A record has at most 65,535 bytes, so the last few hundred are cut

@@ -69,7 +69,7 @@ class RandomSelection:
 
 
 def _uniform(count: int) -> npt.NDArray[np.float64]:
-    """Return random numbers in [0, 1). They come from Python, because numpy.random takes 20 ms to load."""
+    """Return random numbers in [0, 1) from os.urandom(), because numpy.random takes 20 ms to load."""
     return np.frombuffer(os.urandom(8 * count), np.uint64) / 2**64
 
 

@@ -47,7 +47,7 @@ _kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 
 @dataclass(slots=True, eq=False)
 class DeepStack:
-    """The state of one thread whose stack is longer than one stop copies.
+    """The state of one thread whose stack is longer than what one stop copies.
 
     Attributes:
         outer: The part of the stack that was read while the thread ran.

@@ -286,7 +286,7 @@ class Spool:
             self.inventory.left(name, place)
 
     def _folder(self, place: str, name: SegmentName) -> str:
-        """Return the descriptor of a segment's folder in the spool. A missing folder is created durably."""
+        """Return the path of a segment's folder in the spool. A missing folder is created durably."""
         made = self.root
         for part in (*place.split("/"), name.day, name.folder) if place else (name.day, name.folder):
             if self._disk.make_folder(f"{made}/{part}"):

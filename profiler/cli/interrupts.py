@@ -21,7 +21,7 @@ SAME_S = 0.05
 
 
 class EndBySignals:
-    """A handler of signals that ends a command. The first signal requests the end; a later one leaves at once.
+    """A handler of signals that ends a command. The first signal requests the end; a later one exits at once.
 
     After most_s seconds the command also leaves at once.
     """

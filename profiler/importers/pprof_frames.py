@@ -30,7 +30,7 @@ FunctionNames = tuple[str, str, str | None]
 """Names of a pprof function: (name, system_name, file)."""
 FunctionLine = tuple[FunctionNames, int]
 _HEAD, _ID = (1, 2, 3), 1 << 3
-"""Patterns of the fields of a pprof location: its id, its mapping's id, its address."""
+"""Tags of the fields of a pprof location: its id, its mapping's id, its address."""
 
 
 class FrameTables:

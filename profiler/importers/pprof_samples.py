@@ -15,7 +15,7 @@ AT_ONCE = 1 << 22
 _LONGEST_ROW = 1 << 20
 """Maximum size in bytes of one pprof sample's stack or values."""
 _STACK, _VALUES, _LABELS = 0x0A, 0x12, 0x1A
-"""Patterns of fields 1, 2 and 3 of a pprof sample in their usual form and order: packed, packed, messages."""
+"""Tags of fields 1, 2 and 3 of a pprof sample in their usual form and order: packed, packed, messages."""
 _LEAST, _MORE = 6, 0x80
 _UNKNOWN = -1
 

@@ -47,7 +47,7 @@ _CONSUMER: tuple[frozenset[str], ...] = (
     frozenset({"queue.py:get"}),
     frozenset({"threading.py:wait"}),
 )
-"""Pattern of a thread whose own function, with any name, reads from a queue."""
+"""Functions on the stack of a thread whose first function, with any name, reads from a queue."""
 _NOT_FOR_WORK = ("pthread_cond_", "pthread_mutex_", "take_gil", "lll_lock_wait")
 """Prefixes of native functions in which a thread waits for the GIL or a mutex, and not for work."""
 

@@ -22,7 +22,7 @@ from pyprof.diagnostics import Diagnostics
 _LOOK_S = 1.0
 _FIRST_S, _MOST_S = 1.0, 300.0
 _ODD = frozenset({"unavailable", "timeout", "nonsense", "otherwise"})
-"""Number of failures that one segment alone may cause before it is set aside."""
+"""Kinds of failures that one segment alone may cause, so that it is set aside after enough attempts."""
 _TRIES = 6
 """Number of attempts to send a segment after which another one is tried, to see whether the segment causes the
 failure.

@@ -45,7 +45,7 @@ _UNLINKED = re.compile(rb"(?:\xc9|\x5d)(?=(?:\xc5\xf8\x77)?(?:\xc3|\xe9|\x41?\xf
 """Pattern of HotSpot code that unlinks a frame: leave, or pop %rbp, before a return or a jump."""
 
 _INTERPRETED = b"\x55\x48\x8b\xec\x41\x55"
-"""Pattern of the code that builds a HotSpot interpreter's frame: push %rbp; mov %rsp,%rbp; push %r13."""
+"""Machine code that builds an interpreter frame of Java: push %rbp; mov %rsp,%rbp; push %r13."""
 _POPPED = re.compile(rb"\x58(?=\x4c\x8d\x74\xcc\xf8)")
 """Pattern in HotSpot's interpreter: pop %rax before lea -8(%rsp,%rcx,8),%r14."""
 _RETURNS = re.compile(

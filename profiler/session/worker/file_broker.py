@@ -37,7 +37,7 @@ from pyprof.session.worker.message_channel import Channel, Closed, Part, Receive
 
 _EVERYBODY = Rights()
 _ELF_HEAD = struct.Struct("=4sxB10xBB")
-"""Pattern of the first bytes of an ELF file: e_ident with its magic number and byte order, and the two bytes of
+"""Format of the first bytes of an ELF file: e_ident with its magic number and byte order, and the two bytes of
 e_type.
 """
 _BIG_ENDIAN, _ET_CORE = 2, 4
