@@ -75,7 +75,7 @@ def scale_to_accounts(window: Window, values: npt.NDArray[np.int64]) -> npt.NDAr
     """
     before, after = window.before.accounts, window.after.accounts
     root_of = {pid: root for root, account in after.items() for pid in account.pids if account.readings}
-    numbers = {number: root_of[key.pid] for number, key in window.keys.items() if key.pid in root_of}
+    numbers = {number: root_of[key.pid] for number, key in window.keys.items() if number >= 0 and key.pid in root_of}
     if not numbers:
         return values
     scaled = values.copy()
