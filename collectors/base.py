@@ -101,7 +101,7 @@ class Collector(Protocol):
         ...
 
     def learn(self, feedback: Feedback) -> None:
-        """Accept the feedback for one of the collector's batches, which need not be the latest one.
+        """Accept the feedback about one of the collector's batches of samples, which need not be the latest one.
 
         Composite collectors route it by the batch's source_id.
         """

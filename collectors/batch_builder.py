@@ -81,7 +81,7 @@ class StackMemory(Protocol):
         ...
 
     def read_copy(self, offset: int, size: int) -> bytes:
-        """Return bytes of the stack copies that were written so far."""
+        """Return bytes of the stack copies in a batch's memory that were written so far."""
         ...
 
     def clear(self) -> None: ...
@@ -219,7 +219,7 @@ class BatchBuilder(Generic[Memory]):
 
     @property
     def full(self) -> bool:
-        """True if there is no room for another sample: the caller must take the batch first."""
+        """True if the builder has no room for another sample: the caller must take the batches first."""
         return len(self._lanes) >= MAX_LANES or self.memory.full
 
     def add_sample(self, lane: Lane, base: int, size: int) -> int:

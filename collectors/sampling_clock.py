@@ -138,7 +138,7 @@ class SamplingClock:
         return self._begin_ns(slot) + int(self._random() * self.period_ns)
 
     def count_skipped(self, now_ns: int) -> None:
-        """Count the sampling slots since the last one as skipped. No slot is used after that."""
+        """Count the sampling slots that have passed since the last sample as skipped. No slot is used after that."""
         following = max(self._slot + self._stride.every, self._affordable())
         self.skipped += max(self._slot_at(now_ns) - following, 0)
 

@@ -40,7 +40,9 @@ def count_covered_ns(gaps: Iterable[Gap]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEvents:
-    """Events of threads as columns of shape (n,). `kind` is the kind of a switch, or zero for other events."""
+    """Switch records and other events of threads as columns of shape (n,). `kind` is the kind of a switch, or zero for
+    other events.
+    """
 
     tid: I64
     time_ns: I64
@@ -138,7 +140,7 @@ class SwitchSource(Protocol):
         ...
 
     def find_thread_ids(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
-        """Return columns (pid, started) of threads at times. An unknown thread is its own process."""
+        """Return columns (pid, started) of threads (tids) at times. An unknown thread is its own process."""
         ...
 
     def take_new_processes(self) -> set[int]:

@@ -134,7 +134,7 @@ class ThreadLives:
         return self.find_start(pid, started + TICK_NS) if started else 0
 
     def started(self, tid: npt.NDArray[np.integer], time_ns: I64) -> I64:
-        """Return the start times of many threads, each at a time, as columns of shape (n,)."""
+        """Return the start times of many threads (tids), each at a time, as columns of shape (n,)."""
         found = [(self._lives.get(each) or _NEVER)[0].started for each in tid.tolist()]
         if any(len(self._lives.get(each, _NEVER)) > 1 for each in set(tid.tolist())):
             found = [self.find_start(each, at) for each, at in zip(tid.tolist(), time_ns.tolist(), strict=True)]

@@ -38,7 +38,7 @@ def place_in_sequence(profile: Profile) -> Profile:
 
 
 def sample_lengths(profile: Profile, samples: I64) -> I64:
-    """Return the time that each of these samples stands for, in nanoseconds."""
+    """Return the time in nanoseconds that each of these samples of a profile stands for."""
     weight = profile.values[samples, -1]
     counts = profile.value_types[-1].unit != "nanoseconds"
     found: I64 = weight * profile.period_ns if counts else weight

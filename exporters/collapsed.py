@@ -81,7 +81,7 @@ class _NameTree:
         return below[name]
 
     def chain(self, node: int, names: list[bytes]) -> int:
-        """Return the node at the end of a path of names below a node."""
+        """Return the node at the end of a path of names below a node of the tree."""
         for name in names:
             node = self.child(node, name)
         return node

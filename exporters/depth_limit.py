@@ -22,7 +22,7 @@ _MIN_KEPT = 256
 
 
 def limit_stack_depth(profile: Profile, stacks: npt.NDArray[np.int32], most: int = MAX_FRAMES) -> Profile:
-    """Return the profile with stacks so short that all of them together have at most `most` frames.
+    """Return the profile with stacks cut so short that all of them together have at most `most` frames.
 
     Args:
         stacks: Leaf node of each stack that will be written.

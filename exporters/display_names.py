@@ -32,7 +32,7 @@ class Level:
 
 
 def frame_levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level]:
-    """Return the functions of one frame, outermost first: the real one, then those that were inlined into it."""
+    """Return the functions of one frame, outermost first: the real function, then those that were inlined into it."""
     if not frame.lines:
         return [Level(frame_title(profile, frame, options), frame.kind, frame.module)]
     *inlined, outermost = frame.lines
@@ -49,7 +49,7 @@ def frame_levels(profile: Profile, frame: Frame, options: ExportOptions) -> list
 
 
 def frame_functions(profile: Profile, frame: Frame, options: ExportOptions) -> list[tuple[Function, Level]]:
-    """Return the levels of one frame, each with the function that identifies it. A marker counts as a function."""
+    """Return the functions of one frame, each with its name and place (Level). A marker counts as a function."""
     named = frame_levels(profile, frame, options)
     known = [function for function, _ in functions_of(profile, frame)]
     return list(zip(known or [Function("", level.name, frame.kind) for level in named], named, strict=True))
@@ -61,7 +61,7 @@ def frame_title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
 
 
 def _with_path(profile: Profile, frame: Frame, name: str, options: ExportOptions) -> str:
-    """Replace the module name of unnamed code by its path, if full_paths is set.
+    """Return the display name of unnamed code, with the path of its module instead of the name if full_paths is set.
 
     The result is "/path/of/module!0xstart" or "/path/of/module+0xrel".
     """

@@ -101,7 +101,7 @@ class _Builder:
         self._places: list[set[str]] = [set()]
 
     def child(self, parent: int, row: _Row) -> int:
-        """Return the node of a row's function below a parent, and merge the row into it."""
+        """Return the node of a row's function below a parent in the flame graph's tree, and merge the row into it."""
         tree = self.tree
         node = self._children.setdefault((parent, row.frame), len(tree.parent))
         if node == len(tree.parent):

@@ -78,7 +78,7 @@ WORDS = {
     "sourceChanged": said("page_source_changed"),
     "firstRows": said("page_first_rows", rows="{rows}", all="{all}"),
 }
-"""Messages that the page's scripts show for incomplete views, by the scripts' names for them."""
+"""Messages of the flame graph's page for incomplete views, by the scripts' names for them."""
 
 
 Beside = Callable[[list[Function]], Mapping[str, object]]

@@ -11,7 +11,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
 
 MAX_BYTES = 8 << 20
-"""Maximum size of a page in bytes; a notebook stores all its output in its file."""
+"""Maximum size in bytes of a page that is shown in a notebook, which stores all its output in its file."""
 _HEIGHT = 600
 
 

@@ -210,7 +210,9 @@ def open_directory(path: str, how: int = 0) -> int:
 
 
 def _sync_names(folder: int) -> None:
-    """Sync the names of a folder that may be open with O_PATH only; do nothing if the folder is not readable."""
+    """Make the names in a folder, which may be open with O_PATH only, survive a power failure. Do nothing if the folder
+    is not readable.
+    """
     with contextlib.suppress(OSError):
         readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
         try:

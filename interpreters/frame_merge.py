@@ -73,7 +73,8 @@ class Merged:
 
 
 class Evaluators:
-    """The code ranges of one process's evaluator: the ranges of its symbols and of functions in which markers lay.
+    """The code ranges of one process's interpreter evaluator: those of its symbols and of functions in which markers
+    lay.
 
     Compilers split the evaluator, and its symbol may cover only the smaller part. An outdated marker may lie in any
     function, so a function that was on stacks without a run as often as with one is not an evaluator.
@@ -113,7 +114,9 @@ class Evaluators:
         return self._found[key]
 
     def mask_evaluator(self, at: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the code addresses that lie in the evaluator. Return addresses must be passed less one."""
+        """Return a mask of the code addresses that lie in the interpreter's evaluator. Return addresses must be passed
+        less one.
+        """
         found = np.zeros(len(at), np.bool_)
         for start, end in self._ranges:
             found |= (at >= np.uint64(start)) & (at < np.uint64(end))

@@ -30,7 +30,7 @@ def next_chain_number() -> int:
 
 
 class NamedCode(Hashable, Protocol):
-    """A function as its interpreter describes it. Equal values are one function, in all processes."""
+    """The protocol of a function as its interpreter describes it. Equal values are one function, in all processes."""
 
     @property
     def language(self) -> str: ...
@@ -42,7 +42,9 @@ class NamedCode(Hashable, Protocol):
         ...
 
     def line_key(self, instruction: int) -> int:
-        """Return a number that all instructions of the same source line share, as far as it is quickly found."""
+        """Return a number that all instructions of the same source line of an interpreter function share, as far as it
+        is quickly found.
+        """
         ...
 
 
@@ -59,7 +61,9 @@ class _Gone:
 
 @dataclass
 class CodeBook:
-    """The functions of all processes of a recording. Equal functions share a number, and no number is reused."""
+    """The interpreter functions of all processes of a recording. Equal functions share a number, and no number is
+    reused.
+    """
 
     codes: dict[int, NamedCode] = field(default_factory=lambda: {UNKNOWN: _Gone()})
     _index: dict[NamedCode, int] = field(default_factory=dict)

@@ -41,13 +41,15 @@ class FlushProtocol:
         self._lock = threading.RLock()  # reentrant, because a signal handler may interrupt a holder
 
     def begin(self) -> None:
-        """Start the recording now, unless it has begun. Earlier samples do not belong to it."""
+        """Note that the recording begins now, unless it has begun. Earlier samples do not belong to it."""
         if not self.begun_ns:
             self.given_ns = self.begun_ns = time.monotonic_ns()
             self.on_begin()
 
     def end(self) -> int:
-        """Set the end of the recording to now, unless it is set, and return it. May be called from a signal handler."""
+        """Set the end of the recording to now, unless it is set, and return that time. May be called from a signal
+        handler.
+        """
         with self._lock:
             is_first, self.ended_ns = not self.ended_ns, self.ended_ns or time.monotonic_ns()
         if is_first:

@@ -28,12 +28,12 @@ from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, NoCaller, Outcome, Registers, ScalarWalker
 
 FEW_LANES = 16
-"""Maximum number of samples for which walking them one by one is faster than a step of arrays (measured)."""
+"""Maximum number of samples for which unwinding them one by one is faster than a step of arrays (measured)."""
 _SOME_LANES = 64
 """Maximum number of samples of an address space that are walked together with samples of other address spaces."""
 
 LONG = 2 << 20
-"""Size in bytes from which on a stack copy is first walked by fast rules, one sample at a time."""
+"""Size in bytes from which on a stack copy is first unwound by fast rules, one sample at a time."""
 
 _BLOCKED = int(SampleKind.BLOCKED)
 
@@ -139,7 +139,7 @@ class BatchWalk:
         return np.array(left, np.int64)
 
     def cache_deep_walks(self, walk: Walk, lanes: I64, walker: ScalarWalker, outer: StackCache) -> None:
-        """Remember the complete walks of deep stacks, whose outer frames later samples of the same thread may share."""
+        """Remember the complete walks of deep stacks. Later samples of the same thread may share their outer frames."""
         batch = self._batch
         deep = (np.diff(walk.start)[lanes] >= MIN_FRAMES) & (walk.end[lanes] == StackEnd.ROOT)
         last = {int(batch.tid[lane]): lane for lane in lanes[deep].tolist() if lane not in self._joined}

@@ -330,7 +330,7 @@ def _divide(left: int, right: int) -> int:
 
 
 def _shift_right(left: int, right: int, mask: int) -> int:
-    """Shift right arithmetically. A shift by more than the word's width leaves only the sign."""
+    """Shift a DWARF stack entry right arithmetically. A shift by more than the word's width leaves only the sign."""
     return _signed(left, mask) >> min(right, mask.bit_length())
 
 

@@ -67,7 +67,7 @@ class MetPcs:
     def find_ids(
         self, pcs: npt.NDArray[np.uint64], search: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.int64]]
     ) -> npt.NDArray[np.int64]:
-        """Return the number of each address, and compute those that the cache does not hold.
+        """Return the number (such as a rule id) of each address, and compute those that the cache does not hold.
 
         Args:
             pcs: Addresses, of shape (n,).

@@ -341,7 +341,7 @@ class PlainWalker:
     def walk_callers(
         self, registers: Registers, memory: LaneMemory, words: npt.NDArray[np.unsignedinteger], most: int, top: int
     ) -> LaneWalk:
-        """Return the callers of a frame, as far as fast rules find them.
+        """Return the callers of a frame, as far as fast rules (CFA from sp or fp) find them.
 
         Args:
             registers: Registers of the frame.

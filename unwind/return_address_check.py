@@ -36,7 +36,7 @@ class Verdict(IntEnum):
 
 
 class SpaceCode:
-    """The code of one address space, by which a word can be judged as a return address."""
+    """The code of one address space, by which a stack word can be judged as a possible return address."""
 
     def __init__(
         self,

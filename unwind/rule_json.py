@@ -33,12 +33,12 @@ class RuleWords:
 
     @property
     def comparable(self) -> bool:
-        """True if equal rules have equal text. Different expressions can compute the same value."""
+        """True if equal unwind rules have equal text. Different expressions can compute the same value."""
         return "expr" not in (self.cfa, self.ra, self.fp)
 
     @property
     def meaning(self) -> tuple[str, str, str, bool]:
-        """A key that is equal for two rules that find the same caller. All outermost rules have one key."""
+        """A key that is equal for two unwind rules that find the same caller. All outermost rules have one key."""
         return ("", "undefined", "", False) if self.outermost else (self.cfa, self.ra, self.fp, self.signal)
 
 

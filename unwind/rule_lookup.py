@@ -50,7 +50,7 @@ MANY_PCS = 64
 
 
 class FileTables:
-    """The unwind sources of one object file, and a cache of the functions that were decoded.
+    """The unwind sources of one object file, and a cache of the functions whose rows were decoded.
 
     If none of the sources covers a pc, further ones are opened once: those of the separate debug file.
     """
@@ -443,6 +443,6 @@ class SpaceIndex:
         return None if found is None else (found[0].start + image.bias, found[0].end + image.bias)
 
     def find_load_bias(self, pc: int) -> int:
-        """Return the load bias of the module at pc: its address in the process minus its address in the file."""
+        """Return the load bias of the module at a pc: its address in the process minus its address in the file."""
         image = self._index.images.image(self.space, pc)
         return 0 if image is None else image.bias

@@ -176,7 +176,9 @@ def _saved(
 
 
 def _still_withheld(callee: Registers, caller: list[int | None], known: KnownRule, arch: Arch) -> frozenset[int]:
-    """Return the registers that are unknown in the caller only because the sample did not hold them."""
+    """Return the registers that are unknown in the caller only because the sample of a sleeping thread did not hold
+    them.
+    """
     kept = {column for column in known.columns if dict(known.rule.regs)[column].kind is not RegKind.SAME}
     return frozenset(c for c in callee.withheld & arch.callee_saved if c not in kept and caller[c] is None)
 

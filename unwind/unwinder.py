@@ -181,7 +181,7 @@ class Unwinder:
         return self._runtime.version(space), bisect_right(self._runtime.changes(space), time_ns)
 
     def _by_time(self, batch: SampleBatch, lanes: I64, index: SpaceIndex) -> Iterator[I64]:
-        """Split the samples of one address space at the times at which rules of run-time generated code changed."""
+        """Split the samples of one address space at the times at which unwind rules of JIT code changed."""
         self._runtime.refresh(index.space)
         changes = self._runtime.changes(index.space)
         times = batch.time_ns[lanes]

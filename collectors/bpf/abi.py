@@ -23,7 +23,7 @@ THREAD = struct.Struct("=QQQQ")
 WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")
 BUCKETS = 32
-"""Number of buckets of the histogram of run times: one for each power of two of nanoseconds."""
+"""Number of buckets of the histogram of the BPF program's run times: one for each power of two of nanoseconds."""
 
 
 class LossReason(IntEnum):

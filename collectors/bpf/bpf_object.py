@@ -128,7 +128,7 @@ class BpfObject:
         raise KeyError(name)
 
     def set_entries(self, name: str, entries: int) -> None:
-        """Set the number of entries of a map, or the size of a ring in bytes, before load()."""
+        """Set the number of entries of a BPF map, or the size of a ring in bytes, before load()."""
         old = self.definitions[name]
         self.definitions[name] = MapDefinition(old.kind, old.key_size, old.value_size, entries, old.flags)
 

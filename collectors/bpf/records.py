@@ -154,7 +154,7 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
 
 @dataclass(frozen=True, slots=True)
 class WaitEnds:
-    """Columns of n ended waits and ended threads in order of time; see struct ended."""
+    """Columns of n ended waits and ended threads in order of time; see struct ended in sampler.h."""
 
     time_ns: I64
     pid: npt.NDArray[np.int32]
@@ -203,7 +203,7 @@ def read_wait_ends(words: U64, places: Sequence[int]) -> WaitEnds:
 
 
 def read_kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
-    """Return the index of each record's kernel stack, and the stacks; the first one is ()."""
+    """Return the index of each BPF record's kernel stack, and the stacks; the first one is ()."""
     known: dict[KernelStack, int] = {(): 0}
     starts, words = records.inside.tolist(), records.kernel[:, 0].tolist()
     found = [

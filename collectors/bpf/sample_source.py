@@ -319,7 +319,7 @@ class BpfSource:
 
 
 def build_frame_rows(records: Records, texts: U64, words: U64) -> FrameRows:
-    """Return the interpreter frames of records; `words` is the memory that the records were read from."""
+    """Return the interpreter frames of BPF records; `words` is the memory that the records were read from."""
     halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)
     return FrameRows(
         start=records.frame,

@@ -56,7 +56,7 @@ _U32 = struct.Struct("=I")
 _OVERFLOW = 1 << 16
 """Unit of the BPF program's constant overflows_per_sample, which is 1/OVERFLOW (sampler.h)."""
 _OVERFLOWS_PER_SAMPLE = (4.1, 4.9)
-"""Range from which a recording draws how often an event overflows for one sample.
+"""Range from which a recording draws how often a perf event overflows for one sample.
 
 It contains no whole number. Otherwise overflows would meet the same few phases of a program whose period is that of the
 samples, or a fraction of it.

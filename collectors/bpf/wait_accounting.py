@@ -127,7 +127,8 @@ class WaitTimes:
 
 
 def rebuild_table(waiting: list[WaitingThread], later: WaitEnds, at_ns: int) -> list[WaitingThread]:
-    """Return the table of waits as it was at a time, from its current state and the waits that have ended since then.
+    """Return the table of waiting threads as it was at a time, from its current state and the waits that have ended
+    since then.
 
     Only the sums of waits without records stay those of now.
     """

@@ -191,7 +191,9 @@ class RemoteModules:
 
 
 def _without_overlaps(mappings: list[Mapping]) -> tuple[Mapping, ...]:
-    """Return the mappings in ascending order. The part of a mapping that overlaps an earlier one is dropped."""
+    """Return the mappings of the target in ascending order. The part of a mapping that overlaps an earlier one is
+    dropped.
+    """
     kept: list[Mapping] = []
     for mapping in sorted(mappings, key=lambda m: (m.start, m.end)):
         if kept and mapping.start < kept[-1].end:

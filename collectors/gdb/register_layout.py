@@ -180,7 +180,7 @@ class RegisterMap:
         return frozenset(column for column, place in enumerate(self.places) if place is None)
 
     def read_values(self, packet: bytes, single: Callable[[int], bytes]) -> list[int]:
-        """Return the values of all columns from a `g` reply, 0 for unavailable registers.
+        """Return the values of all register columns from a `g` reply, 0 for unavailable registers.
 
         Args:
             packet: The reply.

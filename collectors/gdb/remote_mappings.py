@@ -28,7 +28,8 @@ class RemoteSpaces:
         self._looked_ns = self._look_ns = 0
 
     def refresh_space(self) -> AddressSpace:
-        """Return the current address space, after a reading if one is due. The target must be stopped.
+        """Return the current address space of the GDB stub's target, after a reading if one is due. The target must be
+        stopped.
 
         Raises:
             RemoteError: The stub's answers are not usable.

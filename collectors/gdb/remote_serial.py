@@ -84,7 +84,9 @@ class PacketLink:
         return self.receive()
 
     def request_all(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """Send several requests and return their replies, in one round trip if no acknowledgements are used."""
+        """Send several requests to the GDB stub and return their replies, in one round trip if no acknowledgements are
+        used.
+        """
         if self.acks:
             return [self.request(payload) for payload in payloads]
         self._write(b"".join(build_packet(payload) for payload in payloads))
@@ -114,7 +116,7 @@ class PacketLink:
                 self._other(found)
 
     def acknowledge(self) -> None:
-        """Send an acknowledgement first, because a stub may wait for that of its last debugger."""
+        """Send an acknowledgement to the GDB stub first, because it may wait for that of its last debugger."""
         self._write(b"+")
 
     def send_interrupt(self) -> None:

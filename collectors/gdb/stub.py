@@ -54,7 +54,7 @@ _OURS = b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+;no-resumed+
 
 @dataclass(frozen=True, slots=True)
 class ThreadId:
-    """A thread as the stub writes it ("p1f.20", "1") and as numbers; pid is 0 if the stub has no processes."""
+    """A thread as the GDB stub writes it ("p1f.20", "1") and as numbers; pid is 0 if the stub has no processes."""
 
     text: str
     pid: int
@@ -231,7 +231,7 @@ class Stub:
         return None if reply[:1] in (b"E", b"") and len(reply) <= 3 else reply
 
     def read_register(self, number: int) -> bytes:
-        """Return one register of the selected thread as hex, empty if it is not available."""
+        """Return one register of the thread that is selected in the GDB stub as hex, empty if it is not available."""
         reply = self.link.request(b"p%x" % number)
         return b"" if reply[:1] == b"E" else reply
 
@@ -263,7 +263,7 @@ class Stub:
         return ThreadId.parse(reply[2:]) if reply.startswith("QC") and reply[2:] not in ("0", "-1") else None
 
     def open_file(self, path: str) -> int | None:
-        """Open a file in the stub for reading. Return its descriptor, or None if it cannot be opened."""
+        """Open a file in the GDB stub for reading. Return its descriptor, or None if it cannot be opened."""
         name = path.encode("utf-8", "surrogateescape").hex()
         result = _file_result(self.link.request(f"vFile:open:{name},0,0".encode()))
         return result[0] if result is not None and result[0] >= 0 else None

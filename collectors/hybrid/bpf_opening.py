@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyprof.collectors.bpf.sample_source import BpfSource
 
 _SLEEPER_HZ = 1000.0
-"""Rate of the collector that reads sleeping threads. The first read waits for its first sampling time."""
+"""Rate in Hz of the collector that reads sleeping threads. The first read waits for its first sampling time."""
 _CAP_SYS_ADMIN = 21
 _NEEDED = {"CAP_BPF": 39, "CAP_PERFMON": 38}
 _LEAST_KERNEL = (5, 19)

@@ -119,7 +119,7 @@ class StopCandidates:
         return tuple(sorted({self._cases[key].pid for key in self._stopped}))
 
     def find_new(self, known: Container[int]) -> Iterable[int]:
-        """Return the processes of threads to stop that are not among the known ones."""
+        """Return the processes of threads that need stops, without the known processes."""
         self.watch()
         return [pid for pid in self.pids if pid not in known and os.path.exists(f"/proc/{pid}")]
 
@@ -206,7 +206,7 @@ class StopCandidates:
         return Feedback(batch, feedback.top[kept], feedback.missing[kept], feedback.stop[kept], feedback.look)
 
     def begun(self, batch: SampleBatch) -> None:
-        """Note samples by stops: from the first one of a thread on, the kernel's copies are not wanted."""
+        """Note samples by stops: from the first one of a thread on, samples from the kernel's copies are not wanted."""
         for key in self._stopped:
             case, mine = self._cases[key], _of(key, batch.pid, batch.tid)
             if case.since_ns == math.inf and mine.any():

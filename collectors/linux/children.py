@@ -54,14 +54,16 @@ class ChildFinder(Protocol):
     def event_fd(self) -> int: ...
 
     def find_children(self, pids: Iterable[int]) -> list[int]:
-        """Return pids that may be new children of these processes. Some may have ended."""
+        """Return the pids of processes that may be new children of these ones. Some may have ended."""
         ...
 
     def close(self) -> None: ...
 
 
 def open_child_finder(diagnostics: Diagnostics, is_sampled: Callable[[int], bool]) -> ChildFinder:
-    """Return the best finder that the system permits; `is_sampled` returns True if a pid has a sample."""
+    """Return the best finder of child processes that the system permits; `is_sampled` returns True if a pid has a
+    sample.
+    """
     try:
         return Connector(diagnostics, is_sampled)
     except OSError:

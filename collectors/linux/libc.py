@@ -95,7 +95,7 @@ def interrupt(tid: int) -> int:
 
 
 def detach(tid: int, signum: int = 0) -> int:
-    """Release a stopped thread, and deliver the signal at which it stopped. Return 0 or -errno."""
+    """Release a stopped thread by PTRACE_DETACH, and deliver the signal at which it stopped. Return 0 or -errno."""
     return 0 if _ptrace(PTRACE_DETACH, tid, 0, signum) == 0 else -_get_errno()
 
 
@@ -143,7 +143,7 @@ class PtraceCalls:
         return int(self._regs_iov.size)
 
     def write_registers(self, tid: int, size: int) -> int:
-        """Write the first `size` bytes of regs to a stopped thread. Return 0 or -errno."""
+        """Write the first `size` bytes of the register buffer (regs) to a stopped thread. Return 0 or -errno."""
         self._regs_iov.size = size
         return 0 if _ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, self._regs_at) == 0 else -_get_errno()
 
@@ -386,7 +386,7 @@ def bpf(command: int, attr: bytearray) -> int:
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 PR_SET_PTRACER = 0x59616D61
-"""Yama: the process that may trace this one although it is no ancestor; 0 for none."""
+"""Option of prctl(2) for Yama: the process that may trace this one although it is no ancestor; 0 for none."""
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_ALL_THREADS = 1

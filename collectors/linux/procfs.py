@@ -516,7 +516,7 @@ def is_own_child(tid: int) -> bool:
 
 
 def has_pending_signal(tid: int) -> bool:
-    """Return True if a signal is pending that the thread does not block, or if that is unknown."""
+    """Return True if a signal is pending that the thread does not block, or if the kernel does not tell."""
     try:
         status = read_thread_status(tid)
         pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)

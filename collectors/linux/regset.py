@@ -69,7 +69,9 @@ class Regset:
 
     @property
     def broken_off(self) -> bool:
-        """True if the result register contains one of the errors with which a system call is interrupted."""
+        """True if the result register of the stopped thread contains one of the errors with which a system call is
+        interrupted.
+        """
         return (-self.words[self.arch.kernel.syscall_return] & self.arch.mask) in _INTERRUPTED
 
     def was_asleep(self, code: Callable[[int, int], bytes]) -> bool:

@@ -16,7 +16,7 @@ _CHUNK = 1 << 16
 
 
 def find_mapping(mappings: Sequence[Mapping], avma: int) -> Mapping | None:
-    """Return the mapping at an address, or None; the mappings are in ascending order."""
+    """Return the mapping of a process at an address, or None; the mappings are in ascending order."""
     at = bisect_right(mappings, avma, key=lambda m: m.start) - 1
     return mappings[at] if at >= 0 and avma < mappings[at].end else None
 

@@ -26,7 +26,7 @@ def defer_time(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> Non
 
 @dataclass(frozen=True, slots=True)
 class AttributedIntervals:
-    """Off-CPU intervals as columns of shape (n,); some of them get the stack of another one.
+    """Off-CPU intervals as columns of shape (n,); some of them get the stack of another interval.
 
     Attributes:
         tid: Threads.

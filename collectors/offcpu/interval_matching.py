@@ -44,7 +44,7 @@ class Intervals:
         end_ns: End of the interval.
         began_ns: Start of the whole interval.
         blocked: True if the thread waits for more than a processor.
-        carried: True if it continues from an earlier drain.
+        carried: True if it continues from an earlier reading of the rings.
         open: True if it has not ended.
         sample: Index of its first sample, -1 for none.
         out_of_band: Index of its first out-of-band sample, -1 for none.

@@ -26,7 +26,7 @@ _SILENT_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class Attributed:
-    """The off-CPU intervals of one drain of the rings, with the stacks that they were attributed to.
+    """The off-CPU intervals since the last reading of the rings, with the stacks that they were attributed to.
 
     Attributes:
         sample_ns: Time that each sample stands for, LEFT_OUT for none.

@@ -23,7 +23,7 @@ class DrainState:
     Attributes:
         gaps: Times of which records were lost.
         paused: Threads without records.
-        ran_ns: Running time of threads that are paused or were paused until the last drain.
+        ran_ns: Running time of threads that are paused or were paused until the last reading.
         weak: Samples whose stacks have less information than out-of-band samples.
         late: Out-of-band samples of threads that had already been woken.
         ends_window: True if no later drain belongs to the same window.

@@ -40,7 +40,7 @@ class MappingLayout:
     """
 
     def __init__(self, mappings: Mappings) -> None:
-        """Create a layout from mappings that are sorted by their starts and do not overlap."""
+        """Create a layout of mappings, which are sorted by their starts and do not overlap."""
         self._all: Mappings | None = mappings
         self._made = list(mappings)
 
@@ -61,7 +61,7 @@ class MappingLayout:
         return tuple(self._made)
 
     def has_mapping(self, mapping: Mapping) -> bool:
-        """Return True if the same part of the same file is already mapped there."""
+        """Return True if the same part of the same file is already mapped at the place of a mapping."""
         at = bisect_left(self._made, mapping.start, key=_start)
         return bool(mapping.inode) and at < len(self._made) and self._made[at] == mapping
 
@@ -125,7 +125,9 @@ class MappingHistory:
         self._hidden = self.image
 
     def takes_mappings(self) -> bool:
-        """Return False if too many mappings were made since the last assign_spaces() to apply them one by one."""
+        """Return False if too many mappings were made since the last assign_spaces(), so that they cannot be applied
+        one by one.
+        """
         return self._changes.has_room(len(self.layout))
 
     def add_mapping(self, time_ns: int, mapping: Mapping) -> None:
@@ -138,7 +140,7 @@ class MappingHistory:
         self._changes.add_change(time_ns, None)
 
     def make_child(self, pid: int, time_ns: int) -> MappingHistory:
-        """Return the history of a forked process, which has the mappings of its parent at that time."""
+        """Return the mapping history of a forked process, which has the mappings of its parent at that time."""
         layout = MappingLayout(self.mappings)
         for at, change in self._changes:
             if at <= time_ns:

@@ -272,7 +272,7 @@ class PerfCollector:
             tracked.note_end(fd)
 
     def yield_until(self, until_ns: int = FOREVER_NS) -> Iterator[SampleBatch]:
-        """Yield the samples up to a time without waiting, for callers that have their own schedule."""
+        """Yield the samples up to a time without waiting, for callers that wait by themselves."""
         self._hear_of_ends()
         self._events.change_rates()
         yield from self._hand_out(until_ns)
@@ -358,7 +358,8 @@ class PerfCollector:
         self._look = feedback.look
 
     def leave_samples(self, elsewhere: Elsewhere) -> None:
-        """End batches() after the current samples. yield_until() continues, and batches() may be called again.
+        """End batches() after the current samples, because another collector takes over. yield_until() continues, and
+        batches() may be called again.
 
         Args:
             elsewhere: Finds samples that another collector takes by stops from now on.

@@ -36,7 +36,7 @@ class PendingChanges:
         return ((at, change) for at, _, change in self._changes)
 
     def has_room(self, mapped: int) -> bool:
-        """Return True if there is room for another new mapping, else note that one was skipped.
+        """Return True if there is room for another new mapping to apply, else note that one was skipped.
 
         Args:
             mapped: Number of existing mappings.

@@ -27,7 +27,7 @@ class CompiledFiles:
         self._read: dict[tuple[int, str], CompilerFiles] = {}
 
     def read_ahead(self, pid: int, comm: str) -> None:
-        """Read the command line of a process whose exec record is still in a ring."""
+        """Read the command line of a process whose exec record is still in a perf ring."""
         if may_be_compiler(comm):
             self._read[pid, comm] = compiler_files(comm, procfs.read_arguments(pid))
 

@@ -98,7 +98,7 @@ class TrackedProcesses:
         return history.root if history is not None else pid
 
     def parent_of(self, pid: int) -> int:
-        """Return the process that forked this one, if it still runs that program; else 0."""
+        """Return the process that forked this one, if this one still runs the same program; else 0."""
         history = self.histories.get(pid)
         return history.parent if history is not None else 0
 

@@ -286,7 +286,7 @@ class PtraceCollector:
         return [] if done else targets
 
     def _is_there(self, target: TracedProcess) -> bool:
-        """Update the state of a process. Return False if it has ended or may not be read."""
+        """Update the state of a recorded process. Return False if it has ended or may not be read."""
         try:
             target.update(self._builder)
         except ProcessLookupError:

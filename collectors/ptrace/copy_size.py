@@ -68,7 +68,7 @@ class StackShape:
         return base, min(length, self.most)
 
     def length(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
-        """Return (avma, size) of the stack of a thread with this sp, as far as it may be needed."""
+        """Return (avma, size) of the stack that a thread with this sp runs on, as far as it may be needed."""
         base = max(sp - RED_ZONE, 0) & ~7
         if self.is_home(sp, region_at):
             assert self.home is not None

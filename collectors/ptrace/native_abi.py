@@ -266,7 +266,7 @@ class NativeRows:
 
 
 def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:
-    """Return True if machine code may sample a thread, apart from its interpreter's frames."""
+    """Return True if the machine code may sample a thread, without regard to its interpreter's frames."""
     return (
         thread.shape.home is not None
         and thread.last_sp > 0

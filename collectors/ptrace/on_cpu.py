@@ -289,7 +289,7 @@ class OnCpuTurns:
         return not self.must_search or self._visits % _LISTED == 0
 
     def start_visit(self, pids: Iterable[int], brief: int) -> bool:
-        """Begin to visit the processors if that is better and possible. Return True if so.
+        """Begin to visit the processors in turn if that gives better samples and is possible. Return True if so.
 
         Args:
             pids: The targets.

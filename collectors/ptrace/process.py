@@ -119,7 +119,7 @@ class TracedProcess:
             self.reader.look(self.spaces.current, self.threads)
 
     def has_ended(self) -> bool:
-        """Return True if the process has ended, even if another one has its pid now."""
+        """Return True if this process has ended, even if another one has its pid now."""
         try:
             return self.directory.stat().is_zombie
         except OSError:
@@ -191,8 +191,8 @@ class TracedProcess:
         return self._options.thread is None and 0 < self._count <= _FEW
 
     def find_displaced(self, is_displaced: Callable[[bytes], bool]) -> Thread | None:
-        """Return the thread that the sampler displaced from its processor, according to /proc/TID/sched. It begins with
-        the youngest.
+        """Return the thread that the sampler displaced from its processor, according to /proc/TID/sched. The search
+        begins with the youngest thread.
 
         It returns None if threads are selected by name, or if there are too many.
 

@@ -117,9 +117,7 @@ class Targets:
                 self._diagnostics.count(f"{what} may not be looked at")
 
     def find_new_child(self, is_it: Callable[[bytes], bool]) -> int:
-        """Return a child of the first processes that is not sampled yet and whose /proc/TID/sched satisfies `is_it`; 0
-        if none.
-        """
+        """Return the pid of a new child of the first processes whose /proc/TID/sched satisfies `is_it`; 0 if none."""
         for target in list(self.by_pid.values())[:_FEW]:
             with contextlib.suppress(OSError):
                 for pid in target.directory.children():

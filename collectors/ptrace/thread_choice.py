@@ -22,13 +22,13 @@ MAX_QUIET_CHECKS = 256
 MIN_SUBSAMPLED_THREADS = 64
 """Number of threads of a process below which each round checks all of them."""
 QUIET_AFTER_CHECKS = 16
-"""Number of consecutive checks that find a thread asleep before it is checked less often.
+"""Number of consecutive checks that find a thread asleep after which the thread is checked less often.
 
 With more than USUAL_THREADS threads it is reduced in proportion; so is SORT_INTERVAL.
 """
 USUAL_THREADS = 512
 SORT_INTERVAL = 32
-"""Number of rounds after which threads are divided into active and quiet ones again."""
+"""Number of rounds of samples after which threads are divided into active and quiet ones again."""
 _MIN_INTERVAL = 2
 
 

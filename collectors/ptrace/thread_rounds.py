@@ -69,7 +69,7 @@ class ThreadRounds:
     def run_future_rounds(
         self, finder: ChildFinder | None, is_there: Callable[[TracedProcess], bool]
     ) -> RestOfRound | None:
-        """Make the next rounds by machine code. Frames to decode then wait for decode_samples().
+        """Sample the next rounds by machine code. Interpreter frames to decode then wait for decode_samples().
 
         Args:
             finder: Finds new children.

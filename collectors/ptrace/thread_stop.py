@@ -252,7 +252,7 @@ class Stopper:
             spaces.note_sample(lane, arch.code_address(pc), sp, spaces.accept_answer())
 
     def choose_arch(self, image: TargetImage) -> Arch:
-        """Return the architecture as which the registers of a program's main code are read."""
+        """Return the architecture whose register layout the main code of a program has."""
         return self._regsets[image.arch.name].arch
 
     def _passed(self, held: StoppedThread, now_ns: int) -> None:
@@ -374,7 +374,7 @@ class Stopper:
         self.ptrace.restore_priority()
 
     def _status_of(self, tid: int) -> int:
-        """Return the wait status of a stop, 0 if there is none, or -ESRCH if the thread has ended.
+        """Return the wait status of a traced thread's stop, 0 if there is none, or -ESRCH if the thread has ended.
 
         Another component may collect the stop: waitpid for a launched command also collects stops of tracees, because
         wait(2) reports them whatever its options.

@@ -167,8 +167,8 @@ class SpaceTracker:
 
     @property
     def build_query(self) -> tuple[int, int, int]:
-        """The query about mappings that machine code makes in stops; see MapChanges.build_query(). It is for an address
-        space that is not restless.
+        """The query about mappings that machine code makes in stops (see MapChanges.build_query()), for a process whose
+        modules have not changed lately.
         """
         return self._changes.build_query(self._maps)
 
@@ -287,7 +287,7 @@ class SpaceTracker:
 
 
 def _seldom(least_ns: int, took_ns: int) -> int:
-    """Return the time to wait before an operation is repeated that took a given time."""
+    """Return the time to wait before an operation is repeated, in proportion to the time that it took."""
     return min(max(least_ns, _SELDOM * took_ns), _MAX_SELDOM_NS)
 
 

@@ -38,7 +38,7 @@ class CommandNotExecutable(PyprofError):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The user as whom the command runs when the profiler was started with sudo."""
+    """The user as whom the recorded command runs when the profiler was started with sudo."""
 
     uid: int
     gid: int
@@ -136,7 +136,7 @@ class LaunchedCommand:
         return self._wait(os.WNOHANG)
 
     def wait(self) -> int:
-        """Wait for the end of the command and return the exit code as in a shell."""
+        """Wait for the end of the launched command and return its exit code as in a shell."""
         code = self._wait(0)
         assert code is not None
         return code

@@ -50,7 +50,7 @@ class UnsettledSamples:
     def decide_moves(
         self, old: AddressSpace, new: AddressSpace, joined: Callable[[Mappings], AddressSpace] | None
     ) -> Moves:
-        """Decide for each sample whether it belongs to the old or the new mappings.
+        """Decide for each sample near a change whether it belongs to the old or the new mappings.
 
         Args:
             old: The address space before the change.

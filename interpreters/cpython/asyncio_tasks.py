@@ -40,7 +40,9 @@ class TaskLayout:
 
 
 def find_tasks(space: AddressSpace, symbols: KnownSymbols, memory: Memory) -> TaskLayout | None:
-    """Return the layout of asyncio tasks, or None if asyncio is not loaded or does not state its layout."""
+    """Return the layout of asyncio tasks in a process, or None if asyncio is not loaded or does not state its
+    layout.
+    """
     for module in space.modules:
         if "asyncio" not in module.name and "python" not in module.name:
             continue
@@ -131,7 +133,7 @@ class Awaiters:
                 return
 
     def _awaited(self, top: int, kind: int) -> int:
-        """Return the coroutine that a suspended one awaits, 0 if it awaits something else.
+        """Return the coroutine that a suspended coroutine awaits, 0 if it awaits something else.
 
         Args:
             top: Top of the suspended frame's stack; 3.15 has a word above the awaited object.

@@ -56,8 +56,8 @@ class ThreadRows(NamedTuple):
 
 
 def await_offsets(layout: Layout, tasks: TaskLayout) -> AwaitOffsets | None:
-    """Return the offsets that lead from one coroutine to the next, or None if this CPython version does not state
-    them.
+    """Return the offsets that lead from one awaiting coroutine to the next, or None if this CPython version does not
+    state them.
     """
     awaits = layout.awaits
     if awaits is None:
@@ -94,7 +94,7 @@ def append_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) 
 
 
 def _above(coroutines: ThreadRows) -> dict[int, tuple[FunctionPlace, ...]]:
-    """Map the avma of an awaited frame to the coroutines above it, innermost first."""
+    """Map the avma of each awaited frame to the coroutines that await it, innermost first."""
     tasks: dict[int, list[list[FunctionPlace]]] = {}
     for place, above, flag in zip(coroutines.places, coroutines.address, coroutines.flag, strict=True):
         of_frame = tasks.setdefault(above, [])

@@ -37,11 +37,12 @@ _U64 = npt.NDArray[np.uint64]
 _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 _BROKEN = "a frame could not be read"
 MAX_ROWS = 1024
-"""Maximum number of frames of a thread that the BPF program copies; sampler.h has the same number."""
+"""Maximum number of interpreter frames of a thread that the BPF program copies; sampler.h has the same number."""
 
 
 def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None = None) -> FrameOffsets | None:
-    """Return the offsets for the BPF program, or None if the fields of a frame or code object lie too far apart.
+    """Return the offsets of CPython's fields for the BPF program, or None if the fields of a frame or code object lie
+    too far apart.
 
     Args:
         greenlets: True if greenlets may be suspended on threads' stacks.
@@ -287,8 +288,8 @@ class FrameRowReader:
         return place
 
     def _place_of_absent(self, code: int, instr: int, tlbc: int) -> FunctionPlace | None:
-        """Decode a frame whose code was not in memory when it was sampled. Reading it brings it into memory for later
-        samples.
+        """Decode a Python frame whose code was not in memory when it was sampled. Reading it brings it into memory for
+        later samples.
         """
         self._memory.prefer_texts(())
         try:
@@ -302,8 +303,8 @@ class FrameRowReader:
     def _knows(self, key: _RowKey) -> FrameRowReader | None:
         """Return the decoder that has decoded a frame row: this one or that of an ancestor process, or None.
 
-        The same head at the same address is the same code object. The code book drops the number of a function that no
-        frame used for a long time; its rows are decoded again.
+        The same head at the same address is the same code object. The CodeBook (functions of all interpreters) drops
+        the number of a function that no frame used for a long time; its rows are decoded again.
         """
         reader: FrameRowReader | None = self
         while reader is not None:

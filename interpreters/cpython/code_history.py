@@ -32,7 +32,7 @@ class CodeHistory:
         return self._before.get(code) == head
 
     def begin_round(self) -> None:
-        """Begin the next round of samples, and forget older code objects if there are many."""
+        """Begin the next round of samples in the history of code objects, and forget older ones if there are many."""
         if len(self._before) > _MAX_HEADS:
             self._before.clear()
         self._before |= self._read_late | self._met

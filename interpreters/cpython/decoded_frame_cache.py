@@ -70,8 +70,8 @@ class _Known(NamedTuple):
 class ChainCache:
     """A cache of the decoded frame chains of one process.
 
-    The code book drops the number of a function that no frame used for a long time. The chains of such a function are
-    decoded again.
+    The CodeBook (functions of all interpreters) drops the number of a function that no frame used for a long time. The
+    chains of such a function are decoded again.
     """
 
     def __init__(self, book: CodeBook) -> None:
@@ -90,7 +90,8 @@ class ChainCache:
         Args:
             keys: Key of each thread.
             decoded: Decodes the chains of threads, given by index.
-            at: Derives the chain of a thread from another chain of its trunk, or returns None if that is not possible.
+            at: Derives the chain of a thread from a chain that differs only in the innermost instruction, or returns
+                None if that is not possible.
         """
         found: dict[RowsKey, Chain] = {}
         fresh: dict[RowsKey, int] = {}

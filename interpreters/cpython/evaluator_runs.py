@@ -66,7 +66,7 @@ class RunReader:
         return [replace(run, waits=True) if run.marker in waiting else run for run in runs] if waiting else runs
 
     def is_shim(self, words: memoryview, at: int) -> bool:
-        """Return True if a copied frame is an entry frame, which runs no code."""
+        """Return True if a copied Python frame is an entry frame, which runs no code."""
         owner: int = words[at + self._flag] >> self._flag_shift & 0xFF
         return self._chain is ChainKind.SHIMS and owner >= ENTRY_OWNER
 

@@ -32,14 +32,17 @@ MAX_FRAMES = 1 << 16
 """Minimum for the number of Python frames of a thread that are followed; a larger copy limit raises it."""
 _MIN_FRAME = 64
 MAX_GUESSES = 900
-"""Maximum number of code objects, or of frames outside the data stack, that are read because the last sample had them.
+"""Maximum number of Python code objects, or of frames outside the data stack, that are read because the last sample had
+them.
 """
 ENTRY_OWNER = 3
-"""Smallest owner value of an entry frame, which runs no code and lies on the C stack."""
+"""Smallest owner value of a Python entry frame, which runs no code and lies on the C stack."""
 
 
 def make_greenlet_search(layout: Layout) -> GreenletSearch | None:
-    """Return the greenlet search for a layout, or None if greenlets leave nothing on the stack that could be found."""
+    """Return the search for suspended greenlets for a CPython layout, or None if they leave nothing on the stack that
+    could be found.
+    """
     if layout.chain < ChainKind.ENTRIES:
         return None
     return CFrameSearch(layout) if layout.frame.is_entry != NONE else EntrySearch(layout, ENTRY_OWNER)
@@ -145,7 +148,7 @@ class Copier:
         ]
 
     def plan_read(self, thread: PyThread, habits: ReadHints) -> FramesAhead | None:
-        """Predict what the next copy_frames() of a thread reads, or return None if that is not known."""
+        """Predict what memory the next copy of a Python thread's frames reads, or return None if that is not known."""
         if self._settled_codes is None:
             return None
         sizes = AheadSizes(self._frame_size, self._in_stop, ROOM)
@@ -261,7 +264,7 @@ class Copier:
                 copied.problem = copied.problem or "a frame's code could not be read"
 
     def _add(self, copied: Copied, found: GreenletFrames, gather: Gather) -> None:
-        """Append the frames that wait on the stack outside the thread's chain to copied.frames."""
+        """Append the frames of suspended greenlets, which are outside the thread's frame chain, to copied.frames."""
         if found.replaces:
             copied.frames, copied.stands = [], []
         if found.frames and not copied.frames:
@@ -275,7 +278,7 @@ class Copier:
         self._heads(copied, [at for at in used if at not in copied.codes and at not in self._settled], gather)
 
     def _links(self, copied: Copied) -> bool:
-        """Return True if the innermost evaluator call's run ends where the next CFrame's run begins."""
+        """Return True if the frames of the innermost evaluator call end where those of the next CFrame begin."""
         expected = copied.stands[1][1] if len(copied.stands) > 1 else 0
         flag, shift, entry = self._frames.flag, self._frames.flag_shift, self._entry
         for words, at, _ in copied.frames:

@@ -60,7 +60,9 @@ class FrameReader:
         self._copied: list[Copied] = []
 
     def prepare(self, states: list[tuple[PyThread, ReadHints]]) -> None:
-        """Read the memory that the first stop of these Python threads will need, for versions without a data stack."""
+        """Read the memory that the first stop of new Python threads will need, for CPython versions without a data
+        stack.
+        """
         if self._runtime.layout.thread.chunk == NONE:
             for thread, habit in states[:_MAX_PREPARED]:
                 self._copier.learn_reads(
@@ -89,7 +91,9 @@ class FrameReader:
         return current
 
     def plan_read(self, known: KnownThread) -> FramesAhead | None:
-        """Predict what the next stop reads, or return None if the stop has to look at the thread first."""
+        """Predict what memory the next stop reads of a Python thread, or return None if the stop has to look at the
+        thread first.
+        """
         if len(known.states) != 1 or self.awaiters is not None:
             return None
         return self._copier.plan_read(*known.states[0])
@@ -136,8 +140,9 @@ class FrameReader:
         return self._remembered(key, self._decoded(state, greenlets))
 
     def _confirm(self, copied: Copied) -> bool:
-        """Fill in the heads of code objects that the stop did not read. Return True if the heads of all are known and
-        unchanged."""
+        """Read the heads of those code objects that the stop did not read. Return True if the heads of all are known
+        and unchanged.
+        """
         settled = self._settled
         late = tuple([at for at in copied.used if at not in copied.codes and at in settled.heads])
         sure = settled.confirm_heads(late, copied.gather) if late else ()
@@ -187,7 +192,7 @@ class FrameReader:
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
 
     def _settle(self, copied: Copied) -> None:
-        """Note which code objects have names now, so that later stops need not read their heads."""
+        """Note which code objects have names now, so that later stops of the thread need not read their heads."""
         known, heads = self._settled.heads, {}
         for address, words in copied.codes.items():
             if address not in known and self.codes.has_name(address, head := bytes(words)):
@@ -213,7 +218,7 @@ class FrameReader:
         return max(missing * len(copied.frames) // max(there, 1), 1), _PART * (there + missing)
 
     def local_values(self, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """Read the local variables of the thread that was copied last, as they are now.
+        """Read the local variables of the Python thread that was copied last, as they are now.
 
         Returns:
             (frame, {variable name: bounded repr}), innermost first.

@@ -38,7 +38,9 @@ class CFrameSearch:
         self._current, self._outer, self._root = thread.cframe_current, thread.cframe_previous, thread.root_cframe
 
     def has_nothing(self, thread: SwitchedThread) -> bool:
-        """Return True if no stack word outside the thread's own CFrames points to the root CFrame."""
+        """Return True if no stack word outside the thread's own CFrames points to the root CFrame, so that no greenlet
+        is suspended there.
+        """
         own = next((cframe for cframe, frame in reversed(thread.stands) if frame), 0)
         first = own - thread.base + self._outer + 8 >> 3 if own else 0
         if not 0 <= first < len(thread.stack):

@@ -114,7 +114,7 @@ class EntrySearch:
         return self._frames.flags(words, at) >= self._entry_owner
 
     def _learn(self, thread: SwitchedThread) -> None:
-        """Learn the look of this process's entry frames from the outermost frame of a chain."""
+        """Learn what this process's Python entry frames look like from the outermost frame of a chain."""
         words, at, avma = thread.frames[-1]
         stack = range(thread.base, thread.base + 8 * len(thread.stack))
         self._mark = words[at + self._frames.instr], words[at + self._frames.code]
@@ -161,7 +161,7 @@ class EntrySearch:
         return None
 
     def _guess(self, search: Search, near: range, last: tuple[int, int], slots: Slots) -> list[Placed] | None:
-        """Return the frames of an evaluator call whose innermost frame is named by some word on the stack.
+        """Return the frames of a suspended evaluator call whose innermost frame is named by some word on the stack.
 
         Args:
             near: Indexes of the words between this evaluator call and the one inside it; the entry frame is at its end.
@@ -225,7 +225,8 @@ class EntrySearch:
         return places
 
     def _living(self, search: Search, top: int, entry: int) -> list[Placed] | None:
-        """Return the evaluator call from `top` outwards if the frame object of `top` exists and points back to it.
+        """Return the frames of a suspended evaluator call from `top` outwards if the frame object of `top` exists and
+        points back to it.
 
         A frame that was left has no object, or one that no longer points to it.
         """

@@ -56,8 +56,8 @@ class SwitchedThread:
     Attributes:
         address: avma of the thread state.
         frames: Frames, innermost first, with the entry frames in 3.12 and later.
-        stands: (CFrame, frame that it names).
-        stop: Frame at which all chains end.
+        stands: Pairs (CFrame, Python frame that it names).
+        stop: Frame at which all frame chains end.
         stack: Words of the stack copy.
         base: Address of the stack copy.
     """
@@ -155,8 +155,8 @@ class Search:
         return self._left >= 0
 
     def read(self, frame: int) -> tuple[memoryview | None, int]:
-        """Return the words of a frame or of a frame object and the index of its first one; (None, 0) if they cannot be
-        read.
+        """Return the words of a Python frame or of a frame object and the index of its first one; (None, 0) if they
+        cannot be read.
         """
         return self.reader.read(frame, self._frames.size)
 

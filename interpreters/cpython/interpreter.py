@@ -106,7 +106,9 @@ def _remedy(pid: int, minor: int) -> str:
 
 
 def _shares_folder(pid: int, folder: str) -> bool:
-    """Return True if the folder is the same for the process and for pyprof: no container, no private /tmp."""
+    """Return True if the folder of perf maps is the same for the process and for pyprof: no container, no private
+    /tmp.
+    """
     try:
         return os.path.samestat(os.stat(f"/proc/{pid}/root{folder}"), os.stat(folder))
     except OSError:

@@ -64,7 +64,8 @@ def plan_frames(
         spans: All that is read at once.
 
     Returns:
-        None if the thread has no habits yet, if it needs too much, or if it runs code whose names are not read yet.
+        None if no read hints (ReadHints) of the thread are known yet, if it needs too much, or if it runs code whose
+        names are not read yet.
     """
     if not habits.spans or habits.asked or len(spans) > _MAX_SPANS or sum(size for _, size in spans) > _MAX_BYTES:
         return None

@@ -61,7 +61,7 @@ def is_own(name: str) -> bool:
 
 
 def list_candidates(space: AddressSpace) -> Iterator[Module]:
-    """Yield modules that may hold CPython, likely ones first: those named python, then programs, then all others."""
+    """Yield modules that may contain CPython, likely ones first: those named python, then programs, then all others."""
     files = [m for m in space.modules if m.has_file]
     named = [m for m in files if "python" in m.name]
     first = files[:1] + [m for m in files[1:] if not re.search(r"\.so(\.|$)", m.name)]

@@ -74,10 +74,10 @@ class CodeCache:
             self.heads[address] = head
 
     def confirm_heads(self, addresses: tuple[int, ...], gather: Gather) -> Sequence[int]:
-        """Return the addresses of those code objects that had the stored head during the stop, now that the thread runs
-        again.
+        """Return the addresses of those Python code objects that were unchanged during the stop, by their heads, now
+        that the thread runs again.
 
-        If the process has ended since, all settled addresses are returned.
+        If the process has ended since, the addresses of all cached code objects are returned.
         """
         known = self._together.get(addresses)
         if known is None:

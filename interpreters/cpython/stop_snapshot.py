@@ -23,7 +23,7 @@ NOTHING = memoryview(b"").cast("Q")
 
 @dataclass(slots=True)
 class ReadHints:
-    """Addresses that a thread's last sample needed, so that the next stop can read it all at once.
+    """Addresses that a Python thread's last sample needed, so that the next stop can read all of them at once.
 
     Attributes:
         chunks: (avma, bytes used, bytes there) of the data stack's chunks, newest first.

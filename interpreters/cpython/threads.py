@@ -20,14 +20,14 @@ _RELIST_BUDGET = 50
 a pause of 50 t.
 """
 _NAMES_NS, _NAMES_LATE_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 64_000_000_000, 20_000_000, 200
-"""Intervals in nanoseconds at which thread names are read: first, maximum (the interval doubles while no name changes),
-after a new thread; and the divisor that limits the time for it to a 200th.
+"""Intervals in nanoseconds at which the names of Python threads are read: first, maximum (the interval doubles while no
+name changes), after a new thread; and the divisor that limits the time for it to a 200th.
 """
 _MAX_NAMES = 1 << 14
 _MAX_HOLDERS = 4
 """Maximum number of GILs whose holder is read during a stop."""
 _NEWCOMER_TRIES = 8
-"""Number of attempts to find the thread state of a new thread, which may not have one at once."""
+"""Number of attempts to find the Python thread state of a new thread, which may not have one at once."""
 _RELIST_MISSES = 64
 """Number of samples of a thread without a Python thread state after which it probably has none."""
 
@@ -108,7 +108,7 @@ class ThreadList:
         self._know(found)
 
     def forget_thread(self, tid: int) -> None:
-        """Forget a thread that has ended; the next thread with this tid is a new one."""
+        """Forget the Python thread states of a thread that has ended; the next thread with this tid is a new one."""
         for table in (self.known, self._inner, self._newcomers, self._misses):
             table.pop(tid, None)
 

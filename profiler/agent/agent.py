@@ -48,7 +48,7 @@ _DRAW_S = 600.0
 their files are read again.
 """
 _REFUSALS_S = 10.0
-"""Minimum interval in seconds between log lines about refused requests; /metrics counts all of them."""
+"""Minimum interval in seconds between log lines of the agent about refused requests; /metrics counts all of them."""
 
 
 class Agent:

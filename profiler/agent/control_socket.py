@@ -26,7 +26,7 @@ from pyprof.errors import UsageError
 NAME = "agent.sock"
 MOST_ASKERS = 8
 REQUEST_S = 5.0
-"""Time in seconds for the client's request, and for the client to read each line."""
+"""Time in seconds for a client of the control socket to send its request, and to read each line."""
 _ANSWER_S = 60.0
 """Time in seconds for the client to read all files of a response; at most two clients are served at once."""
 _MODE, _FOLDER_MODE = 0o660, 0o710
@@ -186,7 +186,7 @@ class AskSocket:
                 connection.close()
 
     def _taken_in(self, connection: socket.socket) -> bool:
-        """Serve a client in a separate thread, and return True; False if there are too many.
+        """Serve a client of the control socket in a separate thread, and return True; False if there are too many.
 
         If many are served, the client that has been silent for longest is disconnected.
         """

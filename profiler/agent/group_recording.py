@@ -35,7 +35,7 @@ _NAMES_S = 0.8
 FLUSH_S = 1.0
 """Approximate time in seconds that samples wait until they are saved (CollectOptions)."""
 _OF_DURABLE = 0.87
-"""Interval of checkpoints relative to windows.durable; the rest of that time is for naming and writing."""
+"""Interval of checkpoints of a window relative to windows.durable; the rest of that time is for naming and writing."""
 _SOON_S = 0.001
 _LOOK_S = 0.02
 _READ_BEFORE_S = 0.02
@@ -117,7 +117,7 @@ class SampledGroup:
                 self._clocks.poll(self._table.matching(self.sampling))
 
     def _begin(self) -> None:
-        """Start a thread that records; opening thousands of processes takes seconds, in which the agent may be told to
+        """Start a thread that records. Opening thousands of processes takes seconds, in which the agent may be told to
         end.
         """
         self._release()

@@ -20,7 +20,7 @@ WINDOWS = 3
 unhealthy.
 """
 START_S = 60.0
-"""Time in seconds in which a recording begins, also again after a failure, and its first window is named."""
+"""Time in seconds in which the agent begins a recording, also again after a failure, and names its first window."""
 _WAITING = frozenset(LATER.values())
 
 

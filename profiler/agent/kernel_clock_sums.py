@@ -26,7 +26,7 @@ _NO_SAMPLE = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, NO_SAMPLE.t
 
 
 def with_exact_sums(profile: Profile, times: Sequence[ProcessTime]) -> Profile:
-    """Return the window with the processor time of each process in `times` as the sum of its values.
+    """Return the window's profile with the processor time of each process in `times` as the sum of its values.
 
     A process without an entry in `times` was too short-lived to be read; its samples stay as they are. Rows for
     unsampled time count no sample.

@@ -40,7 +40,7 @@ _TICK_NS = 1_000_000_000 // _TICKS
 
 
 class Facts:
-    """Facts about a process, read when a rule needs them; "" for those that are not known."""
+    """Facts about a process for the agent's rules, read when a rule needs them; "" for those that are not known."""
 
     def __init__(self, pid: int, comm: str, ppid: int) -> None:
         self._pid, self._known = pid, {"pid": str(pid), "name": comm, "ppid": str(ppid)}
@@ -128,7 +128,7 @@ class Seen:
 
 
 class ProcessLabels(NamedTuple):
-    """Labels of a process; began_ns is its start by the monotonic clock, accurate to a tick."""
+    """Labels that the rules give to a process; began_ns is its start by the monotonic clock, accurate to a tick."""
 
     pid: int
     began_ns: int
@@ -237,7 +237,7 @@ class ProcessTable:
         return dict(ranked[: -(-len(ranked) // self.one_in)])
 
     def draw(self, recent_ns: Mapping[tuple[int, int], int]) -> None:
-        """Draw the processes that recorded() returns, at random and weighted by their processor time.
+        """Choose at random the processes that recorded() returns, weighted by their processor time.
 
         This is weighted sampling without replacement by Efraimidis and Spirakis (2006).
 
@@ -247,7 +247,7 @@ class ProcessTable:
         self._recent_ns, self._ranks = recent_ns, {}
 
     def _rank(self, pid: int, seen: Seen) -> float:
-        """Return the rank of a process in the drawn order; those with the smallest ranks are recorded."""
+        """Return the rank of a process in the random order of processes; those with the smallest ranks are recorded."""
         key = pid, seen.start
         if key not in self._ranks:
             weight = max(self._recent_ns.get(key, 0), _LEAST_WEIGHT_NS)

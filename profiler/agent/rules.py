@@ -19,7 +19,7 @@ _HOLE = re.compile(r"\{([^{}]*)\}")
 _FACTS = ("name", "exe", "user", "unit", "cgroup", "container", "parent", "pid")
 _ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,99}")
 _MOST_LETTERS = 200
-"""Maximum number of characters of a label value, which a process may have chosen."""
+"""Maximum number of characters of a label's value, which a process may have chosen."""
 
 RuleLookup = Callable[[str], str]
 """Function that returns a fact about a process by name, "" if it is not known."""

@@ -72,7 +72,9 @@ class SegmentName:
 
 
 def folder_of(service: str) -> str:
-    """Return a service as a folder's name: special characters become %XX, and a long name ends with its digest."""
+    """Return the name of the folder for a service's segments: special characters become %XX, and a long name ends with
+    its digest.
+    """
     found = quote(service or "unknown", safe="", errors="replace").replace("~", "%7E")
     found = f"%2E{found[1:]}" if found.startswith(".") else found
     if len(found) > _LONGEST:

@@ -298,7 +298,7 @@ class Spool:
         return f"{self.root}/{place}/{path}" if place else f"{self.root}/{path}"
 
     def _make_room(self, wanted: int) -> bool:
-        """Free a number of bytes on a full disk, and return True if anything was freed."""
+        """Free a number of bytes of the spool on a full disk, and return True if anything was freed."""
         freed = self._spare()
         while freed <= wanted and (oldest := self.inventory.oldest()) is not None:
             before = self.inventory.bytes

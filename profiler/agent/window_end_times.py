@@ -14,7 +14,7 @@ from collections.abc import Callable
 _SHIFT = 0.05
 """Maximum shift of a window's end relative to the window's length."""
 _LEAST = 0.25
-"""Minimum length of a window relative to the configured one; a shorter one continues to the next end."""
+"""Minimum length of a window relative to the configured one; a shorter window continues to the next end."""
 
 
 class WindowClock:
@@ -71,7 +71,9 @@ class ClockSteps:
             return self._known_ns - self._first_ns
 
     def _ahead_ns(self) -> int:
-        """Return the wall clock minus the monotonic one, from the reading with the shortest interruption."""
+        """Return by how much the wall clock is ahead of the monotonic clock, from the reading with the shortest
+        interruption.
+        """
         readings = []
         for _ in range(_READINGS):
             before, wall, after = self._monotonic_ns(), self._wall_ns(), self._monotonic_ns()

@@ -73,7 +73,7 @@ def examine(pid: int, sandbox: bool) -> bool:
 
 
 def look_into(pid: int, sandbox: bool) -> bool:
-    """Print what the files and the memory of a process say; return True if a module can be neither unwound nor read.
+    """Print what the files and the memory of a process show; return True if a module can be neither unwound nor read.
 
     A worker parses the files.
     """

@@ -67,7 +67,7 @@ def by_caller(profile: Profile) -> Profile:
 
 
 def _is_of_runtime(frame: Frame) -> bool:
-    """Return True for a function of an interpreter, and for code that V8 made of a script's function."""
+    """Return True for a function of an interpreter, and for machine code that V8 made of a script's function."""
     return frame.kind == FrameKind.INTERPRETER or any(line.function.startswith(SCRIPT) for line in frame.lines)
 
 

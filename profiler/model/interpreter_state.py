@@ -105,7 +105,9 @@ class Chain:
 
     @property
     def innermost(self) -> FunctionPlace:
-        """The innermost interpreter frame. The chain must have one: only chains with a `trunk` are asked."""
+        """The innermost interpreter frame of the chain, which must have one. Callers use it only for chains with a
+        `trunk`.
+        """
         return self.runs[0].frames[0]
 
     def at(self, instruction: int, number: int) -> Chain:

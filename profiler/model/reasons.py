@@ -105,7 +105,9 @@ def end_title(label: str) -> str:
 
 
 def lacking(counts: Mapping[str, int]) -> list[str]:
-    """Return what a profile lacks by its counters: "3 samples lost". Counters with the same text are added up."""
+    """Return sentences about what a profile lacks by its counters: "3 samples lost". Counters with the same text are
+    added up.
+    """
     sums: dict[str, int] = {}
     for name, count in counts.items():
         found = counted(name)

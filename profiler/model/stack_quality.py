@@ -226,7 +226,7 @@ def _shown(
 def _before_first(
     profile: Profile, pids: npt.NDArray[np.int64], is_read: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Return which samples precede the first one of their process that has functions of an interpreter."""
+    """Return which samples of a profile precede the first one of their process that has functions of an interpreter."""
     process = np.searchsorted(distinct(pids), pids)[profile.thread]
     never = np.iinfo(np.int64).max
     first = np.full(len(pids), never, np.int64)

@@ -176,13 +176,15 @@ class StackTable:
             return [known[word] for word in words]
 
     def extend(self, node: int, frames: KernelStack) -> int:
-        """Return the node of the stack `node` with kernel frames added at its inner end."""
+        """Return the node of the stack that ends at `node`, with kernel frames added at its inner end."""
         for frame in reversed(frames):
             node = self.child(node, kernel_key(frame))
         return node
 
     def hang(self, below: int, node: int) -> int:
-        """Return the node of the stack `node` when it is added at the inner end of the stack `below`."""
+        """Return the node of the stack that ends at `node` when it is added at the inner end of the stack that ends at
+        `below`.
+        """
         return [below, *self.chain(below, self._path(node))][-1]
 
     def within(self, node: int, mark: Mark) -> int:
@@ -217,7 +219,7 @@ class StackTable:
         return rewrite(other.parent, other.key, self, nodes)
 
     def key(self, node: int) -> tuple[FrameKey]:
-        """Return a stack node's frame, in the form that rewrite() expects for no change."""
+        """Return the frame of a stack node as a tuple of one item, as rewrite() expects it for no change."""
         return (self.frames[self.frame[node]],)
 
     def _shared_node(
@@ -250,7 +252,9 @@ class StackTable:
         return int(nodes[first]) if first < len(nodes) else 0
 
     def _without_middle(self, frames: SharedFrames, first: int, space: int, code: npt.NDArray[np.int32] | None) -> int:
-        """Add only a stack's outermost and innermost frames, because there are too many nodes to keep the rest."""
+        """Add only the outermost and innermost frames of a stack to the tree, because there are too many nodes to keep
+        the rest.
+        """
         outer = self._frames_of(frames, slice(len(frames) - _KEPT, None), space, code)[::-1].tolist()
         inner = self._frames_of(frames, slice(first, first + _KEPT), space, code)[::-1].tolist()
         marker = self.child(self.chain(0, outer)[-1], marker_key(LEFT_OUT))

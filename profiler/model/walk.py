@@ -14,12 +14,12 @@ from pyprof.records import dataclass, field
 
 
 def lookup_pcs(pc: npt.NDArray[np.uint64], exact: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
-    """Return the addresses for lookups. A return address points behind its call, perhaps into the next function."""
+    """Return the addresses for lookups of frames: pc, or pc - 1 for a return address, which points behind its call."""
     return pc - (~exact).astype(np.uint64)
 
 
 def lookup_pc(pc: int, exact: bool) -> int:
-    """Return the address for the lookup of one frame, with the same overflow as lookup_pcs()."""
+    """Return the address for the lookup of one frame's rule and name: pc, or pc - 1 for a return address."""
     return pc if exact else (pc - 1) & 0xFFFFFFFFFFFFFFFF
 
 

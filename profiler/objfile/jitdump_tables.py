@@ -33,7 +33,7 @@ class JitTables:
     avma: int | None = None
 
     def assumed_address(self, start: int, size: int) -> int:
-        """Return the address at which the tables of a piece of code are assumed to stand."""
+        """Return the address at which the unwind tables of a piece of JIT code are assumed to stand."""
         return start + (size + 7 & ~7) if self.avma is None else self.avma
 
     @property

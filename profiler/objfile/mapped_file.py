@@ -115,7 +115,7 @@ def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], in
 
 
 def _program(pid: int, inode: int) -> int:
-    """Return a descriptor of the program that a process runs, if it has this inode."""
+    """Return a descriptor of the program file that a process runs, if it has this inode."""
     fd = current_opener().open_program(pid)
     if io_deadline.stat_descriptor(fd).st_ino != inode:
         io_deadline.close_descriptor(fd)
@@ -170,7 +170,7 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
 
 
 def _is_mapped(space: AddressSpace, module: Module, offset: int, avma: int) -> bool:
-    """Return True if the module's file is mapped at an address with this file offset."""
+    """Return True if a module's file is mapped at an address with this file offset."""
     mapping = space.mapping_at(avma)
     return (
         mapping is not None

@@ -72,7 +72,7 @@ class PeImage(AbsentFile):
 
 
 def find_windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedId] | None:
-    """Return the complete module around an address and its identity, or None if it is not a Windows module.
+    """Return the complete Windows module around an address and its identity, or None if it is not a Windows module.
 
     Never raises.
     """

@@ -38,7 +38,9 @@ class TargetStructs:
         self.word = self.arch.word
 
     def layout(self, fields: str) -> struct.Struct:
-        """Return the layout of a structure, where "P" is an address-sized word. The caller adds padding."""
+        """Return the struct layout of a structure in the target, where "P" is an address-sized word. The caller adds
+        padding.
+        """
         return struct.Struct(self.order + fields.replace("P", "Q" if self.word == 8 else "I"))
 
     def read_exactly(self, avma: int, size: int) -> bytes:

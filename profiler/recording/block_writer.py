@@ -78,7 +78,7 @@ class BlockWriter:
         return number
 
     def add_file(self, path: str) -> int:
-        """Return the number of a source file in the recording, and add it if it is new."""
+        """Return the number of a source file in the recording file, and add the source file if it is new."""
         number = self._files.get(path)
         if number is None:
             number = self._files[path] = len(self._files) + 1
@@ -105,7 +105,8 @@ class BlockWriter:
         return place[unique]
 
     def replace_frames(self, call: int, rows: Sequence[FrameRow]) -> None:
-        """Replace the frames that an earlier call of add_frames() added. The frames keep their numbers.
+        """Replace the frames that an earlier call of add_frames() stored in the recording file. The frames keep their
+        numbers.
 
         Args:
             call: Index of that call, from 0.
@@ -198,5 +199,5 @@ class BlockWriter:
 
 
 def encode_text(text: str) -> bytes:
-    """Encode a text, which may contain bytes that are not UTF-8, such as a path."""
+    """Encode a text for a recording file. It may contain bytes that are not UTF-8, such as a path."""
     return text.encode("utf-8", "surrogatepass")

@@ -51,7 +51,7 @@ class Codes:
                 self._known[code][number] = members[name]
 
     def code_map(self, code: str) -> Mapping[int, int]:
-        """Return a map from the numbers of the file to the numbers of this version."""
+        """Return a map from the numbers of the recording file to the numbers of this version."""
         return self._known[code]
 
     def convert_states(self, state: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:

@@ -23,7 +23,7 @@ from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.formats.libunwind.registered_tables import shift_rows
 
 FILE = re.compile(r"(?:^|/)jit-\d+\.dump$")
-"""Matches the names of files whose executable mapping marks them as the process's jitdump. perf searches for the
+"""Pattern of the names of files whose executable mapping marks them as the process's jitdump. perf searches for the
 same.
 """
 

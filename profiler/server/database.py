@@ -53,7 +53,7 @@ class Store:
         self._put("windows", table_blocks.windows(segments, batches))
 
     def _batches(self, count: int) -> list[int]:
-        """Return a batch number for each segment, which identifies the attempt to insert it.
+        """Return a batch number for each segment, which identifies the attempt to insert the segment into the database.
 
         The numbers grow, across all servers of a database.
         """

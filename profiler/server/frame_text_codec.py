@@ -74,7 +74,7 @@ def frame_of(text: str, module: int) -> Frame:
 
 
 def file_offset(text: str) -> int | None:
-    """Return the offset of a frame's code in its file, None if the text does not state it."""
+    """Return the file offset of a frame's code that its text in the database states, None if it states none."""
     parts = text.split(_PART)
     return int(parts[5], 16) if len(parts) == _PARTS and _OFFSET.fullmatch(parts[5]) else None
 

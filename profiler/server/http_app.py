@@ -211,7 +211,7 @@ class FleetServer:
 
 
 def refusal_page(refused: Refused) -> str:
-    """Return a short page that says why there is no picture and what helps."""
+    """Return a short HTML page that says why a query was refused, in place of a picture, and what helps."""
     retry = next((reason.retry for reason in REQUESTS if reason.name == refused.reason), "")
     lines = [str(refused), *([f"What helps: {retry}."] if retry else [])]
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)

@@ -240,7 +240,8 @@ class Taking:
             self._idle.append(reader)
 
     def _adopted(self, rows: SegmentRows) -> SegmentRows:
-        """Check rows from another process and move their stacks to the tenant's book in this process.
+        """Check rows that another process made of a segment, and move their stacks to the tenant's cache in this
+        process.
 
         Raises:
             Refused: The segment is wrong.

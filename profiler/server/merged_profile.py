@@ -38,7 +38,7 @@ class StackCost:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The number of stacks that were left out of a response, and their amount together."""
+    """The number of stacks that were left out of a query's response, and their amount together."""
 
     count: int
     amount: int

@@ -126,8 +126,8 @@ class Hours:
         return second
 
     def torn(self) -> list[str]:
-        """Return the days whose rollups do not match the listed windows, because a server was killed while it dropped
-        them.
+        """Return the days whose rollups do not match the windows in the database, because a server was killed while it
+        dropped them.
         """
         rolls = self._engine.rows(
             f"SELECT day, toUInt32(day), hour, max(upto), sum(windows) FROM {self._of('rolls')} GROUP BY day, hour"

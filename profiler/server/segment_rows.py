@@ -54,7 +54,7 @@ class SegmentRows:
     """The rows of one segment: one for each stack and label set.
 
     Attributes:
-        stacks: Numbers of the stacks in the book; (n,).
+        stacks: Numbers of the stacks in the tenant's stack cache; (n,).
         series, values, counts: Label set, value and number of samples of each row; (n,).
         squares: The sum over a row's samples of the squared value that one sample stands for; (n,).
         labels: Label sets by the numbers in `series`.
@@ -89,8 +89,8 @@ class SegmentRows:
 
 
 def hour_of(end_ns: int) -> int:
-    """Return the hour since 1970 to which a window belongs; a window that ends at the end of an hour belongs to that
-    hour.
+    """Return the hour since 1970 to which a window belongs by its end; a window that ends at the end of an hour belongs
+    to that hour.
     """
     return (end_ns - 1) // HOUR_NS
 
@@ -107,10 +107,10 @@ def rows_of(
     """Convert a segment to rows of the database.
 
     Args:
-        book: Stacks of the tenant; it learns those of this segment.
+        book: Stack cache of the tenant, to which the stacks of this segment are added.
         most: Maximum inflated size of data from a client; None for a stored segment.
         little: Limits of the work, None for none.
-        lends: Let the book lend its frames to a cache that adopts its stacks.
+        lends: Let the stack cache lend its frames to a cache that adopts its stacks.
 
     Raises:
         FormatError: The segment is broken or too large.

@@ -184,7 +184,9 @@ class Questions:
         return [(str(row[0]), str(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in found]
 
     def windows(self, chosen: Question) -> tuple[str, int]:
-        """Return the unit of the windows' values, and the length of the longest window in nanoseconds."""
+        """Return the unit of the values of the selected windows, and the length of the longest window in
+        nanoseconds.
+        """
         unit, longest = self._rows(
             f"SELECT any(unit), max(length_ns) FROM {self._of('windows')} WHERE {self._where(chosen)}"
         )[0]
@@ -344,7 +346,7 @@ class Questions:
         return " AND ".join(found)
 
     def _listed(self, chosen: Question, more: str = "1") -> str:
-        """Return an SQL condition for rows of listed windows; more is a condition on windows."""
+        """Return an SQL condition for rows of windows that are completely inserted; more is a condition on windows."""
         where = self._where(chosen)
         return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where} AND {more})"
 

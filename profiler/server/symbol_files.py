@@ -129,7 +129,9 @@ class SymbolFiles:
         return is_build_id(build_id) and os.path.isfile(self._path(tenant, build_id))
 
     def of(self, tenant: str) -> Callable[[Frame, str, int], Frame]:
-        """Return a function that adds missing names to a frame, given its build ID and its offset in the file."""
+        """Return a function that adds missing names to a frame from uploaded symbol files, given its build ID and its
+        offset in the file.
+        """
         files: dict[str, _OpenFile | None] = {}
 
         def named(frame: Frame, build_id: str, offset: int) -> Frame:

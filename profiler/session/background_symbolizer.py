@@ -63,12 +63,12 @@ class NamesAhead:
         return window.done if window is not None and window.table is stacks else 0
 
     def looked_up(self, numbers: range) -> Sequence[int]:
-        """Return those of these frame numbers whose names were resolved. All must be below `done`."""
+        """Return those of these frame numbers whose names were resolved. All numbers must be below `done`."""
         window = self._window
         return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]
 
     def taken(self, batch: SampleBatch) -> None:
-        """Note that a batch was unwound, so that its new frames can get names.
+        """Note that a batch was unwound, so that its new frames can get names in the background.
 
         Background work stops if the sampler reads the target's memory for the worker, because the sampler then waits
         for each response.
@@ -98,7 +98,7 @@ class NamesAhead:
         return True
 
     def _fresh(self) -> list[FrameKey]:
-        """Return the keys of frames in stacks that have been added since the last call."""
+        """Return the keys of frames in the window's stacks that have been added since the last call."""
         recorder, window = self._session.recorder, self._window
         table, leaves, rows = recorder.leaves_since(window.rows if window else 0)
         if window is None or table is not window.table:
@@ -163,7 +163,7 @@ class _Seen:
         self._nodes: tuple[set[int], set[int]] = set(), set()
 
     def frames(self, leaf: int) -> list[int]:
-        """Return the frames of a stack that the view shows and that were not returned before."""
+        """Return the frames of a stack that will be shown and that were not returned before."""
         table = self.table
         for node in range(len(self._interpreted), len(table)):
             is_one = table.frames[table.frame[node]].kind == FrameKind.INTERPRETER

@@ -35,7 +35,7 @@ class ChainMerger:
         Args:
             unwinder: Continues walks and finds the bounds of functions.
             diagnostics: Counts incomplete chains.
-            settle: Function that returns the same place for a whole source line, see Runtimes.settled.
+            settle: Function that returns the same frame for all instructions of a source line (Runtimes.settled).
         """
         self._unwinder = unwinder
         self._settle = settle

@@ -79,7 +79,7 @@ class MatchedStacks:
 
         Args:
             stacks: The stack tree.
-            settled: See Merger.settled.
+            settled: Function that returns the same frame for all instructions of a source line (Merger.settled).
         """
         self.stacks = stacks
         self._settled = settled
@@ -219,7 +219,7 @@ class MatchedStacks:
 
 
 def _short(frames: bytes, owners: bytes) -> bytes | tuple[bytes, bytes]:
-    """Return a key for frames: the bytes themselves, or a digest if they are long.
+    """Return a key for the native frames of a stack: the bytes themselves, or a digest if they are long.
 
     In a deep recursion each sample may have 32 KB of them.
     """

@@ -68,7 +68,7 @@ def assemble(
         starts: Finds the start of a function that has no name.
         known_only: See Symbolizer.
         lines_s: Maximum time for source lines, in seconds.
-        settled: See Symbolizer.
+        settled: Cache of finished frames (see Symbolizer).
     """
     period_ns = round(1e9 / rate_hz)
     before = names.counts
@@ -144,7 +144,9 @@ def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int
 
 
 def _numbered(threads: list[ThreadInfo]) -> tuple[ThreadInfo, ...]:
-    """Append #2, #3, ... to the names of later threads, and of later processes, with the same number and name."""
+    """Append #2, #3, ... to the names of later threads that have the same tid and name as earlier ones; likewise for
+    processes.
+    """
     lives: dict[tuple[int, str], list[ProcessKey]] = {}
     for thread in sorted(threads, key=lambda thread: thread.process_started):
         of_name = lives.setdefault((thread.pid, thread.process), [])

@@ -203,7 +203,7 @@ class EvaluatorResume:
 
 
 def _without_root(batch: SampleBatch, walk: Walk, changed: Mapping[int, _Frames]) -> dict[int, _Frames]:
-    """Find stacks that end at a false root: a waiting evaluator call lies outside it.
+    """Find unwound stacks that end at a false root: a suspended evaluator call lies outside it.
 
     Unused stack words there are zero and look like a root. These stacks must be copied up to the waiting evaluator
     call.
@@ -274,7 +274,7 @@ def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
 
 
 def _holds(frames: _Frames, at: int, run: Run, evaluators: Evaluators) -> bool:
-    """Return True if a frame is the evaluator call that wrote the marker of a run.
+    """Return True if a native frame is the evaluator call that wrote the marker of a run of interpreter frames.
 
     The marker lies in the frame's stack range. A frame of code without unwind tables did not write it: it was unwound
     with the frame pointer of the evaluator.

@@ -232,7 +232,9 @@ class Recorder:
             self._repair.take(fresh, found.walk, rows, first, live)
 
     def _wait_otherwise(self, batch: SampleBatch, rows: Rows) -> None:
-        """Update the kernel frames of threads that have not run but now wait for something else."""
+        """Update the kernel frames of threads that have not run since their last sample but now wait for something
+        else.
+        """
         assert batch.kernel_stack is not None
         for lane in np.flatnonzero((batch.kind == SampleKind.UNCHANGED) & (batch.kernel_stack > 0)).tolist():
             frames, node = batch.kernel_stacks[int(batch.kernel_stack[lane])], int(rows.node[lane])
@@ -251,7 +253,7 @@ class Recorder:
         return found
 
     def _fresh_rows(self, batch: SampleBatch) -> Rows:
-        """Return one row for each sample of a batch; the stacks are not known yet."""
+        """Return one row for each sample of a batch; its stack is not known yet."""
         n = len(batch)
         return Rows(
             time_ns=batch.time_ns + self._epoch_ns,
@@ -298,7 +300,9 @@ class Recorder:
         return self._window(self._began, self._rows.rows(), self._stacks)
 
     def part(self) -> Window:
-        """Return the additions to the current window since the last call, or since it began, with only their stacks."""
+        """Return the additions to the current window since the last call, or since the window began, with only their
+        stacks.
+        """
         began, upto = self._parted
         rows, stacks = self._rows.rows(upto), StackTable()
         leaves = sorted(leaf for leaf in distinct(rows.node).tolist() if leaf > 0)

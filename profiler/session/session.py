@@ -209,7 +209,7 @@ class Session:
             shown: Which frames and samples are shown.
             known_only: True to use only names that are already resolved.
             lines_s: Maximum time for source lines, in seconds.
-            settled: See Symbolizer.
+            settled: Cache of finished frames (see Symbolizer).
         """
         self.code.end_lookup_round()
         if not known_only:

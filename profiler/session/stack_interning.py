@@ -26,7 +26,7 @@ class Walker(Protocol):
 
 
 class InnermostFrames:
-    """A walker for the time after the deadline: it returns only the innermost frame of each sample."""
+    """A walker for the time after the worker's deadline: it returns only the innermost frame of each sample."""
 
     def walk(self, batch: SampleBatch) -> Walk:
         n, arch = len(batch), batch.arch

@@ -134,7 +134,7 @@ class TruncatedStackRepair:
         self._rows -= len(cuts.pop(joint).rows)
 
     def _match(self, thread: int, batch: SampleBatch, walk: Walk, lanes: I64, nodes: list[int]) -> None:
-        """Compare complete stacks of a thread with its truncated ones. They are sample indices and nodes."""
+        """Compare complete stacks of a thread, given as sample indices and nodes, with its truncated ones."""
         cuts = self._cuts[thread]
         for joint, cut in list(cuts.items()):
             for lane, node in zip(lanes.tolist(), nodes, strict=True):

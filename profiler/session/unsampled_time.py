@@ -65,7 +65,8 @@ def with_unseen(window: Window) -> Window:
 
 
 def scale_to_accounts(window: Window, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the values of a window's rows with the kernel's processor time as the sum of each process tree.
+    """Return the values of a window's rows, scaled so that each process tree has the kernel's processor time as its
+    sum.
 
     Samples after the last reading of an account, and trees without an account, keep their values.
 

@@ -120,7 +120,9 @@ def read_symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]
 
 
 def _code_limits(file: ObjectFile, shndx: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return the end of the code that contains each address, of shape (n,) uint64; 0 if it is not code."""
+    """Return the end of the executable section that contains each symbol's address, of shape (n,) uint64; 0 if it is
+    not code.
+    """
     limit = np.zeros(len(value), np.uint64)
     sections = file.section_list
     mask = (1 << 8 * file.address_size) - 1

@@ -190,7 +190,9 @@ class NameCache:
         self._read += read
 
     def file_names(self, image: Image) -> FileNames:
-        """Return the names of an image's file. Data that the caller adds to them counts from the next trim() on."""
+        """Return the names of an object file, from the cache. Data that the caller adds to them counts from the next
+        trim() on.
+        """
         key, root = _identity(image)
         entry = self._entry(key)
         if entry is None:
@@ -200,7 +202,7 @@ class NameCache:
         return entry.value
 
     def known_file_names(self, image: Image) -> FileNames | None:
-        """Return the names of an image's file if its symbols have been read before, else None."""
+        """Return the names of an object file if its symbols have been read before, else None."""
         entry = self._entry(_identity(image)[0])
         return entry.value if entry is not None and isinstance(entry.value, FileNames) else None
 
@@ -259,7 +261,9 @@ class NameCache:
 
 
 def _identity(image: Image) -> tuple[Hashable, str]:
-    """Return (key of an image's file, root directory if other files below it affect the names, else "")."""
+    """Return the cache key of an object file, and the root directory if other files below it affect the names, else
+    "".
+    """
     file = image.file
     if image.from_memory:
         return file, image.root

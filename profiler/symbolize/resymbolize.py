@@ -174,7 +174,7 @@ class _Images(ImageStore):
         return self._file(self._modules[module]) is not None
 
     def placed(self, frame: Frame) -> Frame:
-        """Return the frame with its address in the image, if the profile has only its place in the file.
+        """Return the frame with its address in the object file, if the profile has only its place in the file.
 
         A pprof file has the mappings of a module, but not where they lie in its image.
         """

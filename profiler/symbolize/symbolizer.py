@@ -161,7 +161,7 @@ class Symbolizer:
         return Resolved(frames, modules.module_infos())
 
     def look_up(self, keys: Sequence[FrameKey]) -> None:
-        """Read the names of these frames from files into the cache, so that resolve() finds them later."""
+        """Read the names of frames from files into the cache of names, so that resolve() finds them later."""
         for item in self._looked_up(keys)[0]:
             for place in item.source:
                 self._place(place, item.image)
@@ -180,7 +180,7 @@ class Symbolizer:
         return found, self._name_as_seen(by_image) if self._known_only else self._name_all(by_image)
 
     def _name_all(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
-        """Name the frames in all files, and return the text for each symbol name.
+        """Name the frames in all object files, and return the text for each symbol name.
 
         Files with many frames for their size come first, because the time may not suffice for all.
         """
@@ -203,7 +203,9 @@ class Symbolizer:
         return shown
 
     def _name_as_seen(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
-        """Name the frames as _name_all() does, but only with names that were read before."""
+        """Name the frames in all object files only with names that were read before, and return the text for each
+        symbol name.
+        """
         shown: dict[str, str] = {}
         for image, inside in by_image.items():
             path = image.module.path
@@ -343,7 +345,7 @@ class Symbolizer:
         return whole
 
     def _add_go_names(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> int:
-        """Set the names and lines of a Go program that its symbol table and DWARF do not have.
+        """Set the names and lines of frames of a Go program that its symbol table and DWARF do not have.
 
         Exported names do not cover all functions.
 
@@ -381,7 +383,7 @@ class Symbolizer:
         file.broken.clear()
 
     def _add_symbol_file(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
-        """Set names that the user's symbol file has and the object file does not.
+        """Set names of frames that the user's Breakpad symbol file has and the object file does not.
 
         Exported names do not cover all functions.
 

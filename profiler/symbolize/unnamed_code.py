@@ -24,7 +24,7 @@ _NAME_IT = {
 """Commands that make a program describe its JIT code, by the prefix of the program's name."""
 
 _MADE_IN = ("/memfd:", "/dev/zero", "/anon_hugepage")
-"""Prefixes of the names of memory that has an inode but belongs to no file."""
+"""Prefixes of the names of mappings that have an inode but belong to no file."""
 
 
 class Labels:
@@ -67,7 +67,7 @@ def name_runtime_code(space: AddressSpace, module: Module) -> str:
 
 
 def naming_command(region: str) -> str:
-    """Return the command that makes this program describe its code, or all such commands if the program is unknown."""
+    """Return the command that makes a program describe its JIT code, or all such commands if the program is unknown."""
     program = region.removeprefix(f"{MADE} of ")
     return next((text for name, text in _NAME_IT.items() if program.startswith(name)), ", ".join(_NAME_IT.values()))
 

@@ -20,7 +20,7 @@ from pyprof.symbolize.dwarf.line_table import LineTable
 from pyprof.symbolize.dwarf.units import Dwarf, Ranges
 
 MAX_RANGES = 200
-"""Maximum number of ranges in one INLINE record. Breakpad reads at most 512 words of it."""
+"""Maximum number of ranges in one Breakpad INLINE record. Breakpad reads at most 512 words of it."""
 
 NO_FILE = -1
 NO_DEADLINE = Deadline(None)

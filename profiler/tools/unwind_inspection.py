@@ -179,7 +179,7 @@ class Inspection:
         return SymbolTable(read_symbol_sources(self.object, lambda: None).rows)
 
     def find_functions(self, name: str) -> list[tuple[int, int]]:
-        """Return (start, end) in the file of the functions with a name, in its mangled or demangled form."""
+        """Return (start, end) in the file of the functions with this name, in its mangled or demangled form."""
         table = self.symbols
         names = [table.name(row) for row in range(len(table))]
         hits = [row for row, known in enumerate(names) if known == name or known.partition("@")[0] == name]

@@ -44,7 +44,9 @@ accepted.
 """
 
 BEGINNING = 3
-"""Number of frames at the root that a thread enters only once: one of them called the thread's first function."""
+"""Number of frames at the root of a stack that a thread enters only once: one of them called the thread's first
+function.
+"""
 
 JOINT = 2
 """Number of frames within which the walk from a stale frame record must meet the accepted walk to count as its
@@ -76,7 +78,9 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A candidate for the frame pointer, with the caller's sp and the evidence of the call."""
+    """A candidate for the unknown frame pointer of a frame, with the caller's sp and the evidence that the return
+    address gives.
+    """
 
     fp: int
     caller_sp: int
@@ -144,7 +148,7 @@ class FramePointerRecovery:
         return _Shape(rule.cfa_off, rule.ra.n, rule.cfa_deref)
 
     def _is_plain(self, shape: _Shape | None) -> bool:
-        """Return True if the frame pointer points to the record that a function's prologue links."""
+        """Return True if the frame pointer points to the frame record that a function's prologue links."""
         return shape == _Shape(2 * self._arch.word, -self._arch.word)
 
     def _room_of(self, registers: Registers) -> Room:

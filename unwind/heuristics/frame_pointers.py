@@ -42,7 +42,7 @@ MAX_SIGNAL_FRAME = 32 << 10
 
 
 class Proof(IntEnum):
-    """The evidence that a possible return address must have, in addition to the call before it."""
+    """The evidence that a possible return address must have, in addition to a call before it."""
 
     NONE = 0  # the called function may have jumped on to the one at the pc
     NO_OTHER_TARGET = 1  # the call is indirect, or of a PLT entry
@@ -63,7 +63,7 @@ class FramePointerFallback:
 
     Attributes:
         enabled: If False, it only recognizes the outermost frame, and only follows frame records in modules whose
-            tables promise them.
+            unwind tables state that all code has them.
     """
 
     needs_all = False

@@ -83,7 +83,7 @@ class CacheJoin:
         return self.known.top
 
     def join_cached(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
-        """Return the callers of a frame if the cached walk met the frame in the same state, else None.
+        """Return the callers of a frame if the thread's cached walk contains the frame in the same state, else None.
 
         Args:
             registers: Registers of the frame.

@@ -86,7 +86,7 @@ class ScanFallback:
         return walk.end is StackEnd.ROOT
 
     def _found(self, registers: Registers, memory: LaneMemory, avma: int, pc: int) -> Iterator[Caller]:
-        """Yield the callers for one possible return address, with one or two frame pointers.
+        """Yield the callers for one possible return address of a stack scan, with one or two frame pointers.
 
         The word below the return address may be the pushed frame pointer. It is taken if the current frame pointer
         points to it, and on i386, whose functions push it first, also if it points a little up the stack. Otherwise the

@@ -35,7 +35,7 @@ class StackWinRecords:
         return self.find_record(pc) is not None
 
     def find_parameter_size(self, pc: int) -> int:
-        """Return the size in bytes of the arguments of the function at a pc."""
+        """Return the size in bytes of the arguments of the Windows function at a pc."""
         file, rel = self._symbols(pc)
         return find_parameter_size(file, rel) if file else 0
 

@@ -130,7 +130,9 @@ class HttpClient:
 
 
 def stated_reason(body: bytes) -> StatedReason:
-    """Return the reason in the JSON of a refusal ({"reason": NAME, "error": TEXT}); the body is untrusted."""
+    """Return the reason in the JSON body of an HTTP refusal ({"reason": NAME, "error": TEXT}); the body is
+    untrusted.
+    """
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -182,7 +184,8 @@ def wait_s(text: str) -> float:
 
 
 def clock_ahead_s(date: str, began_s: float, ended_s: float) -> float | None:
-    """Return the minimum by which this machine's clock is ahead of the receiver's, None if the response has no date.
+    """Return the minimum by which this machine's clock is ahead of an HTTP receiver's, None if the response has no
+    date.
 
     Args:
         date: Date header (RFC 9110, 6.6.1) in whole seconds, from some time during the request.

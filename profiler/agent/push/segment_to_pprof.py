@@ -95,7 +95,7 @@ def packed(profile: Profile) -> bytes:
 
 
 def cut(profile: Profile, most: int = MOST_BYTES) -> Iterator[Profile]:
-    """Split a profile by stacks into parts with limited numbers of samples and bytes.
+    """Split a profile by stacks into parts with limited numbers of samples and bytes, for a receiver of pprof.
 
     Raises:
         RefusedForGood: One stack is too large.

@@ -209,7 +209,7 @@ def _names(shown: Sequence[TopRow], kind: str, room: int) -> list[str]:
 
 
 def fitting(words: str, width: int) -> str:
-    """Pad or cut a text to exactly width columns, given the width of its characters; an ellipsis marks a cut."""
+    """Pad or cut a text to exactly width columns of the terminal; an ellipsis marks a cut."""
     if cell_len(words) <= width:
         return set_cell_size(words, width)
     return set_cell_size(set_cell_size(words[: 2 * width], width - 1).rstrip() + "…", width)

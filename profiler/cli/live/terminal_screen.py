@@ -51,7 +51,7 @@ def usable() -> bool:
 
 
 def _keys_fd() -> int | None:
-    """Open the source of keys: standard input, or else the terminal of this session."""
+    """Open the source of keys of `pyprof top`: standard input, or else the terminal of this session."""
     if os.isatty(0):
         return os.dup(0)
     with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ def _keys_fd() -> int | None:
 
 
 class Terminal:
-    """A Screen on standard output; a context manager for the main thread."""
+    """A terminal as the Screen of `pyprof top`, on standard output; a context manager for the main thread."""
 
     def __init__(self) -> None:
         keys = _keys_fd()

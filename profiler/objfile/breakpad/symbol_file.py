@@ -148,7 +148,7 @@ class SymbolFile:
         return self._origins[number]
 
     def cfi_at(self, address: int) -> tuple[int, int, list[tuple[int, Rules]]] | None:
-        """Return the STACK CFI INIT that covers an address with its deltas, or None.
+        """Return the STACK CFI INIT record that covers an address with its deltas, or None.
 
         Returns:
             (start, end, [(address, rules that change there)]), ascending. The first entry is that of INIT. Entries
@@ -194,7 +194,7 @@ class SymbolFile:
                     yield record
 
     def _cfi(self, at: int) -> tuple[int, int, list[tuple[int, Rules]]] | None:
-        """Return the STACK CFI INIT with this index, cut at the start of the next one."""
+        """Return the STACK CFI INIT record with this index, cut at the start of the next one."""
         ranges = self.index.cfi
         offset = int(ranges.offset[at])
         limit = int(ranges.address[at + 1]) if at + 1 < len(ranges) else 1 << 64

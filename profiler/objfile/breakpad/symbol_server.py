@@ -136,7 +136,9 @@ class SymbolServer:
 
 
 class _Call(threading.Thread):
-    """A thread that runs a job and stores the exception that it raises. An abandoned job's exception is lost."""
+    """A thread that runs a download and stores the exception that it raises. An abandoned download's exception is
+    lost.
+    """
 
     def __init__(self, job: Callable[[], None]) -> None:
         super().__init__(name="pyprof symbols", daemon=True)

@@ -189,7 +189,9 @@ def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
 
 
 def _inflated(stream: TextStream, path: str) -> int:
-    """Decompress a stream and return the descriptor of an unnamed temporary file with its content."""
+    """Decompress the stream of a symbol file and return the descriptor of an unnamed temporary file with its
+    content.
+    """
     fd = current_opener().create_scratch_file()
     try:
         with open(fd, "wb", closefd=False) as plain:

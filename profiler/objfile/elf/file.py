@@ -330,7 +330,7 @@ class ElfFile:
 
 
 def build_id_in_notes(notes: memoryview, order: str) -> str:
-    """Return the build ID of the NT_GNU_BUILD_ID note in lower-case hex, "" if there is none. Never raises.
+    """Return the build ID in ELF notes (NT_GNU_BUILD_ID) in lower-case hex, "" if there is none. Never raises.
 
     Args:
         notes: Bytes of the notes.

@@ -119,7 +119,7 @@ def read_build_id(read: ReadMemory, start: int) -> str:
 
 
 def rebuild_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFile, int] | None:
-    """Return (image, load bias) of a file's module, read from memory, or None if no ELF header is mapped.
+    """Return (image, load bias) of a module's ELF file, rebuilt from memory, or None if no ELF header is mapped.
 
     Raises:
         FormatError: The image is broken or too large.

@@ -51,7 +51,7 @@ def read_modules(base: int, size: int, path: str, record: bytes, system: str) ->
 
 
 def infer_modules(regions: Sequence[DumpRegion], objects: Sequence[tuple[int, str]]) -> list[DumpModule]:
-    """Return modules for a dump without a module list: adjacent mappings of one file each.
+    """Return modules for a crash dump without a module list: adjacent mappings of one file each.
 
     The loader's list gives better names. The identities of the modules are unknown.
 

@@ -125,7 +125,9 @@ class FrameRules:
         self.call_stub = Rule(
             arch.fp, 16, RegRule(at, -8), (fp, *((names.index(name), RegRule(at, offset)) for name, offset in saved))
         )
-        """The frame through which native code calls Java. It preserves the registers that the ABI says."""
+        """Unwind rule of the frame through which native code calls Java. The frame preserves the registers that the ABI
+        says.
+        """
 
     def _by_sp(self, size: int, saved: bool) -> Rule:
         fp = ((self._arch.fp, RegRule(RegKind.AT_CFA, -16)),) if saved else ()

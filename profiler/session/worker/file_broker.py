@@ -134,7 +134,9 @@ class GuardedOpener(Opener):
                 self._opens_all_objects = True
 
     def _forget_ended(self) -> None:
-        """Forget the ended processes in the older half of the table if it is full. An agent runs for months."""
+        """Forget the ended processes in the older half of the file broker's table if it is full. An agent runs for
+        months.
+        """
         if len(self._pids) <= self._most:
             return
         for pid in [*self._pids][: len(self._pids) // 2]:
@@ -315,7 +317,7 @@ class FileBroker:
         poll.poll()
 
     def _deliver(self, window: KeptWindow) -> None:
-        """Give the sink what the worker recorded before it was killed, and notify the sampler."""
+        """Give the sink what the worker recorded before the worker was killed, and notify the sampler."""
         with contextlib.suppress(PyprofError, OSError):
             window.deliver()
             if self._notices is not None:

@@ -190,7 +190,9 @@ class Packer:
         return False
 
     def about_chain(self, chain: Chain) -> tuple[Any, ...]:
-        """Return the arguments for Unpacker.chain, and add the chain to the cache of chains that were sent."""
+        """Return the arguments for Unpacker.chain that describe an interpreter frame chain, and note that the chain was
+        sent.
+        """
         number = chain.number
         if number and self._chains.find(number) is not None:
             return (number,)

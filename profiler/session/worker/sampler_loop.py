@@ -101,7 +101,7 @@ class Sampling:
             naming: Settings of the profiles.
             confined: True if the worker gives up its rights.
             names_s: How long the worker may unwind and resolve names after the end, in seconds.
-            patient: See WorkerLink.
+            patient: True if the target is behind a slow connection (a GDB stub).
             handover: Flush protocol with the collector. None if the collector acknowledges no flush: then a profile
                 ends at the time of its request.
         """

@@ -298,7 +298,7 @@ class WorkerLink:
             return sum(map(len, parts))
 
     def number(self, sink: Sink | None) -> int:
-        """Return the number by which the worker and the file broker know a sink, 0 for None."""
+        """Return the number by which the worker and the file broker know a sink of profiles, 0 for None."""
         if sink is None:
             return 0
         if sink not in self._sinks:

@@ -88,6 +88,6 @@ class Data:
 
 
 def _whole(view: memoryview) -> bytes:
-    """Return the bytes object behind a view without a copy if the view covers all of it."""
+    """Return the bytes object behind a memoryview without a copy if the view covers all of it."""
     whole = view.obj
     return whole if isinstance(whole, bytes) and len(whole) == len(view) else bytes(view)

@@ -27,7 +27,7 @@ class Scopes:
         self._read(deadline)
 
     def qualify_name(self, offset: int, name: bytes) -> bytes:
-        """Return the name of the function at an offset with its scopes before it."""
+        """Return the name of the DWARF function at an offset with its scopes (namespaces, classes) before it."""
         parts = [name]
         for _ in range(MAX_SCOPES):
             offset = self._parent.get(offset, -1)

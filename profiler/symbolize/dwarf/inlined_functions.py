@@ -105,7 +105,9 @@ class Inlines:
         return function.decoded
 
     def find(self, svma: int, deadline: Deadline) -> tuple[bytes, list[Inlined]]:
-        """Return (name of the outer function, inlined calls from the outermost to the innermost) at an address."""
+        """Return (name of the outer function, inlined calls from the outermost to the innermost) at a file address,
+        from DWARF.
+        """
         at = bisect_right(self._starts, svma)
         near = reversed(self._functions[max(0, at - MAX_OVERLAP) : at])
         function = next((function for _, end, function in near if svma < end), None)

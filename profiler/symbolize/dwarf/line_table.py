@@ -43,7 +43,7 @@ class LineTable:
         self._starts = [sequence.start for sequence in self._sequences]
 
     def find(self, svma: int) -> tuple[str | None, int]:
-        """Return (file, line) at an address in the file, (None, 0) if nothing is stated."""
+        """Return (source file, line) of an address by the line table, (None, 0) if it states none."""
         at = bisect_right(self._starts, svma)
         for sequence in reversed(self._sequences[max(0, at - 8) : at]):
             if svma < sequence.end:

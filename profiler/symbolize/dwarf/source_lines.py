@@ -55,7 +55,7 @@ class SourceLines:
         self._units: dict[int, tuple[LineTable | None, Inlines | None]] = {}
         self.broken: list[FormatError] = []
         self.split = False
-        """True if a unit has its entries in a .dwo file, which is not read."""
+        """True if a DWARF unit has its entries in a .dwo file, which is not read."""
 
     @property
     def units(self) -> int:
@@ -63,7 +63,7 @@ class SourceLines:
         return len(self._units)
 
     def find(self, svma: int, deadline: Deadline) -> list[SourcePlace]:
-        """Return the source places at an address, the innermost first and the function that has the code last.
+        """Return the source places at a file address, the innermost first and the function that has the code last.
 
         Returns:
             [] if nothing is known.

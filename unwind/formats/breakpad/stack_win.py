@@ -54,7 +54,9 @@ def find_win_caller(record: WinRecord, registers: Mapping[str, int], callee: Cal
 
 
 def find_parameter_size(file: SymbolFile, address: int) -> int:
-    """Return the argument size in bytes of the function at an address: by STACK WIN, else by FUNC or PUBLIC, else 0."""
+    """Return the argument size in bytes of the Windows function at an address: by STACK WIN, else by FUNC or PUBLIC,
+    else 0.
+    """
     record = file.win_at(address) or file.function_at(address) or file.public_at(address)
     return record.parameters if record else 0
 

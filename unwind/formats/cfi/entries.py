@@ -282,7 +282,9 @@ class CfiEntries:
         return encoding, end
 
     def _span(self, encoding: int, address_size: int) -> struct.Struct | None:
-        """Return a format for (start, size) of an FDE if both have a fixed size and are absolute or pc-relative."""
+        """Return a struct format for (start, size) of an FDE if both have a fixed size and are absolute or
+        pc-relative.
+        """
         size = pointer_size(encoding, address_size)
         if encoding & ~FORMAT not in (0, PCREL) or size not in _SIZES:
             return None

@@ -54,7 +54,7 @@ class CfiIndex:
         object.__setattr__(self, "_starts", self.start.data)
 
     def offset_at(self, svma: int) -> int | None:
-        """Return the offset of the smallest FDE that covers a file address, or None."""
+        """Return the section offset of the smallest FDE that covers a file address, or None."""
         last = bisect_right(self._starts, svma) - 1
         for at in range(last, max(last - MAX_NESTED, -1), -1):
             if svma < self.end[at]:

@@ -18,7 +18,9 @@ from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 
 ENTRY_POINT_SIZE = 48
-"""Size in bytes of the entry code. glibc's _start has 44 bytes on A32 and T32, without its literals."""
+"""Size in bytes of the entry code of an ARM program. glibc's _start has 44 bytes on A32 and T32, without its
+literals.
+"""
 ENTRY_CODE = tuple(
     bytes.fromhex(code)
     for code in (
@@ -31,7 +33,7 @@ ENTRY_CODE = tuple(
 THREAD_STARTS = (b"clone", b"__clone")
 MAX_CLONE = 128
 AFTER_CALL = 12
-"""Size in bytes of the code that ends a thread: it passes the exit status to a system call."""
+"""Size in bytes of the ARM code that ends a thread: it passes the exit status to a system call."""
 
 
 def find_roots(file: ObjectFile, arch: Arch) -> list[tuple[int, int]]:

@@ -44,7 +44,7 @@ def find_list(file: ObjectFile, arch: Arch, debug: ObjectFile | None) -> tuple[i
 
 
 def decode_getter(code: bytes, svma: int, arch: Arch) -> tuple[int, bool] | None:
-    """Return the address that a function returns, if its code computes it relative to itself.
+    """Return the address that a getter function returns, if its code computes the address relative to itself.
 
     Args:
         code: The function's code.

@@ -184,7 +184,7 @@ class SFrame:
         return self._rows(i, entry, starts, rules)
 
     def _is_wrong_plt_got(self, rule: Rule) -> bool:
-        """Return True if this is the wrong rule that GNU ld 2.44 to 2.47 writes for .plt.got: cfa = sp + 16.
+        """Return True if an SFrame rule is the wrong one that GNU ld 2.44 to 2.47 writes for .plt.got: cfa = sp + 16.
 
         The blocks of .plt.got are one jump each. The return address is the only pushed word there, so the CFA is sp +
         8.
