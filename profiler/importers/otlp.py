@@ -37,8 +37,8 @@ Entry = TypeVar("Entry")
 MAPPING, LOCATION, FUNCTION, _LINK, STRING, ATTRIBUTE, STACK = range(1, 8)
 MAX_PROFILES = 1000
 _MAX_CALLS = 1 << 22
-"""Maximum number of calls in the stacks of a request's samples. A stack is once in the request's table, but once for
-each sample in the output.
+"""Maximum number of calls in the stacks of an OpenTelemetry request's samples. A stack is once in the request's table,
+but once for each sample in the output.
 """
 _MAX_VALUE = (1 << 62) - 1
 _COUNT = ValueType("samples", "count")

@@ -18,7 +18,9 @@ MAX_LETTERS = 1 << 28
 it.
 """
 MOST_MEMORY, _LINE = 1 << 16, 200
-"""Maximum size in bytes of a frame that is cached (ReadFrame.memory), and size of a line without its texts."""
+"""Maximum size in bytes of a pprof frame that is cached (ReadFrame.memory), and estimated size of a line without its
+texts.
+"""
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
 _USUAL_LOCATION = re.compile(
     rb"\x08%(n)b(?:\x10%(n)b)?(?:\x18%(n)b)?"
@@ -184,7 +186,7 @@ def text_at(strings: Sequence[str], at: int) -> str:
 
 
 def _id(location: bytes) -> int:
-    """Return the id of a Location message of pprof, which is usually its first field."""
+    """Return the id of a pprof Location message, which is usually its first field."""
     if len(location) > 2 and location[0] == _ID:
         if location[1] < 0x80:
             return location[1]

@@ -185,7 +185,7 @@ class Builder:
         return len(self._tree.parent)
 
     def add_module(self, info: ModuleInfo) -> int:
-        """Return the index of a module. It has names and lines if it has any in one of the files."""
+        """Return the index of a module of the profile. It has names and lines if it has any in one of the files."""
         key = (info.path, info.build_id, info.start, info.end, info.offset)
         index = self._module_of.setdefault(key, len(self.modules))
         if index == len(self.modules):

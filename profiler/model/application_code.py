@@ -47,7 +47,7 @@ def is_application_file(path: str) -> bool:
 
 
 def script_of(name: str) -> str:
-    """Return the source file in V8's name of a function, "" for other names."""
+    """Return the source file in V8's name of a script function, "" for other names."""
     found = _SCRIPT.fullmatch(name) if name.startswith(SCRIPT) and len(name) <= _LONGEST else None
     return found[1] if found else ""
 

@@ -11,7 +11,7 @@ from pyprof.records import replace
 
 
 def _aarch64_follows_call(code: bytes) -> bool:
-    """Match bl, blr, blraa(z) or blrab(z) before the return address at the end of the code.
+    """Match AArch64's bl, blr, blraa(z) or blrab(z) before the return address at the end of the code.
 
     Code is always little-endian.
     """
@@ -22,7 +22,7 @@ def _aarch64_follows_call(code: bytes) -> bool:
 
 
 def _aarch64_call_target(code: bytes, address: int) -> int | None:
-    """Return the target of the bl before the return address `address`, None for any other instruction."""
+    """Return the target of the AArch64 bl before the return address `address`, None for any other instruction."""
     word = int.from_bytes(code[-4:], "little")
     if len(code) < 4 or word >> 26 != 0b100101:
         return None
@@ -30,7 +30,7 @@ def _aarch64_call_target(code: bytes, address: int) -> int | None:
 
 
 def _aarch64_jumps(code: bytes) -> bool:
-    """Match b, or the adrp x16 that begins a sequence up to br x16 or x17, perhaps after bti c."""
+    """Match AArch64's b, or the adrp x16 that begins a sequence up to br x16 or x17, perhaps after bti c."""
     words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code) // 4 * 4, 4)]
     if words and words[0] == 0xD503_245F:
         del words[0]
@@ -56,7 +56,7 @@ def _aarch64_saves_lr(code: bytes) -> bool:
 
 
 def _arm_follows_call(code: bytes) -> bool:
-    """Match a call before the return address at the end of up to 8 bytes of code, as A32 and as T32.
+    """Match an ARM call before the return address at the end of up to 8 bytes of code, as A32 and as T32.
 
     Calls are bl, blx, and in A32 `mov lr, pc` before a branch. Code is little-endian, also with BE8.
     """
@@ -95,7 +95,7 @@ def _arm_call_target(code: bytes, address: int) -> int | None:
 
 
 def _arm_jumps(code: bytes) -> bool:
-    """Match A32 b, ldr pc, or the add ip, pc of a PLT entry; T32 b.w, or movw ip of a PLT entry.
+    """Match ARM jumps: A32 b, ldr pc, or the add ip, pc of a PLT entry; T32 b.w, or movw ip of a PLT entry.
 
     It also matches the T32 bx pc before A32 code.
     """

@@ -7,7 +7,7 @@ from pyprof.model.arch_type import Arch
 
 
 def _ppc64le_follows_call(code: bytes) -> bool:
-    """Match bl, bcl, bctrl or blrl before the return address at the end of the code."""
+    """Match ppc64le's bl, bcl, bctrl or blrl before the return address at the end of the code."""
     if len(code) < 4:
         return False
     word = int.from_bytes(code[-4:], "little")
@@ -17,7 +17,7 @@ def _ppc64le_follows_call(code: bytes) -> bool:
 
 
 def _ppc64le_call_target(code: bytes, address: int) -> int | None:
-    """Return the target of the bl before the return address `address`, None for any other instruction."""
+    """Return the target of the ppc64le bl before the return address `address`, None for any other instruction."""
     word = int.from_bytes(code[-4:], "little")
     if len(code) < 4 or word >> 26 != 18 or not word & 1:
         return None

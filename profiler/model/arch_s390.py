@@ -8,7 +8,9 @@ from pyprof.records import replace
 
 
 def _s390x_follows_call(code: bytes) -> bool:
-    """Match brasl, bras, basr, bas or basl with any link register before the return address at the end of the code."""
+    """Match s390x's brasl, bras, basr, bas or basl with any link register before the return address at the end of the
+    code.
+    """
     if len(code) >= 6 and code[-6] == 0xC0 and code[-5] & 0x0F == 5:  # brasl
         return True
     if len(code) >= 4 and (code[-4] == 0x4D or (code[-4] == 0xA7 and code[-3] & 0x0F == 5)):  # bas, bras
@@ -17,7 +19,9 @@ def _s390x_follows_call(code: bytes) -> bool:
 
 
 def _s390x_call_target(code: bytes, address: int) -> int | None:
-    """Return the target of the brasl or bras before the return address `address`, None for any other instruction."""
+    """Return the target of the s390x brasl or bras before the return address `address`, None for any other
+    instruction.
+    """
     if len(code) >= 6 and code[-6] == 0xC0 and code[-5] & 0x0F == 5:
         return address - 6 + 2 * int.from_bytes(code[-4:], "big", signed=True)
     if len(code) >= 4 and code[-4] == 0xA7 and code[-3] & 0x0F == 5:
@@ -31,7 +35,7 @@ def _s390x_jumps(code: bytes) -> bool:
 
 
 def _s390x_saves_lr(code: bytes) -> bool:
-    """Return True if stmg saves r14 to the caller's save area before any branch."""
+    """Return True if s390x's stmg saves r14 to the caller's save area before any branch."""
     at = 0
     while at + 6 <= min(len(code), 24):
         first, second = code[at], code[at + 1]

@@ -13,7 +13,7 @@ from pyprof.records import replace
 
 
 def _x86_follows_call(code: bytes) -> bool:
-    """Match call rel32 or call r/m (ff /2), with any prefix, before the return address at the end of the code."""
+    """Match x86's call rel32 or call r/m (ff /2), with any prefix, before the return address at the end of the code."""
     if len(code) >= 5 and code[-5] == 0xE8:
         return True
     for length in (2, 3, 4, 6, 7):  # ff /2: the ModRM byte determines the length of the rest
@@ -38,14 +38,14 @@ def _x86_follows_call(code: bytes) -> bool:
 
 
 def _x86_call_target(code: bytes, address: int) -> int | None:
-    """Return the target of the call rel32 before the return address `address`, None for any other instruction."""
+    """Return the target of the x86 call rel32 before the return address `address`, None for any other instruction."""
     if len(code) < 5 or code[-5] != 0xE8:
         return None
     return address + int.from_bytes(code[-4:], "little", signed=True)
 
 
 def _x86_jumps(code: bytes) -> bool:
-    """Match jmp *disp32 (x86_64: rip-relative, i386: absolute or relative to ebx) or jmp rel32.
+    """Match x86's jmp *disp32 (x86_64: rip-relative, i386: absolute or relative to ebx) or jmp rel32.
 
     endbr, bnd or push imm32 may precede it.
     """
@@ -84,7 +84,7 @@ _X86_64_PLT = PltCode(
 
 
 def _i386_leaf_size(code: bytes) -> int:
-    """Return 4, the length of __x86.get_pc_thunk.REG (mov (%esp),%reg; ret), or 0 for other code."""
+    """Return 4, the length of i386's __x86.get_pc_thunk.REG (mov (%esp),%reg; ret), or 0 for other code."""
     return 4 if code[:1] == b"\x8b" and code[1:2] and code[1] & 0xC7 == 0x04 and code[2:4] == b"\x24\xc3" else 0
 
 

@@ -33,7 +33,7 @@ class Call:
     children: tuple[Call, ...] = field(repr=False)
 
     def walk(self) -> Iterator[tuple[int, Call]]:
-        """Yield (depth, call) for this call and all calls below it, each before its callees."""
+        """Yield (depth, call) for this call of the call tree and all calls below it, each before its callees."""
         todo: list[tuple[int, Call]] = [(0, self)]
         while todo:
             depth, call = todo.pop()

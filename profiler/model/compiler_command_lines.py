@@ -32,11 +32,11 @@ _WITH_VALUE = frozenset({
 """Options of compilers whose value is the next argument and may look like a source file."""
 _OUTPUT = "-o"
 _TEMPORARY = ("/tmp/", "/var/tmp/")
-"""Folders of files that one step of a compiler writes for the next one."""
+"""Folders of temporary files that one step of a compiler writes for the next step."""
 _MAX_COMM = 15
 """Maximum number of bytes of a process's name (comm) that the kernel keeps."""
 _MAX_FILE = 120
-"""Maximum number of characters of a file's name that are shown, counted from its end."""
+"""Maximum number of characters of the name of a compiler's source file that are shown, counted from its end."""
 
 
 def may_be_compiler(comm: str) -> bool:

@@ -128,7 +128,7 @@ The next call overwrites the buffer. It is shorter if a span cannot be read: dat
 
 
 class PlacedSpan(NamedTuple):
-    """A span of a process's memory, and its offset in the data that was read."""
+    """A span of a process's memory, and the offset of its bytes in the data that was read."""
 
     avma: int
     size: int
@@ -212,11 +212,13 @@ class StackReader(Protocol):
         ...
 
     def learn(self) -> None:
-        """Use the last copy of a thread's frames to plan what the next one reads."""
+        """Plan from the last copy of a thread's interpreter frames what the next copy reads."""
         ...
 
     def ahead(self, tid: int) -> FramesAhead | None:
-        """Return the plan for the next stop of a thread, or None if only copy() can read its frames."""
+        """Return the plan for reading a thread's interpreter frames in its next stop, or None if only copy() can read
+        them.
+        """
         ...
 
     def copied_ahead(
@@ -432,7 +434,8 @@ class KernelReader(Protocol):
     """
 
     def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
-        """Inspect the current modules and threads before the other methods are called. The process may have ended.
+        """Inspect the current modules and threads of the process before the other methods are called. The process may
+        have ended.
 
         Args:
             space: The modules.
@@ -446,7 +449,9 @@ class KernelReader(Protocol):
         ...
 
     def offsets(self) -> tuple[int, FrameOffsets] | None:
-        """Return (avma of the runtime, offsets of its fields), or None if there is no interpreter that BPF can read."""
+        """Return (avma of the interpreter's runtime, offsets of its fields), or None if there is no interpreter that
+        BPF can read.
+        """
         ...
 
     def places(self) -> list[ThreadPlace]:

@@ -159,7 +159,7 @@ def _uncovered(spans: list[Span[T]]) -> list[Span[T]]:
 
 
 def note_change(changes: list[int], at_ns: int) -> None:
-    """Add a time at which the meaning of an address changed to an ascending list."""
+    """Add a time at which the code at an address changed to an ascending list."""
     if not changes or changes[-1] < at_ns:
         changes.append(at_ns)
     elif changes[-1] > at_ns:

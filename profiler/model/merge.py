@@ -112,7 +112,7 @@ def _agreed(parts: Sequence[Profile]) -> dict[str, str]:
 
 
 def recent(profile: Profile, seconds: float) -> Profile:
-    """Return a profile of the last seconds, as if the recording had begun then.
+    """Return the part of a profile with its last seconds, as if the recording had begun then.
 
     Facts about the recording stay the same.
     """
