@@ -289,7 +289,7 @@ class BatchBuilder(Generic[Memory]):
         self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
     def set_beyond(self, lane: int, beyond: Beyond) -> None:
-        """Note whether a sample's stack continues beyond the end of its copy."""
+        """Set what is known of a sample's stack beyond the end of its copy."""
         self._beyond[lane] = beyond
 
     def copy_of(self, lane: int) -> bytes:

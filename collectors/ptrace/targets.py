@@ -240,8 +240,8 @@ class Targets:
     def _is_beyond(
         self, target: TracedProcess, thread: Thread, batch: SampleBatch, lane: int, top: int, missing: int
     ) -> bool:
-        """Learn from a walk that missed a word of a stack, and return True if no copy can include that word, whatever
-        its size.
+        """Learn from a sample whose stack is longer than its copy; do nothing for other samples. Return True if its
+        walk concerned only this deep stack, so that learn() is done with it.
         """
         beyond = batch.stack.beyond.get(lane)
         if beyond is None:

@@ -80,7 +80,7 @@ class Health:
         self._reload = float(success), time.time()
 
     def new_counts(self) -> dict[str, int]:
-        """Return the numbers of segments and samples that were dropped since the last call, by reason. A segment that
+        """Return by how much each counter of dropped data has grown since the last call, by its name. A segment that
         waits to be sent is not dropped.
         """
         counts = {name: count for name, count in self._diagnostics.counts.items() if name not in _WAITING}

@@ -196,7 +196,9 @@ def _t32_wide(first: int, second: int) -> _Meaning:
 
 
 def _sum(rd: int, rn: int, n: int) -> _Meaning:
-    """Return the effect on the stack pointer of an ARM instruction that adds a number: rd = rn + n."""
+    """Return the effect of an ARM instruction that adds a number (rd = rn + n) on the stack pointer and control
+    flow.
+    """
     if rd == SP:
         return (Effect.MOVE, n, -1) if rn == SP else (Effect.BACK, n, rn)
     if rd == PC:
