@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, settings
 
 from tests import support
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; programs would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 RERUNS_OF_LIVE_TESTS = 2
 KINDS = {
     "unit": "needs nothing but Python: no compiler, no other tool, no rights, no target (the default)",
