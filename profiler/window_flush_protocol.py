@@ -23,7 +23,7 @@ class FlushProtocol:
         begun_ns: Beginning of the recording, 0 before it.
         ended_ns: Time of the request to end the recording, 0 before it.
         on_begin: Called when the recording begins.
-        on_border: Called from any thread at the end of the recording or of a window, or soon after it.
+        on_window_end: Called from any thread at the end of the recording or of a window, or soon after it.
         samples_when_open: True if the collector takes samples before the first batch is requested.
         on_sampling: Called in the collector's thread when the first samples may be taken.
     """
@@ -32,7 +32,7 @@ class FlushProtocol:
         self.wake: Callable[[], None] = lambda: None
         self.given_ns = self.begun_ns = self.ended_ns = 0
         self.on_begin: Callable[[], None] = lambda: None
-        self.on_border: Callable[[], None] = lambda: None
+        self.on_window_end: Callable[[], None] = lambda: None
         self.samples_when_open = False
         self.on_sampling: Callable[[], None] = lambda: None
         self._is_sampling = False
@@ -53,7 +53,7 @@ class FlushProtocol:
         with self._lock:
             is_first, self.ended_ns = not self.ended_ns, self.ended_ns or time.monotonic_ns()
         if is_first:
-            self.on_border()
+            self.on_window_end()
         return self.ended_ns
 
     def report_sampling(self) -> None:
@@ -71,7 +71,7 @@ class FlushProtocol:
         with self._lock:
             self._wanted = (*self._wanted, at_ns)
         self.wake()
-        self.on_border()
+        self.on_window_end()
 
     def often(self, every_ns: int) -> None:
         """Request a flush of samples at this interval from now on. May be called from any thread."""

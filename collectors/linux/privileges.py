@@ -16,7 +16,7 @@ NOBODY = 65534
 UNUSED_USERS = range(61184, 65520)
 """Range of user ids that systemd assigns to services while they run. User databases should not contain them."""
 _MAX_CANDIDATES = 16
-"""Maximum number of user ids that are tried for an unprivileged process before it gets the system's user `nobody`."""
+"""Maximum number of user ids that are tried for an unprivileged process before it gets the user id 65534."""
 _NOEXEC_SEAL = 8
 """MFD_NOEXEC_SEAL (Linux 6.3): the contents of a memory file cannot be executed.
 

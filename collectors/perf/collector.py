@@ -141,7 +141,7 @@ class PerfCollector:
         all_but = (lambda: members.ours) if members.everything else None
         self._accounts = Accounts(options, all_but, scope.event.user_only, self._all_lost, self._endings)
         self.handover.samples_when_open = True
-        self.handover.on_border = lambda: self._accounts.note_clocks()
+        self.handover.on_window_end = lambda: self._accounts.note_clocks()
         self.handover.on_begin = lambda: self._accounts.start(members.tracked.roots)
         members.watch_rings(rings)
         if self._accounts.on and not scope.processors:

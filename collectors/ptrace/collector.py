@@ -96,7 +96,7 @@ class PtraceCollector:
         self._scheduler = Scheduler(options)
         self._accounts = Accounts(options)
         self._targets = Targets(options, diagnostics, ids, readers, wanted)
-        options.handover.on_border = self._accounts.note_clocks
+        options.handover.on_window_end = self._accounts.note_clocks
         options.handover.on_begin = lambda: self._accounts.start(self._targets.roots)
         quick = NativeRounds(self._stopper, self._builder, self._sampler.turns, options)
         self._rounds = ThreadRounds(self._sampler, quick, self._scheduler, self._targets, self._guard, diagnostics)

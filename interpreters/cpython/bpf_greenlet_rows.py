@@ -108,4 +108,4 @@ class _RowMemory:
         return (self._words, at) if at is not None else (None, 0)
 
     def fetch(self, avmas: list[int], size: int) -> None:
-        """Do nothing, because the copied rows hold all frames that can be read."""
+        """Read no further memory: the rows that the BPF program copied hold all frames that can be read."""
