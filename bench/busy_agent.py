@@ -203,7 +203,7 @@ class AgentRun:
         for line in lines:
             if '"level":"error"' in line:
                 print(line)
-        steps = [line for line in lines if '"does ' in line or "not kept" in line]
+        steps = [line for line in lines if '"one_sampling_time_in"' in line]
         self.tally.steps = steps[-1] if steps else ""
         needed = [json.loads(line)["needed_cpu_percent"] for line in steps if "needed_cpu_percent" in line]
         self.tally.needed = needed[-1] if needed else 0.0
@@ -293,12 +293,13 @@ def main() -> None:
     parser.add_argument("--steps", action="store_true", help="print the last step of each agent's budget, too")
     parser.add_argument("--together", action="store_true", help="run the agents of all budgets at the same time")
     parser.add_argument(
-        "--matrix", type=Path, metavar="FILE", help="the matrix in 20 minutes; writes FILE.md, FILE.json"
+        "--matrix", type=Path, metavar="FILE", help="the matrix in 30 minutes; writes FILE.md, FILE.json"
     )
     arguments = parser.parse_args()
     if arguments.matrix is not None:
         arguments.together = True
-        arguments.window, arguments.windows, arguments.settle, arguments.over = 40, 5, 80.0, 30
+        # each judgement of the budget contains one window, as with the agent's defaults
+        arguments.window, arguments.windows, arguments.settle, arguments.over = 40, 5, 240.0, 40
     budgets = [float(each) for each in arguments.budgets.split(",")]
     groups = [budgets] if arguments.together else [[budget] for budget in budgets]
     rows, found = list[str](), list[dict[str, object]]()

@@ -3,7 +3,8 @@
 Two series of steps reduce the effort: fewer sampling times for less processor time, and fewer processes for less
 memory. Cost has a constant part and a part that grows with the work; neither is known.
 
-- If a minute cost too much, or a part of a minute cost more than the minute may, sampling times are reduced at once.
+- If a minute cost too much, or a part of a minute cost more than the minute may, sampling times are reduced at once,
+unless the last reduction has not helped.
 - The next higher effort costs at most the current cost times the ratio of work. If that is within the budget, the
 effort rises by one step a minute; if a recent step was too much, only within half of the budget.
 - If it is not, the effort may still cost less than that. So it is tried after a time that doubles with each try that
@@ -142,7 +143,7 @@ class Governor:
             return BudgetVerdict.NOTHING
         passed_s, used_s = max(now - self._began, 1e-3), max(spent_s - self._spent_s, 0.0)
         is_over = used_s > budget.cpu * max(passed_s, budget.every_s)
-        if not is_over and passed_s < budget.every_s:
+        if passed_s < budget.every_s and not (is_over and self._may_reduce(used_s / passed_s)):
             return BudgetVerdict.NOTHING
         self.cpu, self.memory = used_s / passed_s, memory()
         self._begin(now, spent_s)
@@ -157,6 +158,14 @@ class Governor:
     def _keep_times(self) -> BudgetVerdict:
         self._cpu_before, self._useless, self._useless_most = 0.0, 0, 2
         return BudgetVerdict.NOTHING
+
+    def _may_reduce(self, cpu: float) -> bool:
+        """Return True if a part of a minute is enough to reduce the effort again.
+
+        That no reduction helps is decided, and the needed budget stated, by whole minutes only: a part may contain the
+        end of a window or the reading of files, which cost as much at each effort.
+        """
+        return self._stride < len(STRIDES) - 1 and not (self._cpu_before and cpu > _HELPED * self._cpu_before)
 
     def _fewer_times(self) -> BudgetVerdict:
         if self._stride == len(STRIDES) - 1 or self._is_useless():

@@ -143,6 +143,18 @@ def test_processes_are_left_out_one_step_at_a_time() -> None:
     assert governor.effort == Effort(1, 4)
 
 
+def test_needed_budget_is_that_of_a_whole_minute_and_not_of_its_most_expensive_part() -> None:
+    """State the needed budget after a reduction in vain: each minute costs 1.8 %, all of it in its first seconds."""
+    governor, found = Governor(BUDGET, 0, 0), list[tuple[BudgetVerdict, float]]()
+    governor.look(14, 0, lambda: 0)
+    for second in range(15, 15 + 6 * 60, 5):
+        spent = 60 * 0.018 * (1 + (second - 15) // 60)
+        found.append((governor.look(second, spent, lambda: 0), governor.needed_cpu))
+    needed = [cpu for verdict, cpu in found if verdict is BudgetVerdict.BROKEN]
+    assert len(needed) > 1
+    assert max(needed) < 0.025
+
+
 def test_steps_that_do_not_lower_the_cost_end_and_the_needed_budget_is_known() -> None:
     governor = Governor(BUDGET, 0, 0)
     governor.look(14, 0, lambda: 0)
@@ -176,5 +188,5 @@ def test_memory_is_read_once_in_the_budgets_time_however_often_it_is_exceeded(mo
     for _ in range(240):
         now, spent_s = now + 5, spent_s + 0.5
         keeper.keep()
-    assert keeper.exceeded > 40
+    assert keeper.exceeded > 10
     assert 10 <= len(read) <= 21
