@@ -144,12 +144,12 @@ def test_processes_are_left_out_one_step_at_a_time() -> None:
 
 
 def test_needed_budget_is_that_of_a_whole_minute_and_not_of_its_most_expensive_part() -> None:
-    """State the needed budget after a reduction in vain: each minute costs 1.8 %, all of it in its first seconds."""
+    """State the needed budget where half a minute of start-up costs 30 % of a processor, and each minute then 1.8 %."""
     governor, found = Governor(BUDGET, 0, 0), list[tuple[BudgetVerdict, float]]()
     governor.look(14, 0, lambda: 0)
-    for second in range(15, 15 + 6 * 60, 5):
-        spent = 60 * 0.018 * (1 + (second - 15) // 60)
-        found.append((governor.look(second, spent, lambda: 0), governor.needed_cpu))
+    for second in range(15, 15 + 8 * 60):
+        spent_s = 0.3 * min(second - 15, 30) + 0.018 * (second - 15)
+        found.append((governor.look(second, spent_s, lambda: 0), governor.needed_cpu))
     needed = [cpu for verdict, cpu in found if verdict is BudgetVerdict.BROKEN]
     assert len(needed) > 1
     assert max(needed) < 0.025
