@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 ODDS = 1e-5
 
@@ -20,6 +21,16 @@ def most(share: float, of: int) -> int:
         if more < ODDS:
             return count
     return of
+
+
+def share_margin(share: float, of: int) -> float:
+    """Return the largest plausible difference between a probability and the share of samples with this probability.
+
+    Args:
+        share: Probability that a sample is of a kind.
+        of: Number of samples, not few.
+    """
+    return NormalDist().inv_cdf(1 - ODDS / 2) * math.sqrt(share * (1 - share) / of)
 
 
 def poisson_bounds(mean: float) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
+from tests.chance import share_margin
 from tests.live.support.recording import record, running
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -137,7 +138,7 @@ def test_threads_that_take_turns_are_sampled_where_they_run(
     assert samples > 100
     true = in_busy / spent
     busy = sum(n for stack, n in recording.stacks.items() if "busy" in stack) / samples
-    assert busy == pytest.approx(true, abs=0.06 + 2 * (true * (1 - true) / samples) ** 0.5)
+    assert busy == pytest.approx(true, abs=0.06 + share_margin(true, samples))
 
 
 def test_unprivileged_sampler_visits_processors_once_processes_end_unseen() -> None:

@@ -18,6 +18,7 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
+from tests.chance import share_margin
 from tests.collectors.conftest import Start
 from tests.live.support.recording import record, running
 
@@ -74,7 +75,7 @@ def test_short_threads_are_sampled_where_they_run(
     assert samples / 99 > 0.6 * (processor["spent_s"] - processor["late_s"])
     true = in_busy / spent
     busy = sum(n for stack, n in recording.stacks.items() if "busy" in stack) / samples
-    assert busy == pytest.approx(true, abs=0.03 + 2 * (true * (1 - true) / samples) ** 0.5)
+    assert busy == pytest.approx(true, abs=0.03 + share_margin(true, samples))
 
 
 def test_thread_that_came_in_the_place_of_another_is_found_in_the_same_round(program: Start) -> None:

@@ -18,6 +18,7 @@ from pyprof.collectors.cpu_accounts import read_process_ns
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event, paranoid_level
 from pyprof.collectors.perf.event_set import EVERY_THREAD
 from pyprof.options import CollectOptions
+from tests.chance import share_margin
 from tests.live.support.recording import Recording, record, running
 from tests.support import PROGRAMS, build, missing
 
@@ -51,9 +52,7 @@ def test_short_lives_have_their_share_of_the_samples(
         in_busy, spent = map(int, program.communicate()[0].split())
     assert recording.samples > 100
     true = in_busy / spent
-    assert share(recording, "busy") == pytest.approx(
-        true, abs=POINTS + 2 * (true * (1 - true) / recording.samples) ** 0.5
-    )
+    assert share(recording, "busy") == pytest.approx(true, abs=POINTS + share_margin(true, recording.samples))
     assert "sample of a process that is not known" not in recording.summary["errors"]
 
 
