@@ -2,7 +2,7 @@
 
 batch_step            One unwind step of many samples at once
 batch_walk            The walk of a batch
-dwarf_expressions     Evaluation of the DWARF expressions in CFI: a stack machine over one frame's registers and memory
+dwarf_expressions     DWARF expressions in CFI: a stack machine over one frame's registers and memory, and a writer
 exception_return      The frame that a Cortex-M pushes when it enters an exception handler
 formats/              Readers of unwind formats
 function_starts       Start addresses of functions, from tables that have an entry for each function
@@ -15,10 +15,8 @@ return_address_check  Code of the target, to decide whether a word can be a retu
 rule_json             Unwind rules as named text fields, for JSON output and comparisons
 rule_lookup           Lookup of the rule for a pc: module, source, row
 rule_text             Unwind rules as text, for people and tests: "cfa = sp + 16; fp = [cfa - 16]; ra = [cfa - 8]"
-rules                 The common form of the rules of all unwind formats
+rules                 The common form of the rules of all unwind formats, and the interface of a source of rules
 sample_memory         The memory of one sample: its stack copy and its further pieces
 scalar                The reference unwinder: one frame at a time, with all registers as Python integers
-sigreturn             The rule for the kernel's signal frame, by its layout, if no table covers the trampoline
-source_interface      The interface of a source of unwind rules
 unwinder              Entry point of unwinding: sample batches in, walks out
 """

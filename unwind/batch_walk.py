@@ -4,6 +4,10 @@ Samples of one address space are stepped together, and so are address spaces wit
 unwinder (scalar.py) walks a sample from its first frame if it meets a SLOW rule or an unknown register, or has more
 memory than its stack copy. It also finishes the last few samples of a deep batch, because a step costs the same for one
 sample as for a hundred.
+
+follow_records() is the common case of heuristics/frame_pointers.py, its specification: it steps samples whose frame
+record passes all checks. frame_pointers.py takes the others (a pc that is not a return address, a failed check), one by
+one.
 """
 
 from __future__ import annotations
@@ -13,16 +17,17 @@ import sys
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.arch import Arch
 from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.records import dataclass, field
-from pyprof.unwind.batch_step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped, Words, step_lanes
-from pyprof.unwind.heuristics.batch_frame_records import follow_records
+from pyprof.unwind.batch_step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped, Words, load_words, step_lanes
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.outer_frame_cache import MIN_FRAMES, StackCache
 from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.one_sample_walk import PlainWalker
+from pyprof.unwind.return_address_check import SpaceCode
 from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, NoCaller, Outcome, Registers, ScalarWalker
@@ -346,3 +351,45 @@ class BatchWalk:
                 pc[place], exact[place], trust[place], sp[place] = tail.pc, tail.exact, tail.trust, tail.sp
         shared = {lane: walk.shared for lane, walk in self._singles.items() if walk.shared is not None}
         return Walk(start, pc, exact, trust, sp, self._end, self._missing, self._top, self._lacks, shared)
+
+
+_WORD = (1 << 64) - 1
+
+
+def follow_records(
+    lanes: Lanes, which: npt.NDArray[np.int64], words: Words, arch: Arch, code: SpaceCode
+) -> npt.NDArray[np.int64]:
+    """Unwind samples by the frame records that their frame pointers point to.
+
+    Args:
+        lanes: Current frames of the samples; those that are stepped are replaced by their callers.
+        which: Indexes into lanes of the samples to step.
+        words: The stack copies as words.
+        arch: The architecture.
+        code: The code of the address space.
+
+    Returns:
+        Indexes into lanes of the samples that were stepped.
+    """
+    chain = arch.chain
+    which = which[lanes.fp_known[which] & ~lanes.exact[which]]
+    if chain is None or chain.base != arch.fp or chain.ra_in_next or chain.cfa_off is None or not chain.sp_known:
+        return which[:0]
+    if not len(which):
+        return which[:0]
+    some = lanes.select_lanes(which)
+    base, mask = some.fp, np.uint64(arch.mask)
+    following, out, misaligned, _ = load_words(base + np.uint64(chain.next_off & _WORD), some, words, mask)
+    ra, ra_out, ra_misaligned, _ = load_words(base + np.uint64(chain.ra_off & _WORD), some, words, mask)
+    pc = ra & np.uint64(arch.pc_mask & ~arch.pac_mask)
+    plain = (base >= some.sp) & (base & np.uint64(arch.word - 1) == 0) & (base != 0) & (pc != 0)
+    plain &= ~(out | misaligned | ra_out | ra_misaligned) & ((following > base) | (following == 0))
+    plain &= code.mask_return_addresses(pc) & code.mask_possible(some.pc - np.uint64(1))
+
+    done: npt.NDArray[np.int64] = which[plain]
+    cfa = base[plain] + np.uint64(chain.cfa_off & _WORD) & mask
+    inside = cfa - some.base[plain] <= some.last[plain] + np.uint64(arch.word)
+    lanes.top[done] = np.where(inside, np.maximum(some.top[plain], cfa), some.top[plain])
+    lanes.pc[done], lanes.sp[done], lanes.fp[done] = pc[plain], cfa, following[plain]
+    lanes.lr_known[done] = False
+    return done

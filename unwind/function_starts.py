@@ -16,8 +16,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image
 from pyprof.unwind.module_sources import READERS, Reader, open_sources
 from pyprof.unwind.rule_lookup import MAX_FILES, FileTables
-from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.source_interface import Source
+from pyprof.unwind.rules import FunctionRows, Source
 
 TABLES = ("sframe", "eh_frame", "go", "breakpad", "debug_frame")
 

@@ -17,7 +17,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.reasons import problem_of
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
-from pyprof.unwind.source_interface import Source
+from pyprof.unwind.rules import Source
 
 if TYPE_CHECKING:
     from pyprof.unwind.formats.breakpad.stack_cfi import FindSymbols

@@ -16,11 +16,10 @@ import numpy.typing as npt
 from pyprof.model.arch import Arch
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass
-from pyprof.unwind.heuristics.frame_columns import CachedFrames
 from pyprof.unwind.interned_rules import CFA_FP, FP_SAVED, OUTERMOST, RuleTable
 from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import LaneWalk, NoCaller, Registers, ScalarWalker
+from pyprof.unwind.scalar import CachedFrames, LaneWalk, NoCaller, Registers, ScalarWalker
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

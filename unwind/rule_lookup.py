@@ -24,15 +24,13 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.unwind.heuristics.epilogue import MAX_CODE, epilogue_rule
+from pyprof.unwind.heuristics.epilogue import MAX_CODE, epilogue_rule, sigreturn_rule
 from pyprof.unwind.heuristics.frame_overwriting_code import find_replacing_spans, restores_other_frame, unprovable_rule
 from pyprof.unwind.interned_rules import UNCOVERED_ID, KnownRule, MetPcs, Row, RowCache, RuleTable
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.module_sources import READERS, Reader, open_sources, order_sources, promises_frame_pointers
 from pyprof.unwind.return_address_check import SpaceCode, Verdict
-from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
-from pyprof.unwind.sigreturn import sigreturn_rule
-from pyprof.unwind.source_interface import Source
+from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule, Source
 
 MAX_ROWS = 1 << 19
 """Maximum number of cached unwind rows per address space. A full cache is cleared."""

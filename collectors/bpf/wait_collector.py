@@ -34,7 +34,7 @@ from pyprof.collectors.bpf.wait_context import WaitContext
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import NARROW, WIDE
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
-from pyprof.collectors.perf.ring_reader import FOREVER_NS
+from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics

@@ -6,8 +6,7 @@ collector          A collector for threads whose stacks the kernel cannot copy, 
 opening            The function that opens the collector that uses perf_events, and others that complement it
 ptrace_opening     The function that opens the collector that samples by short stops
 stop_candidates    The threads that are stopped for samples because the kernel cannot copy their stacks
-stops              The function that opens the collector for threads and processes that need stops
-succession         A collector that another one replaces at some moment of the recording
+succession         A collector that another one replaces during the recording, and the totals of closed collectors
 until_program      perf_events until the program in the kernel (BPF) is needed, and that program from then on
 until_short_lives  Stops until they miss too much because threads or processes end too soon
 whole_process      All processes without stops, or all of them by stops

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyprof.collectors.base import Collector, CollectorRefused, SampleSource
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
+from pyprof.collectors.hybrid.stop_candidates import NO_STOPS, stops_of
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.ring import list_online_cpus

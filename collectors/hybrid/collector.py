@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import split_at_flushes
-from pyprof.collectors.closed_collector_totals import ClosedCollectors, joined
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.stop_candidates import StopCandidates
+from pyprof.collectors.hybrid.succession import ClosedCollectors, joined
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.copy_size import TOO_LONG
 from pyprof.errors import NoSuchProcess, PyprofError

@@ -15,7 +15,7 @@ from pyprof.collectors.base import Collector, CollectorRefused, PartialVisibilit
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
+from pyprof.collectors.hybrid.stop_candidates import NO_STOPS, stops_of
 from pyprof.collectors.hybrid.until_program import UntilProgram
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants

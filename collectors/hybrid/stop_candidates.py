@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,14 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.copy_size import mask_beyond_copy, mask_other_stacks
+from pyprof.collectors.targets.collector_request import Request
 from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch
-from pyprof.records import dataclass
+from pyprof.records import dataclass, replace
+
+if TYPE_CHECKING:
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+
 
 I32 = npt.NDArray[np.int32]
 
@@ -282,3 +288,22 @@ def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:
     """Return a mask of the samples of one thread or, for a negative key, one process."""
     found: npt.NDArray[np.bool_] = tid == key if key > 0 else pid == -key
     return found
+
+
+NO_STOPS = 1 << 16
+"""Value of --stack-size in bytes up to which no thread is stopped for stacks that the kernel cannot copy."""
+
+
+def stops_of(request: Request, candidates: StopCandidates) -> PtraceCollector:
+    """Open the collector that stops threads whose stacks the kernel cannot copy, and processes with interpreters."""
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+
+    return PtraceCollector(
+        candidates.pids[0],
+        replace(request.options, subprocesses=False),
+        request.diagnostics,
+        ids=request.ids,
+        readers=request.readers,
+        selection=candidates,
+        wanted=candidates.wants,
+    )

@@ -1,6 +1,7 @@
 """A collector that another one replaces at some moment of the recording.
 
 The second one is opened while the first one still samples. The first one then yields what it has up to that moment.
+ClosedCollectors keeps the statistics and threads of the first one after that.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import time
 from collections.abc import Iterator, Mapping
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
-from pyprof.collectors.closed_collector_totals import ClosedCollectors, joined
 from pyprof.collectors.cpu_accounts import Account
+from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
-from pyprof.records import replace
+from pyprof.model.thread_keys import ThreadKey
+from pyprof.records import dataclass, field, replace
 
 
 class Succession:
@@ -98,3 +100,47 @@ def _together(first: Mapping[int, Account], then: Mapping[int, Account]) -> dict
     """Return the processor-time accounts of two consecutive periods."""
     later = {root: first[root].followed_by(account) if root in first else account for root, account in then.items()}
     return {**first, **later}
+
+
+@dataclass
+class ClosedCollectors:
+    """Totals of the statistics of all collectors that were added before they were closed."""
+
+    stats: CollectorStats = field(default_factory=CollectorStats)
+    _infos: dict[ThreadKey, ThreadInfo] = field(default_factory=dict)
+    _leaving: DelayedRemoval[ThreadKey] = field(default_factory=DelayedRemoval)
+
+    def add(self, collector: Collector) -> None:
+        self._infos |= _keyed(collector)
+        self.stats = joined(self.stats, collector.stats())
+
+    def retire(self) -> None:
+        """Forget threads of closed collectors that ended before the previous window was closed. Running collectors know
+        the others.
+        """
+        for key in self._leaving.take_gone(self._infos.keys()):
+            del self._infos[key]
+
+    def threads(self, *now: Collector) -> list[ThreadInfo]:
+        """Return the threads of all collectors of a recording: closed ones, and those that still run."""
+        known = dict(self._infos)
+        for collector in now:
+            known |= _keyed(collector)
+        return [known[key] for key in sorted(known)]
+
+
+def joined(first: CollectorStats, then: CollectorStats) -> CollectorStats:
+    """Return the sums of two collectors' statistics."""
+    return CollectorStats(
+        ticks=first.ticks + then.ticks,
+        ticking_ns=first.ticking_ns + then.ticking_ns,
+        pauses=first.pauses + then.pauses,
+        skipped=first.skipped + then.skipped,
+        unchanged=first.unchanged + then.unchanged,
+        blocked=first.blocked + then.blocked,
+        notes=tuple(dict.fromkeys((*first.notes, *then.notes))),
+    )
+
+
+def _keyed(collector: Collector) -> dict[ThreadKey, ThreadInfo]:
+    return {info.key: info for info in collector.threads()}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
-from pyprof.collectors.closed_collector_totals import ClosedCollectors, joined
 from pyprof.collectors.hybrid.by_image import ByImage
+from pyprof.collectors.hybrid.succession import ClosedCollectors, joined
 from pyprof.errors import PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said

@@ -9,14 +9,13 @@ cpu_events              One event on each processor, which is replaced after the
 duty_cycle              Duty cycle of threads that switch too often: their events are on for a part of the time only
 event_manager           The events of a recording: their scope, their copy size, and the time that they have counted
 event_scope             The scope of events: each processor with all its threads, or the threads of the recording
-event_set               Events on threads: one for each thread and processor, whose samples go to that processor's ring
+event_set               Events on threads, one for each thread and processor, and a reader of the rings
 pending_mappings        Changes of a process's mappings that are not applied yet: new mappings, execs
 process_events          Forks, execs and new file mappings of a recording's processes
 process_set             The processes of a recording: the selected ones, those that match later, and their children
 random_rates            Random rates of events, so that no program runs in step with its samples
 records                 Records in the rings, in bulk: samples as columns over the ring's own words; others one by one
 ring                    The kernel's ring buffers, one for each processor, adjacent in one range of memory
-ring_reader             A reader of the rings: their records up to a time, in order of time
 short_threads           Events on threads that live shorter than a period: more records are made than samples are used
 switch_periods          The number of context switches between two samples of a thread
 switch_records          Records of switches in the rings, in bulk: runs of them become columns, whatever their length

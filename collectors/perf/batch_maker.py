@@ -14,6 +14,7 @@ from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import HERE, NARROW, WIDE
 from pyprof.collectors.perf.event_scope import Scope
+from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.records import (
     LOST,
     LOST_SAMPLES,
@@ -26,7 +27,6 @@ from pyprof.collectors.perf.records import (
     read_samples,
 )
 from pyprof.collectors.perf.ring import Rings
-from pyprof.collectors.perf.ring_reader import FOREVER_NS
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError

@@ -8,9 +8,8 @@ import time
 
 import numpy as np
 
-from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet
+from pyprof.collectors.perf.event_set import EVERY_THREAD, FOREVER_NS, EventSet
 from pyprof.collectors.perf.records import I64
-from pyprof.collectors.perf.ring_reader import FOREVER_NS
 from pyprof.collectors.switch_events import MIN_ON_NS, Gap
 
 _FAST_HZ = 5000.0

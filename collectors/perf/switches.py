@@ -19,7 +19,7 @@ from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed, SwitchEvent
 from pyprof.collectors.perf.copy_size import StackSize
 from pyprof.collectors.perf.duty_cycle import DutyCycle
-from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
+from pyprof.collectors.perf.event_set import EVERY_THREAD, FOREVER_NS, EventSet, Fork
 from pyprof.collectors.perf.records import (
     EXIT,
     FORK,
@@ -32,7 +32,6 @@ from pyprof.collectors.perf.records import (
     read_samples,
 )
 from pyprof.collectors.perf.ring import MIN_RING, list_online_cpus, open_rings
-from pyprof.collectors.perf.ring_reader import FOREVER_NS
 from pyprof.collectors.perf.switch_periods import Periods, Tuning
 from pyprof.collectors.perf.switch_records import SwitchScan, scan_ring
 from pyprof.collectors.switch_events import ENDED, IN, Gap, ThreadEvents, count_covered_ns

@@ -5,7 +5,6 @@ bpf_awaiting_tasks    asyncio tasks that await the running task, as the BPF prog
 bpf_frame_rows        Decoder of frame rows that the BPF program has copied
 bpf_greenlet_rows     Search for suspended greenlets in rows that the BPF program has copied, CPython 3.11
 bpf_reader            One process's CPython whose frames are copied by the BPF program
-code_history          History of the code object at each address
 code_objects          Names and line tables of code objects
 data_stack            The chunks of a thread's data stack, and their copies
 debug_offsets         _Py_DebugOffsets, the table in which CPython 3.13 and later describes its layout

@@ -16,7 +16,7 @@ from pyprof.symbolize.demangle import demangle
 from pyprof.tools.unwind_inspection import InspectedRow, Inspection
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.rule_json import RuleWords
-from pyprof.unwind.source_interface import Source
+from pyprof.unwind.rules import Source
 
 STACK_WIN = "stack_win"
 

@@ -31,7 +31,7 @@ from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.tools.breakpad_func_records import Functions
 from pyprof.unwind.formats.breakpad.stack_cfi_text import CfiText
 from pyprof.unwind.module_sources import READERS
-from pyprof.unwind.source_interface import Source
+from pyprof.unwind.rules import Source
 
 TABLES = ("eh_frame", "debug_frame", "exidx", "sframe")
 """Unwind tables in the order in which a Breakpad symbol file gets them. A later one is used only for functions that no

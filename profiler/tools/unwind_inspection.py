@@ -21,8 +21,7 @@ from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.module_sources import READERS, add_symbol_reader
 from pyprof.unwind.rule_json import RuleWords, format_rule_fields
-from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.source_interface import Source
+from pyprof.unwind.rules import FunctionRows, Source
 
 
 @dataclass(frozen=True, slots=True)

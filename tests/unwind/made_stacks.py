@@ -22,8 +22,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.module_sources import Reader
-from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
-from pyprof.unwind.source_interface import Extents
+from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 
 BASE = 0x10000000

@@ -23,8 +23,7 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.gopclntab import NAME, GoFunction, GoTable
 from pyprof.unwind.formats.cfi.go_stacks import MAX_CODE, NO_RULE, correct_rows
-from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
-from pyprof.unwind.source_interface import Extents
+from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 
 ARCHES = ("x86_64", "aarch64")
 
@@ -43,7 +42,7 @@ _SAVED = re.compile(rb"\x48\x89(?:\x6c\x24.|\xac\x24....)|\x55\x48\x89\xe5", re.
 
 
 class GoFrames:
-    """An unwind source from Go's function table (.gopclntab). Implements pyprof.unwind.source_interface.Source."""
+    """An unwind source from Go's function table (.gopclntab). Implements pyprof.unwind.rules.Source."""
 
     name = "go"
     trust = Trust.GO

@@ -20,10 +20,9 @@ import numpy.typing as npt
 from pyprof.model.sample import Piece
 from pyprof.model.walk import SharedFrames
 from pyprof.records import dataclass
-from pyprof.unwind.heuristics.frame_columns import CachedFrames
 from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.one_sample_walk import UNKNOWN, FrameRun
-from pyprof.unwind.scalar import LaneWalk
+from pyprof.unwind.scalar import CachedFrames, LaneWalk
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

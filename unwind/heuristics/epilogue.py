@@ -4,11 +4,13 @@ Every instruction up to the return must move sp, pop a register, or be a call th
 exactly where the caller's registers are. Otherwise there is no rule. This finds the callers of generated trampolines
 and of epilogues. CPython's perf trampolines (`sub $8,%rsp; call *%rcx; add $8,%rsp; ret`) have neither a table nor a
 frame record.
+
+The kernel's signal frame is found by its layout if no table covers the trampoline that returns from a handler.
 """
 
 from __future__ import annotations
 
-from pyprof.model.arch import Arch
+from pyprof.model.arch import Arch, SigFrame
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 MAX_CODE = 64
@@ -50,3 +52,22 @@ def epilogue_rule(arch: Arch, code: bytes) -> Rule | None:
     if height < 0:
         return None
     return Rule(base, cfa, RegRule(RegKind.AT_CFA, -arch.word), tuple(sorted(regs.items())))
+
+
+def sigreturn_rule(arch: Arch, frame: SigFrame) -> Rule:
+    """Return the unwind rule that restores all registers, sp included, from the kernel's signal context: r = [sp +
+    offset].
+    """
+    regs = tuple(
+        (column, RegRule(RegKind.AT_REG, offset, arch.sp))
+        for column, offset in sorted(frame.saved.items())
+        if column != arch.pc
+    )
+    return Rule(
+        cfa_reg=arch.sp,
+        cfa_off=frame.saved[arch.sp],
+        cfa_deref=True,
+        ra=RegRule(RegKind.AT_REG, frame.saved[arch.pc], arch.sp),
+        regs=regs,
+        signal=True,
+    )

@@ -15,9 +15,8 @@ import numpy.typing as npt
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass
-from pyprof.unwind.heuristics.frame_columns import CachedFrames
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
+from pyprof.unwind.scalar import CachedFrames, LaneWalk, Registers, ScalarWalker
 
 MIN_FRAMES = 256
 """Minimum depth of a walk whose outer frames are cached. Shallower stacks are walked in less time than the lookup

@@ -31,7 +31,6 @@ _LATE = (
     "pyprof.runtime_code.hotspot.vm",
     "pyprof.symbolize.frame_cache",
     "pyprof.symbolize.go_names",
-    "pyprof.unwind.formats.exidx.memory",
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "numpy.ma", "tokenize", "traceback"),
 )

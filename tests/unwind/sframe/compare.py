@@ -10,8 +10,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.formats.cfi.eh_frame import open_eh_frame
 from pyprof.unwind.formats.sframe.section import open_sframe
 from pyprof.unwind.rule_text import describe_rule
-from pyprof.unwind.rules import SAME, FunctionRows, RegKind, Rule
-from pyprof.unwind.source_interface import Source
+from pyprof.unwind.rules import SAME, FunctionRows, RegKind, Rule, Source
 
 LD_PLT = {bytes.fromhex("770880003f1a3b2a332422"): 11, bytes.fromhex("770880003f1a392a332422"): 9}
 """Expressions for the CFA of a lazy PLT in .eh_frame: sp + 8 + ((pc & 15) >= N) * 8, with N.

@@ -19,8 +19,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.symbol_file import Rules, SymbolFile
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed
 from pyprof.unwind.formats.breakpad.postfix_rules import RuleCompiler
-from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
-from pyprof.unwind.source_interface import Extents
+from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 
 ALIASES = {
     "arm": {"fp": "r11", "ip": "r12", "r13": "sp", "r14": "lr", "r15": "pc"},
@@ -39,7 +38,7 @@ FindSymbols = Callable[[ObjectFile], SymbolFile | None]
 
 class StackCfi:
     """An unwind source from the STACK CFI records of a Breakpad symbol file. Implements
-    pyprof.unwind.source_interface.Source.
+    pyprof.unwind.rules.Source.
 
     The symbol file is searched for at the first lookup, because a module with complete tables needs none.
     """

@@ -4,7 +4,6 @@ debug_frame          .debug_frame, the debuggers' form of .eh_frame, often compr
 eh_frame             .eh_frame, the unwind table of nearly all native code, found through .eh_frame_hdr
 eh_frame_hdr         The binary search table of .eh_frame_hdr (LSB Core, 10.6.2)
 entries              CIEs and FDEs of one .eh_frame or .debug_frame section
-expression_writer    A writer of DWARF expressions, for rows of other formats that no field of a rule can express
 fde_index            The index of the FDEs of a section, built in one pass
 go_stacks            The places where Go's runtime switches stacks, which its .debug_frame does not describe
 instruction_effects  States of the interpreter of call frame instructions, and the effect of each instruction

@@ -14,14 +14,13 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile, UnwindTable
 from pyprof.unwind.formats.cfi.go_stacks import MAX_CODE, correct_rows, is_go
 from pyprof.unwind.formats.cfi.source import CfiTable, cfi_section
-from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.source_interface import Extents
+from pyprof.unwind.rules import Extents, FunctionRows
 
 NAME = ".debug_frame"
 
 
 class DebugFrame:
-    """An unwind source from .debug_frame. Implements pyprof.unwind.source_interface.Source."""
+    """An unwind source from .debug_frame. Implements pyprof.unwind.rules.Source."""
 
     name = "debug_frame"
     trust = Trust.DEBUG_FRAME

@@ -16,8 +16,7 @@ from pyprof.unwind.formats.cfi.eh_frame_hdr import NAME as HDR_NAME
 from pyprof.unwind.formats.cfi.eh_frame_hdr import SearchTable, read_search_table
 from pyprof.unwind.formats.cfi.entries import CfiSection, Fde
 from pyprof.unwind.formats.cfi.source import CfiTable, cfi_section
-from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.source_interface import Extents
+from pyprof.unwind.rules import Extents, FunctionRows
 
 MAX_NESTED = 8
 """Maximum number of entries of .eh_frame_hdr's search table that are examined for one address. FDEs may overlap or be
@@ -29,7 +28,7 @@ BROKEN_TABLE = "broken table in .eh_frame_hdr: .eh_frame indexed"
 
 
 class EhFrame:
-    """An unwind source from .eh_frame. Implements pyprof.unwind.source_interface.Source."""
+    """An unwind source from .eh_frame. Implements pyprof.unwind.rules.Source."""
 
     name = "eh_frame"
     trust = Trust.EH_FRAME

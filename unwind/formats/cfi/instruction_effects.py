@@ -9,7 +9,7 @@ Sources: DWARF 5, 6.4.2; LSB Core; AADWARF64 for the return-address signing; lib
 from __future__ import annotations
 
 from pyprof.model.arch import Arch
-from pyprof.unwind.formats.cfi.expression_writer import BREG0, BREGX, DEREF, LIT0
+from pyprof.unwind.dwarf_expressions import BREG0, BREGX, DEREF, LIT0
 from pyprof.unwind.formats.cfi.pointers import read_sleb128, read_uleb128, to_signed64
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
 

@@ -2,7 +2,6 @@
 
 arm_instructions  A decoder of the ARM instructions by which compilers' prologues and epilogues change the stack pointer
 index             .ARM.exidx and .ARM.extab: the code that an entry covers, and its unwinding instructions
-memory            An .ARM.exidx in the target's memory, together with its .ARM.extab and code
 opcodes           A decoder of the frame unwinding instructions of the ARM EHABI
 outermost_code    Code without a caller although its table says "cannot unwind"
 prologue_rows     Rows inside a function's prologue and epilogues, which EXIDX does not describe

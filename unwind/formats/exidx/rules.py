@@ -17,7 +17,7 @@ from typing import TypeAlias
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.records import dataclass
-from pyprof.unwind.formats.cfi.expression_writer import encode_deref, encode_plus, encode_register_plus
+from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_register_plus
 from pyprof.unwind.formats.exidx.opcodes import MAX_STEP, Opcode, OpKind
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 

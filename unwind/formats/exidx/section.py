@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
+from pyprof.model.modules import ReadMemory
 from pyprof.model.walk import Trust
-from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.unwind.formats.exidx.index import SECTION, TABLE, Entry, ExidxIndex, Model, read_entries
 from pyprof.unwind.formats.exidx.opcodes import decode_opcodes
 from pyprof.unwind.formats.exidx.outermost_code import find_roots
 from pyprof.unwind.formats.exidx.prologue_rows import RowReader
 from pyprof.unwind.formats.exidx.rules import compile_rule
-from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
-from pyprof.unwind.source_interface import Extents
+from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, Rule
 
 
 class Exidx:
@@ -121,3 +121,34 @@ def open_exidx(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> Exidx 
     for oddity in index.oddities:
         diagnostics.count(oddity)
     return Exidx(index, arch, find_roots(file, arch), diagnostics)
+
+
+EVERYTHING = Segment(0, 0, 1 << 32, 1 << 32, executable=True, writable=False)
+
+
+class MemoryFile:
+    """An .ARM.exidx in the target's memory (implements IndexedFile)."""
+
+    def __init__(self, read: ReadMemory, order: str) -> None:
+        self._read = read
+        self.order = order
+        self.loads = (EVERYTHING,)
+
+    def at_svma(self, svma: int, size: int) -> memoryview:
+        return memoryview(self._read(svma, size))
+
+
+def open_memory_exidx(
+    address: int, data: bytes, read: ReadMemory, arch: Arch, diagnostics: Diagnostics
+) -> Exidx | None:
+    """Return the .ARM.exidx at an address in the process, or None if the architecture has no such index.
+
+    Raises:
+        FormatError: The index is invalid.
+    """
+    if arch.word != 4 or arch.lr < 0:
+        return None
+    index = ExidxIndex(MemoryFile(read, "<" if arch.byteorder == "little" else ">"), address, data)
+    for oddity in index.oddities:
+        diagnostics.count(oddity)
+    return Exidx(index, arch, [], diagnostics)

@@ -68,7 +68,7 @@ def open_table(
         return DebugFrameInMemory(info, structs, diagnostics, most)
     _check_size(info, table_size(info.head.format, info.table_len, arch.word), most)
     if info.head.format == RegionFormat.ARM_EXIDX:
-        from pyprof.unwind.formats.exidx.memory import open_memory_exidx
+        from pyprof.unwind.formats.exidx.section import open_memory_exidx
 
         return open_memory_exidx(
             info.table_data, structs.read_exactly(info.table_data, info.table_len), read, arch, diagnostics

@@ -15,7 +15,7 @@ import struct
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.unwind.formats.cfi.expression_writer import encode_deref, encode_register_plus
+from pyprof.unwind.dwarf_expressions import encode_deref, encode_register_plus
 from pyprof.unwind.formats.sframe.index import S390X_BIG, SFrameIndex
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule, Rule
 

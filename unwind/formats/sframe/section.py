@@ -29,8 +29,7 @@ from pyprof.unwind.formats.sframe.index import (
     read_index,
 )
 from pyprof.unwind.formats.sframe.rules import RowReader
-from pyprof.unwind.rules import FunctionRows, Rule
-from pyprof.unwind.source_interface import Extents
+from pyprof.unwind.rules import Extents, FunctionRows, Rule
 
 ABI_ARCH = {AARCH64_BIG: "aarch64", AARCH64_LITTLE: "aarch64", AMD64_LITTLE: "x86_64", S390X_BIG: "s390x"}
 """Beginning of the architecture's name for each of SFrame's ABI numbers."""
