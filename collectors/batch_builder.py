@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.collectors.linux.libc import Arena
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_state import Chain
-from pyprof.model.kernel_side_frames import KernelStack
+from pyprof.model.marker_frames import KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.records import replace

@@ -1,28 +1,24 @@
 """The formats in which a profile is written.
 
-base                The interfaces of exporters, journals and sinks
-begin_end_times     Begin and end of samples, for formats that show them in order of time
-chrome_trace        Chrome's trace as one JSON object (the Chromium project's document "Trace Event Format")
-collapsed           Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root
-comparison_file     A comparison of two profiles: a page, JSON, comma-separated values
-comparison_page     A comparison as a page: the flame graph of both recordings in one
-depth_limit         Limits the depth of stacks for formats that write stacks one by one
-display_names       Names of frames, threads and weights, equal in every format
-firefox             Firefox Profiler's JSON (github firefox-devtools/profiler, src/types/profile.ts), gzipped
-firefox_tables      The tables that all threads of a Firefox profile share (version 60 of the processed format)
-flame_tree          The profile as the flame graph's page wants it: functions instead of addresses, in flat columns
-flamegraph          One self-contained HTML page
-notebook            A page in a sandboxed frame within a notebook
-otlp                OpenTelemetry's profiles signal as a file: ProfilesData of opentelemetry-proto 1.10
-output_file         Atomic replacement of output files, and writing to streams that the user named
-page_samples        The samples of the page one by one, in compact columns of bytes
-page_source         Source lines for the flame graph's page
-pprof               pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1
-pprof_extra_fields  Extra pprof fields: how each frame was found, and what the recording did
-protobuf            The wire format of protocol buffers, as far as profile.proto needs it
-registry            The list of output formats
-save_profile        Writes a profile into a file, by name or suffix of a format
-speedscope          speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), type "sampled"
-startup_frames      Frames that start a program or thread, outside its own first function
-utf8                Text and JSON that are valid UTF-8 for all names in the target
+base             The interfaces of exporters, journals and sinks
+begin_end_times  Begin and end of samples, for formats that show them in order of time
+chrome_trace     Chrome's trace as one JSON object (the Chromium project's document "Trace Event Format")
+collapsed        Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root
+comparison_file  A comparison of two profiles: a page, JSON, comma-separated values
+depth_limit      Limits the depth of stacks for formats that write stacks one by one
+display_names    Names of frames, threads and weights, equal in every format
+firefox          Firefox Profiler's JSON (github firefox-devtools/profiler, src/types/profile.ts), gzipped
+firefox_tables   The tables that all threads of a Firefox profile share (version 60 of the processed format)
+flame_tree       The profile as the flame graph's page wants it: functions instead of addresses, in flat columns
+flamegraph       One self-contained HTML page, and a page in a sandboxed frame within a notebook
+otlp             OpenTelemetry's profiles signal as a file: ProfilesData of opentelemetry-proto 1.10
+output_file      Atomic replacement of output files, and writing to streams that the user named
+page_samples     The samples of the page one by one, in compact columns of bytes
+page_source      Source lines for the flame graph's page
+pprof            pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1
+protobuf         The wire format of protocol buffers, as far as profile.proto needs it
+registry         The list of output formats, and the function that writes a profile into a file
+speedscope       speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), type "sampled"
+startup_frames   Frames that start a program or thread, outside its own first function
+utf8             Text and JSON that are valid UTF-8 for all names in the target
 """

@@ -12,6 +12,7 @@ from pyprof.comparison.result import Amount, Comparison
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import output_file
 from pyprof.exporters.utf8 import dump_json, encode_text
+from pyprof.model.functions import Function
 
 Writer = Callable[[Comparison, BinaryIO], None]
 
@@ -99,10 +100,40 @@ def _amount(amount: Amount) -> dict[str, object]:
 
 
 def write_html(comparison: Comparison, out: BinaryIO) -> None:
-    """Write a comparison of two profiles as a page with a flame graph."""
-    from pyprof.exporters.comparison_page import write
+    """Write a comparison of two profiles as a page: the flame graph of both, with each function's values before and
+    after. The page's profile has two values; the page divides them by the scale of the comparison.
+    """
+    from pyprof.comparison.combined_profile import both
+    from pyprof.exporters.base import ExportOptions
+    from pyprof.exporters.flamegraph import write_page
 
-    write(comparison, out)
+    def beside(functions: list[Function]) -> dict[str, object]:
+        return {"changes": _changes(comparison, functions)}
+
+    write_page(both(comparison), out, ExportOptions(), beside)
+
+
+def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, object]:
+    """Return the compared values of each of the page's functions, in their order; markers have zeros."""
+    known = {
+        Function(change.function.place, change.name, change.function.kind): change for change in comparison.functions
+    }
+    rows = [known.get(function) for function in functions]
+    document: dict[str, object] = {
+        "titles": [comparison.before.title, comparison.after.title],
+        "words": f"{comparison.value_type.type} {comparison.scale.words}",
+        "factors": [1 / comparison.scale.before, 1 / comparison.scale.after],
+        "drift": comparison.drift,
+        "doubt": comparison.doubt,
+    }
+    for column in ("own", "total"):
+        amounts = [None if row is None else row.own if column == "own" else row.total for row in rows]
+        document[column] = {
+            "before": [amount.before if amount else 0 for amount in amounts],
+            "after": [amount.after if amount else 0 for amount in amounts],
+            "sure": [int(amount.significant) if amount else 0 for amount in amounts],
+        }
+    return document
 
 
 WRITERS: dict[str, Writer] = {"html": write_html, "json": write_json, "csv": write_csv}

@@ -3,12 +3,16 @@
 Names from the target never become markup: they travel as compressed base64 and reach the document only as text nodes
 and canvas text. A content security policy names the hash of each script and of the style. It forbids everything else:
 requests, frames, forms, and (trusted types) turning strings into markup.
+
+A notebook shows the page in a sandboxed frame, so that the page cannot access the notebook.
 """
 
 from __future__ import annotations
 
 import base64
 import gzip
+import html
+import io
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
@@ -83,6 +87,11 @@ WORDS = {
 
 Beside = Callable[[list[Function]], Mapping[str, object]]
 """Function that returns additional entries of the page's data, given the functions in the page's order."""
+
+
+MAX_BYTES = 8 << 20
+"""Maximum size in bytes of a page that is shown in a notebook, which stores all its output in its file."""
+_HEIGHT = 600
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
@@ -225,3 +234,29 @@ def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None
     }
     document["strings"] = list(strings)
     return dump_json(document), samples.data
+
+
+def render_profile(profile: Profile) -> str:
+    """Return the HTML of a profile for a notebook (Profile._repr_html_)."""
+
+    return render_iframe(lambda out: write(profile, out, ExportOptions()), repr(profile))
+
+
+def render_iframe(writer: Callable[[BinaryIO], None], otherwise: str) -> str:
+    """Return a page as an iframe element.
+
+    Args:
+        writer: Function that writes the page.
+        otherwise: Text to show if the page is too large.
+    """
+    out = io.BytesIO()
+    writer(out)
+    page = out.getvalue()
+    if len(page) > MAX_BYTES:
+        size = f"{len(page) / 1e6:.0f} MB is much for a notebook: save() writes it to a file"
+        return f"<pre>{html.escape(otherwise)}</pre><p>The page of {size}.</p>"
+    # No allow-same-origin: the page contains names from the target and must not read the notebook.
+    return (
+        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_HEIGHT}" '
+        f'style="border: 0" srcdoc="{html.escape(page.decode("utf-8"), quote=True)}"></iframe>'
+    )

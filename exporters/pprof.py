@@ -7,6 +7,10 @@ pprof drops a numeric 0. The primary value is last and is named in default_sampl
 
 The part that a reader needs if it knows all stacks by their digests comes first; the tables of functions and locations
 come after it.
+
+Fields 1000 and 1001 are pyprof's own, and other readers skip them: how each frame was found (in a Location), what the
+recording did, and digests of stacks (in the Profile). importers/pprof_extra_fields.py reads them. Their values are
+texts rather than enum numbers, because the numbers may change. docs/formats.md has the layout.
 """
 
 from __future__ import annotations
@@ -17,15 +21,16 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
-from pyprof.exporters import pprof_extra_fields
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN
 from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed, encode_varint
-from pyprof.exporters.utf8 import encode_text
+from pyprof.exporters.utf8 import dump_json, encode_text
 from pyprof.model import stack_digest
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
+from pyprof.model.summary import Summary
+from pyprof.model.walk import Trust
 
 # Field numbers of message Profile.
 SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 6
@@ -34,6 +39,16 @@ TIME_NANOS, DURATION_NANOS, PERIOD_TYPE, PERIOD, COMMENT, DEFAULT_SAMPLE_TYPE = 
 _TOGETHER = 1 << 10
 """Number of pprof samples that are compressed in one call, which costs as much as a sample."""
 _SHARED_OBJECT = re.compile(r"\.so($|[._][0-9]+)")
+
+
+EXTRA_FIELD = 1000
+"""Number of pyprof's own field in a Location and in the Profile."""
+MAX_LACKS = 100
+"""Maximum number of problems of modules in the summary's field."""
+STACKS = 1001
+"""Field of the pprof Profile with the digest of each sample's stack, in the order of the samples
+(model/stack_digest.py).
+"""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
@@ -55,10 +70,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
             packed_out.write(some)
         packed_out.write(b"".join((*tables.rows[:mappings], header)))
         if options.evidence:
-            packed_out.write(
-                pprof_extra_fields.encode_summary(profile.summary)
-                + encode_data(pprof_extra_fields.STACKS, bytes(digests))
-            )
+            packed_out.write(encode_summary(profile.summary) + encode_data(STACKS, bytes(digests)))
         packed_out.write(b"".join(tables.rows[mappings:]))
         packed_out.write(b"".join(encode_data(STRING_TABLE, text) for text in strings))
 
@@ -192,10 +204,10 @@ class PprofTables:
         more = b""
         if self._evidence:
             module = self.profile.modules[frame.module] if mapping else None
-            found_by = pprof_extra_fields.encode_frame_message(frame)
+            found_by = encode_frame_message(frame)
             shown = ((*_names(line), line.line) for line in lines)
             self.digests.append(stack_digest.of_frame(address, module, shown, found_by))
-            more = encode_data(pprof_extra_fields.FIELD, found_by)
+            more = encode_data(EXTRA_FIELD, found_by)
         key = (mapping, address, functions, more)
         id_ = self._locations.get(key)
         if id_ is None:
@@ -234,3 +246,33 @@ def order_modules(modules: Sequence[ModuleInfo]) -> list[int]:
         if not special and not _SHARED_OBJECT.search(module.name):
             return [index, *(other for other in range(len(modules)) if other != index)]
     return list(range(len(modules)))
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Return the evidence of how a frame was found as a field of a pprof Location."""
+    return encode_data(EXTRA_FIELD, encode_frame_message(frame))
+
+
+def encode_frame_message(frame: Frame) -> bytes:
+    """Return the evidence of how a frame was found as a protobuf message without its field number."""
+    parts = [encode_data(1, Trust(frame.trust).label.encode()), encode_data(2, frame.kind.name.lower().encode())]
+    mark = frame.mark
+    if mark is not None:
+        parts += [encode_data(3, mark.kind.name.lower().encode()), encode_data(4, mark.end.label.encode())]
+        parts += [encode_number(5, mark.enough), encode_number(6, mark.unplaced), encode_number(7, mark.without_run)]
+        parts.append(encode_number(8, mark.lacking))
+    return b"".join(parts)
+
+
+def encode_summary(summary: Summary) -> bytes:
+    """Return a recording's summary as a field of the pprof Profile: parts of `--summary`'s JSON, and missing debug
+    information of files.
+    """
+    whole = summary.to_json()
+    names = ("rate_wanted", "rate_reached", "skipped", "errors", "stops", "not_stopped", "processor")
+    lacks = [
+        (module.path, module.build_id, problem.text, problem.remedy)
+        for module in summary.modules
+        for problem in module.problems
+    ]
+    return encode_data(EXTRA_FIELD, dump_json({**{name: whole[name] for name in names}, "lacks": lacks[:MAX_LACKS]}))

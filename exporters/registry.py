@@ -1,4 +1,7 @@
-"""The list of output formats. Importing it is cheap: a format's writer is imported when it first writes."""
+"""The list of output formats. Importing it is cheap: a format's writer is imported when it first writes.
+
+save_profile() writes a profile by the name or the suffix of a format.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from importlib import import_module
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from pyprof.errors import UsageError
+from pyprof.errors import OutputError, UsageError
 from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:
@@ -121,3 +124,31 @@ def _for_file(entry: Format, name: str) -> Format:
     if entry.text and name.lower().endswith(".gz"):
         return replace(entry, text=False, gzipped=True)
     return entry
+
+
+def save_profile(
+    profile: Profile,
+    path: str | PathLike[str],
+    format: str | None = None,
+    *,
+    threads: bool = False,
+    processes: bool = False,
+    full_paths: bool = False,
+) -> None:
+    """Write a profile into a file; see Profile.save."""
+    from pyprof.exporters import output_file
+    from pyprof.exporters.base import ExportOptions
+
+    name = fspath(path)
+    exporter = find_format(format, name) if format else find_format_for_file(name)
+    if exporter is None:
+        raise UsageError(f"the name {name} does not say which format to write", f"one of {', '.join(format_names())}")
+    options = ExportOptions(threads, processes, full_paths)
+    try:
+        output_file.replace_file(name, lambda out: exporter.write(profile, out, options))
+        if exporter.name == RECORDING:
+            output_file.drop_logs(name)
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{name} cannot be written: {error.strerror or error}") from error

@@ -37,12 +37,12 @@ def listed(cell: str) -> set[str]:
 
 LAYERS = table("| package | may import | may be imported by |")
 LATE = {
-    ("pyprof.model.profile", "pyprof.exporters.save_profile"),
+    ("pyprof.model.profile", "pyprof.exporters.registry"),
     ("pyprof.model.profile", "pyprof.comparison.compare"),
     ("pyprof.model.profile", "pyprof.comparison.result"),
-    ("pyprof.model.profile", "pyprof.exporters.notebook"),
+    ("pyprof.model.profile", "pyprof.exporters.flamegraph"),
     ("pyprof.comparison.result", "pyprof.exporters.comparison_file"),
-    ("pyprof.comparison.result", "pyprof.exporters.notebook"),
+    ("pyprof.comparison.result", "pyprof.exporters.flamegraph"),
 }
 """(module, import within a function or for types) of values whose methods call higher layers."""
 ROOMS = table("| room | may import |")
@@ -53,7 +53,6 @@ SHARED = {"linux", "targets"} | {
 
 FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe", "pyprof.objfile.missing_file")
 ELF_MEANT: dict[str, str] = {
-    "collectors/linux/link_map.py": "the dynamic table of a running process",
     "collectors/postmortem/": "core files are ELF files, and lay processes out by program headers",
     "collectors/bpf/bpf_object.py": "a compiled BPF program is an ELF file",
     "collectors/gdb/": "a remote process is laid out by its program headers",

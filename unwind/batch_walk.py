@@ -45,6 +45,9 @@ _BLOCKED = int(SampleKind.BLOCKED)
 I64 = npt.NDArray[np.int64]
 
 
+_WORD = (1 << 64) - 1
+
+
 def read_first_registers(batch: SampleBatch, lane: int) -> Registers:
     """Return the registers of a sample's innermost frame."""
     arch = batch.arch
@@ -351,9 +354,6 @@ class BatchWalk:
                 pc[place], exact[place], trust[place], sp[place] = tail.pc, tail.exact, tail.trust, tail.sp
         shared = {lane: walk.shared for lane, walk in self._singles.items() if walk.shared is not None}
         return Walk(start, pc, exact, trust, sp, self._end, self._missing, self._top, self._lacks, shared)
-
-
-_WORD = (1 << 64) - 1
 
 
 def follow_records(

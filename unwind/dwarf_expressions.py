@@ -34,6 +34,10 @@ Read = Callable[[int, int], int | None]
 """Function that reads memory: (address, size in bytes) -> unsigned value, or None if the sample does not hold it."""
 
 
+DEREF, CONSTS, PLUS, LIT0, BREG0, BREGX = 0x06, 0x11, 0x22, 0x30, 0x70, 0x92
+"""DWARF opcodes DW_OP_* that are written."""
+
+
 class ExprProblem(IntEnum):
     """The reason why the evaluation of a DWARF expression failed. It determines the meaning of ExpressionFailed.at."""
 
@@ -398,10 +402,6 @@ def evaluate_expression(expr: bytes, machine: Machine, first: tuple[int, ...] = 
         return _Run(_Code(expr, machine.arch), machine, [v & machine.arch.mask for v in first]).result()
     except _Stop as stop:
         return stop.failed
-
-
-DEREF, CONSTS, PLUS, LIT0, BREG0, BREGX = 0x06, 0x11, 0x22, 0x30, 0x70, 0x92
-"""DWARF opcodes DW_OP_* that are written."""
 
 
 def encode_register_plus(number: int, offset: int) -> bytes:

@@ -24,6 +24,9 @@ import numpy.typing as npt
 
 from pyprof.model.walk import Trust
 
+Extents = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+"""Start and end addresses of functions in an object file (svma), each an array of shape (n,), ascending by start."""
+
 
 class RegKind(IntEnum):
     """The formula of an unwind rule for the caller's value of a register. The names n, reg and expr are fields of
@@ -98,10 +101,6 @@ class FunctionRows(NamedTuple):
     starts: tuple[int, ...]
     rules: tuple[Rule, ...]
     repeat: int = 0
-
-
-Extents = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
-"""Start and end addresses of functions in an object file (svma), each an array of shape (n,), ascending by start."""
 
 
 class Source(Protocol):

@@ -12,8 +12,7 @@ from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait, WaitTimes
 from pyprof.collectors.bpf.wakers import FUTEX_WAITS, has_named_waker
-from pyprof.model.kernel_side_frames import NOT_ONE_BY_ONE, Blocked
-from pyprof.model.marker_frames import Mark, MarkKind
+from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked, Mark, MarkKind
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass
 

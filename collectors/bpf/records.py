@@ -17,7 +17,7 @@ from pyprof.collectors.bpf.abi import (
     TEXT_WORDS,
     Flag,
 )
-from pyprof.model.kernel_side_frames import KernelStack
+from pyprof.model.marker_frames import KernelStack
 from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import I64, U32, WaitEnds
 from pyprof.collectors.bpf.sampler import WaitingThread
-from pyprof.model.kernel_side_frames import NOT_ONE_BY_ONE
+from pyprof.model.marker_frames import NOT_ONE_BY_ONE
 from pyprof.records import dataclass, field, replace
 
 Mask = npt.NDArray[np.bool_]

@@ -38,7 +38,7 @@ from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.kernel_side_frames import Blocked, KernelStack
+from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch, SampleKind

@@ -55,6 +55,10 @@ is sampled by stops.
 _MOST_CASES = 4096
 
 
+NO_STOPS = 1 << 16
+"""Value of --stack-size in bytes up to which no thread is stopped for stacks that the kernel cannot copy."""
+
+
 @dataclass(slots=True)
 class _Case:
     """The state of one thread, or of all threads of a process, by which the need to stop it is judged.
@@ -288,10 +292,6 @@ def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:
     """Return a mask of the samples of one thread or, for a negative key, one process."""
     found: npt.NDArray[np.bool_] = tid == key if key > 0 else pid == -key
     return found
-
-
-NO_STOPS = 1 << 16
-"""Value of --stack-size in bytes up to which no thread is stopped for stacks that the kernel cannot copy."""
 
 
 def stops_of(request: Request, candidates: StopCandidates) -> PtraceCollector:

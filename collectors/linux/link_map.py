@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from pyprof.model.modules import ReadMemory
-from pyprof.objfile.elf.dynamic_table import DT_DEBUG, MAX_TABLE, read_dynamic_entries
+from pyprof.objfile.mapped_file import DT_DEBUG, MAX_TABLE, read_dynamic_entries
 from pyprof.records import dataclass
 
 MAX_OBJECTS = 1 << 14

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Sequence
 
 from pyprof.collectors.linux import libc
-from pyprof.model.syscall_names import call_names
+from pyprof.model.syscalls import call_names
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _MEMORY = ("brk", "madvise", "mremap", "munmap", "membarrier")

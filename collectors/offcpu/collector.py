@@ -21,7 +21,7 @@ from pyprof.collectors.offcpu.stack_sources import DrainState
 from pyprof.collectors.offcpu.switch_record_gaps import PausedThreads
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, find_wakeups_before
 from pyprof.collectors.switch_events import I64, Mask, SwitchBatch, SwitchSource, ThreadEvents
-from pyprof.model.kernel_side_frames import Blocked
+from pyprof.model.marker_frames import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions

@@ -39,6 +39,9 @@ Fork = tuple[int, int, int]
 """The start of a thread in perf's records: (time, tid, tid of the parent)."""
 
 
+FOREVER_NS = 2**62
+
+
 @dataclass(slots=True, eq=False)
 class _Events:
     """The perf events that were opened on one thread. Closing them also ends the inherited ones.
@@ -281,9 +284,6 @@ def _tasks(pid: int) -> list[int]:
         return procfs.list_tasks(pid)
     except OSError:
         return []
-
-
-FOREVER_NS = 2**62
 
 
 @dataclass(frozen=True, slots=True)

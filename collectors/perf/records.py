@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.linux.sampled_arch import HERE, PerfArch
 from pyprof.collectors.perf.ring import Ring
-from pyprof.model.kernel_side_frames import KERNEL_HALF, KernelStack
+from pyprof.model.marker_frames import KERNEL_HALF, KernelStack
 from pyprof.model.modules import Mapping
 from pyprof.records import dataclass, field
 

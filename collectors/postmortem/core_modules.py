@@ -13,10 +13,10 @@ from pyprof.collectors.postmortem.core_module_files import CoreFiles
 from pyprof.model.modules import Mapping
 from pyprof.objfile.core.memory import CoreMemory, format_perms
 from pyprof.objfile.core.notes import AT_BASE, AT_ENTRY, AT_PHDR, AT_SYSINFO, AT_SYSINFO_EHDR, CoreNotes
-from pyprof.objfile.elf.dynamic_table import is_same_dynamic_table
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_INTERP
 from pyprof.objfile.elf.memory_image import find_bias_by_headers, read_headers
+from pyprof.objfile.mapped_file import is_same_dynamic_table
 
 DEVICE = "core"
 UNKNOWN_PERMS = "r-xp"

@@ -14,7 +14,7 @@ from pyprof.collectors.ptrace.thread_stop import Stopper
 from pyprof.collectors.ptrace.threads import Outcome, Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.kernel_side_frames import Blocked
+from pyprof.model.marker_frames import Blocked
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 

@@ -34,7 +34,7 @@ from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, Outcome, StoppedT
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker, TargetImage
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.kernel_side_frames import Blocked
+from pyprof.model.marker_frames import Blocked
 from pyprof.model.modules import AddressSpace
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.sample import SampleKind

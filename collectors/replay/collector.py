@@ -21,7 +21,7 @@ from pyprof.collectors.replay.batch_log import COLUMNS, PAGE, SLAB, VERSION
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.kernel_side_frames import Blocked, KernelFrame
+from pyprof.model.marker_frames import Blocked, KernelFrame
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.pause_histogram import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo

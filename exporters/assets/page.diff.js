@@ -1,5 +1,5 @@
 "use strict";
-/* Two recordings on one page: of each function what it was before and after (see comparison_page.py). What may be chance is grey. */
+/* Two recordings on one page: of each function what it was before and after (see comparison_file.py). What may be chance is grey. */
 
 const GREW = "grew";
 const SHRANK = "shrank";

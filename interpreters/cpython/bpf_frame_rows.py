@@ -39,6 +39,9 @@ MAX_ROWS = 1024
 """Maximum number of interpreter frames of a thread that the BPF program copies; sampler.h has the same number."""
 
 
+_MAX_HEADS = 1 << 14
+
+
 def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None = None) -> FrameOffsets | None:
     """Return the offsets of CPython's fields for the BPF program, or None if the fields of a frame or code object lie
     too far apart.
@@ -395,9 +398,6 @@ def _by_entries(
         runs.append(Run(mark, tuple(place for place in places[first : n + 1] if place is not None)))
         first = n + 1
     return runs, problem
-
-
-_MAX_HEADS = 1 << 14
 
 
 class CodeHistory:

@@ -26,7 +26,7 @@ from pyprof.window_flush_protocol import Stride
 
 IS_CONFINED = False
 """True if recordings of an agent confine their worker process. A worker without rights could not leave SCHED_IDLE
-(idle_priority.py).
+(priority.py).
 """
 _AGAIN_S = 30.0
 """Time in seconds before a failed collector of the agent starts again."""

@@ -17,7 +17,7 @@ from pyprof.cli.dump_interpreter import (
     interpreter_json,
     interpreter_words,
 )
-from pyprof.cli.gdb_options import GDB_HELP, remote_options
+from pyprof.cli.option_groups import GDB_HELP, remote_options
 from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.frame_sources import FRAME_SOURCES
 from pyprof.options import (
@@ -29,7 +29,7 @@ from pyprof.options import (
 )
 
 if TYPE_CHECKING:
-    from pyprof.cli.dump_result import Subject
+    from pyprof.cli.dump_interpreter import Subject
     from pyprof.model.profile import Frame, Profile
     from pyprof.model.thread_stacks import ThreadStack
 
@@ -174,7 +174,7 @@ def of_live(arguments: argparse.Namespace) -> Subject:
             found = thread_dump.of_stub(remote, options, start)
         else:
             found = thread_dump.of_process(arguments.pid, options, start)
-    from pyprof.cli.dump_result import Subject
+    from pyprof.cli.dump_interpreter import Subject
 
     return Subject(found.pid, found.exe, found.arch, found.profile, found.threads, unread=found.unread)
 

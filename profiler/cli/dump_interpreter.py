@@ -1,13 +1,44 @@
-"""Output of interpreter frames in `pyprof dump`."""
+"""The result of `pyprof dump` as values, and the output of its interpreter frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyprof.records import dataclass, field
+
 if TYPE_CHECKING:
-    from pyprof.model.profile import Frame
-    from pyprof.model.thread_stacks import FrameDetail
+    from pyprof.interpreters.base import Detected
+    from pyprof.model.profile import Frame, Profile
+    from pyprof.model.thread_stacks import FrameDetail, ThreadStack
+    from pyprof.session.post_mortem import Registers
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A dumped process, core file or crash dump.
+
+    Attributes:
+        threads: Threads in the order in which they are printed.
+        header: First lines, () for the usual line of a process.
+        reason: Why the process died, "" if it did not.
+        facts: Additional entries for the JSON.
+        registers: Registers of the frames for which they are known.
+        unread: Interpreters whose functions are not in the stacks.
+        post_mortem: True for a file, False for a process.
+    """
+
+    pid: int
+    exe: str
+    arch: str
+    profile: Profile
+    threads: tuple[ThreadStack, ...]
+    header: tuple[str, ...] = ()
+    reason: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    registers: Registers = field(default_factory=dict)
+    unread: tuple[Detected, ...] = ()
+    post_mortem: bool = False
 
 
 def interpreter_words(known: int, merge: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pyprof.cli.python_options import add_python
+from pyprof.cli.option_groups import add_python
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
 from pyprof.collectors.linux import libc
 from pyprof.errors import PyprofError, UsageError
@@ -160,7 +160,7 @@ def _runs_cells(frame: Frame) -> bool:
 def helper() -> None:
     """Record another process until END arrives; this is the main function of the helper process."""
     from pyprof.cli.terminal_output import failure
-    from pyprof.exporters.save_profile import save_profile
+    from pyprof.exporters.registry import save_profile
     from pyprof.options import TargetOptions
     from pyprof.session import recording_factory
     from pyprof.session.worker.worker_process import forked

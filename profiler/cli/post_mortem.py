@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal_output
 from pyprof.cli.argument_types import unwind_options
-from pyprof.cli.dump_result import Subject
+from pyprof.cli.dump_interpreter import Subject
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Profile

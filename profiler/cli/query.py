@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.argument_types import chosen_format, positive_int
 from pyprof.cli.diff import add_comparing, compared
-from pyprof.cli.sample_filter_options import add_criteria, chosen
+from pyprof.cli.option_groups import add_criteria, chosen
 from pyprof.cli.terminal_output import HelpFormatter, line, printable
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import registry

@@ -7,10 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.argument_types import chosen_format, positive_int
-from pyprof.cli.gdb_options import add_remote, remote_options
-from pyprof.cli.python_options import add_python
+from pyprof.cli.option_groups import add_python, add_remote, add_selection, remote_options, target_options
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
-from pyprof.cli.target_options import add_selection, target_options
 from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.cli.timing_options import Timing, add_timing, timing
 from pyprof.errors import UsageError

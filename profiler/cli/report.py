@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.argument_types import chosen_format, moment, positive_int, seconds_since
-from pyprof.cli.python_options import NATIVE_HELP
-from pyprof.cli.sample_filter_options import CRITERIA, add_criteria, chosen
+from pyprof.cli.option_groups import CRITERIA, NATIVE_HELP, add_criteria, chosen
 from pyprof.cli.terminal_output import HelpFormatter, line, printable
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import registry
@@ -223,7 +222,7 @@ def _answer(errand: OneShotTask, kind: type[Value]) -> Value:
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
     """Return the profile with only the samples that the options choose."""
-    from pyprof.model.recursion import without_recursion
+    from pyprof.model.call_tree import without_recursion
     from pyprof.model.sample_filter import timed
 
     start, end = (

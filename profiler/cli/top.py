@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.argument_types import chosen_format, positive, positive_int, regex
 from pyprof.cli.live.view_choices import DEFAULT_SPAN_S, EVERY_S, SORTS, TABLES
-from pyprof.cli.python_options import add_python
+from pyprof.cli.option_groups import add_python, add_selection, target_options
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
-from pyprof.cli.target_options import add_selection, target_options
 from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import UsageError
 

@@ -96,7 +96,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Return the page of the comparison, for a notebook."""
         from pyprof.exporters.comparison_file import write_html
-        from pyprof.exporters.notebook import render_iframe
+        from pyprof.exporters.flamegraph import render_iframe
 
         return render_iframe(lambda out: write_html(self, out), repr(self))
 

@@ -8,7 +8,7 @@ otlp                      OpenTelemetry's profiles signal as it is sent
 perf_data                 A `perf.data` file, read through an installed perf
 perf_script               The output of `perf script`
 pprof                     pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not
-pprof_extra_fields        The extra fields that `exporters/pprof_extra_fields.py` writes into a pprof file
+pprof_extra_fields        The extra fields that `exporters/pprof.py` writes into a pprof file
 pprof_frames              Frames, from its tables of mappings, functions and locations
 pprof_samples             Rows of its samples, many at once
 profile_builder           Builds a Profile from frames and stacks in any order

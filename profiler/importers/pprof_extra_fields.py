@@ -1,4 +1,4 @@
-"""The extra fields that `exporters/pprof_extra_fields.py` writes into a pprof file. Unknown entries of this untrusted
+"""The extra fields that `exporters/pprof.py` writes into a pprof file. Unknown entries of this untrusted
 input are ignored.
 """
 

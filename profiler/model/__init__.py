@@ -7,10 +7,9 @@ arch_parts              The parts of an Arch: properties of its code, its signal
 arch_ppc                ppc64le: 64-bit PowerPC, little-endian, ELFv2 ABI
 arch_riscv              riscv64: 64-bit RISC-V, little-endian, with or without compressed instructions
 arch_s390               s390x and s390: 64-bit and 31-bit, big-endian
-arch_syscalls           Numbers of the system calls in which threads sleep, by architecture (the kernel's asm/unistd.h)
 arch_type               The definition of an architecture, as a value
 arch_x86                x86_64, x32 and i386
-call_tree               A profile as a tree of function calls
+call_tree               A profile as a tree of function calls, and a profile without direct recursion
 callers_and_callees     Callers and callees of a function
 columns                 Functions on columns of integers that avoid numpy.ma
 compiler_command_lines  The file that a compiler works on, by its command line
@@ -23,10 +22,9 @@ interpreter_state       The state of an interpreter in a sampled thread: runs of
 jit_code_map            Descriptions of code that no file contains, by address and time
 jit_symbol_table        Names of code by address and time, in columns
 joined_tables           Several profiles in one set of tables: equal entries become one
-kernel_side_frames      Frames inside the innermost user frame: kernel frames, and the call in which a thread sleeps
 labels                  Labels that a user gives to a recording
 line_costs              Costs of each source line and each code address of a profile
-marker_frames           Markers: frames without code that tell what is missing in a stack
+marker_frames           Frames without code: markers of what is missing, kernel frames, and blocked system calls
 merge                   Merges profiles of several processes or machines, or parts of one recording
 modules                 Address spaces: the lines of /proc/PID/maps and the modules behind them
 pause_histogram         Histogram of pause lengths, which needs constant memory
@@ -41,7 +39,6 @@ reason_sentences        Reasons whose text has arguments: of one file, of a reco
 reason_table            The table of reasons: everything that is lost, skipped, truncated or refused
 reasons                 Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files
 recording_gaps          Parts of a profile's time in which nothing was recorded: gaps between merged recordings
-recursion               Collapses direct recursion: repeated frames of one function become one
 sample                  Batches of samples in columns, from every collector to the unwinder
 sample_filter           Selects a part of a profile's samples
 sample_table            A profile as a table, for libraries of data frames
@@ -53,7 +50,7 @@ stack_quality           Totals over the samples of a profile: ends of stacks, so
 stacks                  Stacks of a recording as nodes of a prefix tree of frames
 summary                 Facts about a recording, as numbers: the summary panel and `--summary FILE`
 summary_sum             Adds up the summaries of several recordings, or of windows of one
-syscall_names           Names of Linux system calls by number, from python-ptrace's tables
+syscalls                Numbers of system calls in which threads sleep, by architecture, and names of all calls
 thread_keys             Keys of threads and processes: number and start time, so that a reused number is another key
 thread_stacks           Stacks of threads at one moment, as values
 walk                    The result of unwinding: frames, the source of each, and why each stack ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pyprof.model import arch_syscalls
+from pyprof.model import syscalls
 from pyprof.model.arch_parts import CallConvention, EhReturn, FrameChain, Kernel, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 from pyprof.records import replace
@@ -167,7 +167,7 @@ AARCH64 = Arch(
         syscall_number=-1,  # x8 is not preserved
         syscall_codes=(bytes.fromhex("010000d4"),),  # svc #0
         syscall_args=(0, 1, 2, 3, 4, 5),
-        syscalls=arch_syscalls.GENERIC,
+        syscalls=syscalls.GENERIC,
     ),
 )
 
@@ -238,7 +238,7 @@ ARM = Arch(
         syscall_number=-1,  # r7 is not preserved
         syscall_codes=(bytes.fromhex("000000ef"), bytes.fromhex("00df")),  # svc #0, A32 and T32
         syscall_args=(0, 1, 2, 3, 4, 5),
-        syscalls=arch_syscalls.ARM,
+        syscalls=syscalls.ARM,
     ),
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyprof.model import arch_syscalls
+from pyprof.model import syscalls
 from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, PltCode, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 
@@ -188,6 +188,6 @@ RISCV64 = Arch(
         syscall_number=-1,  # a7 is not preserved
         syscall_codes=(bytes.fromhex("73000000"),),  # ecall
         syscall_args=(10, 11, 12, 13, 14, 15),
-        syscalls=arch_syscalls.GENERIC,
+        syscalls=syscalls.GENERIC,
     ),
 )

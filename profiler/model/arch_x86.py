@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pyprof.model import arch_syscalls
+from pyprof.model import syscalls
 from pyprof.model.arch_parts import CallConvention, EhReturn, FrameChain, Kernel, PltCode, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 from pyprof.model.x86_epilogue import x86_64_epilogue
@@ -146,7 +146,7 @@ X86_64 = Arch(
         syscall_number=15,
         syscall_codes=(b"\x0f\x05",),
         syscall_args=(14, 13, 12, 7, 9, 8),  # rdi rsi rdx r10 r8 r9
-        syscalls=arch_syscalls.X86_64,
+        syscalls=syscalls.X86_64,
     ),
 )
 
@@ -170,7 +170,7 @@ X32 = replace(
     ),
     kernel=replace(
         X86_64.kernel,
-        syscalls=arch_syscalls.X32,
+        syscalls=syscalls.X32,
     ),
 )
 
@@ -227,6 +227,6 @@ I386 = Arch(
         syscall_number=11,
         syscall_codes=(b"\xcd\x80",),  # int $0x80; after sysenter and AMD's syscall the thread also continues after one
         syscall_args=(0, 1, 2, 3, 4, 5),
-        syscalls=arch_syscalls.I386,
+        syscalls=syscalls.I386,
     ),
 )

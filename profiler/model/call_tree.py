@@ -1,4 +1,7 @@
-"""A profile as a tree of function calls. Addresses of one function under the same callers are one node."""
+"""A profile as a tree of function calls. Addresses of one function under the same callers are one node.
+
+without_recursion() collapses direct recursion.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from pyprof.model.functions import Function, functions_of
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.records import dataclass, field
+from pyprof.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,3 +77,23 @@ def _calls(tree: Tree, own: list[int], functions: list[tuple[Function, str]], ti
         total[tree.parent[node]] += total[node]
         below[tree.parent[node]].append(call)
     raise AssertionError("a tree has a root")
+
+
+def without_recursion(profile: Profile) -> Profile:
+    """Return a profile in which only the outermost of consecutive frames of the same functions remains."""
+    functions = [tuple(functions_of(profile, frame)) for frame in profile.frames]
+    parent, frame = profile.parent.tolist(), profile.frame.tolist()
+    tree = Tree()
+
+    def kept(node: int) -> tuple[int, ...]:
+        up = parent[node]
+        again = up > 0 and functions[frame[node]] and functions[frame[node]] == functions[frame[up]]
+        return () if again else (frame[node],)
+
+    place = np.array(rewrite(parent, kept, tree), np.int32)
+    return replace(
+        profile,
+        parent=np.array(tree.parent, np.int32),
+        frame=np.array(tree.frame, np.int32),
+        stack=place[profile.stack],
+    )

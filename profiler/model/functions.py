@@ -28,7 +28,7 @@ START_UP = frozenset({
 _FIRST = frozenset({"main", "<module>", "main.main"})
 _CYTHON_HELPERS = ("__Pyx", "__pyx_")
 """Prefixes of functions that Cython adds to a module. Other functions lose Cython's prefix
-(symbolize/cython_v8_names.py).
+(symbolize/demangle.py).
 """
 PASSED_ON = 0.95
 """Share of its total cost above which a function that passes the cost on to one other function is uninformative."""

@@ -1,4 +1,4 @@
-"""Markers: frames without code that tell what is missing in a stack."""
+"""Frames without code of the process: markers of what is missing, kernel frames, and blocked system calls."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ _UNITS = ("", "K", "M", "G", "T")
 
 CUT_TITLES: dict[StackEnd, str] = {end: said("cut", words=end.words) for end in StackEnd if end is not StackEnd.ROOT}
 CUT_TITLES[StackEnd.UNWINDER] = said("in_unwinder")
+
+KERNEL_HALF = 1 << 63
+"""First address of the kernel's half of the address space."""
+NOT_ONE_BY_ONE = -2
+"""Value that replaces a system call number, for many waits of which only the sum is known."""
 
 
 class MarkKind(IntEnum):
@@ -153,3 +158,23 @@ def _merge_title(mark: Mark) -> str:
     evaluators = f"{mark.without_run} evaluator{'s' if mark.without_run > 1 else ''}"
     without_run = f", {evaluators} without a run" if mark.without_run else ""
     return said("not_matched", unplaced=unplaced, without_run=without_run)
+
+
+class Blocked(NamedTuple):
+    """The system call in which a thread waits.
+
+    Attributes:
+        arch: Name of the architecture.
+        state: The letter in /proc/TID/stat.
+        call: Number of the system call, -1 outside of one, or NOT_ONE_BY_ONE.
+    """
+
+    arch: str
+    state: str
+    call: int = -1
+
+
+KernelFrame = int | Blocked
+"""An address in the kernel's half of the address space, or the wait of a thread."""
+KernelStack = tuple[KernelFrame, ...]
+"""Type of the kernel frames of a sample, innermost first."""

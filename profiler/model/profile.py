@@ -218,7 +218,7 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """Return the flame graph's page in a frame for a notebook, or one line if the page has more than 8 MiB."""
-        from pyprof.exporters.notebook import render_profile
+        from pyprof.exporters.flamegraph import render_profile
 
         return render_profile(self)
 
@@ -370,7 +370,7 @@ class Profile:
             UsageError: There is no such format.
             OutputError: The file cannot be written.
         """
-        from pyprof.exporters.save_profile import save_profile
+        from pyprof.exporters.registry import save_profile
 
         save_profile(self, path, format, threads=threads, processes=processes, full_paths=full_paths)
 

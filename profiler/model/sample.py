@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_state import Chain
-from pyprof.model.kernel_side_frames import KernelStack
-from pyprof.model.marker_frames import Mark
+from pyprof.model.marker_frames import KernelStack, Mark
 from pyprof.model.modules import AddressSpace
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.records import dataclass, field, replace

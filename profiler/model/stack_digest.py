@@ -28,7 +28,7 @@ def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine]
         address: The frame's address.
         module: The frame's module.
         lines: The functions at the address.
-        found_by: The source of the frame as exporters/pprof_extra_fields.py writes it, without the field number.
+        found_by: The source of the frame as exporters/pprof.py writes it, without the field number.
     """
     place: tuple[str | int, ...] = ()
     if module is not None and module.build_id:

@@ -17,8 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.interpreter_state import FunctionPlace
-from pyprof.model.kernel_side_frames import NOT_ONE_BY_ONE, Blocked, KernelFrame, KernelStack
-from pyprof.model.marker_frames import CUTS, LEFT_OUT, NOT_SAMPLED, Mark, MarkKind
+from pyprof.model.marker_frames import (
+    CUTS,
+    LEFT_OUT,
+    NOT_ONE_BY_ONE,
+    NOT_SAMPLED,
+    Blocked,
+    KernelFrame,
+    KernelStack,
+    Mark,
+    MarkKind,
+)
 from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk, unpacked

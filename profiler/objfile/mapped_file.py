@@ -13,21 +13,29 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.modules import AddressSpace, Module, ReadMemory
 from pyprof.objfile import io_deadline
-from pyprof.objfile.elf.dynamic_table import is_same_dynamic_table
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
-from pyprof.objfile.elf.headers import PAGE, PT_NOTE
+from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_NOTE
 from pyprof.objfile.file_access import current_opener, open_below
 from pyprof.records import dataclass
 
 MAX_HANDLES = 4
 MAX_PROOF = 1 << 16
+
+
+DT_DEBUG = 21
+MAX_TABLE = 1 << 16
+MIN_EQUAL_ENTRIES = 8
+"""Minimum number of equal entries of two dynamic tables that prove a match, because they contain sizes and addresses of
+tables.
+"""
 
 
 class Identity(Enum):
@@ -211,3 +219,39 @@ def find_bias(module: Module, elf: ElfFile, avma: int) -> int | None:
     if not votes:
         return None
     return max(votes, key=lambda bias: (votes[bias], -bias))
+
+
+def read_dynamic_entries(data: bytes | memoryview, elf_class: int, order: str) -> Iterator[tuple[int, int]]:
+    """Yield (tag, value) of each entry of an ELF dynamic table before DT_NULL."""
+    pair = struct.Struct(order + ("QQ" if elf_class == 64 else "II"))
+    for tag, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
+        if tag == 0:
+            return
+        yield tag, value
+
+
+def is_same_dynamic_table(elf: ElfFile, bias: int, read: ReadMemory) -> bool | None:
+    """Compare the file's dynamic table with the one in memory, for an assumed load bias.
+
+    The loader fills in DT_DEBUG and adds the bias to some addresses in place.
+
+    Returns:
+        True if they are equal, False if not, None if there is nothing to compare.
+    """
+    mask = (1 << elf.elf_class) - 1
+    for segment in elf.segments:
+        if segment.type != PT_DYNAMIC or not 0 <= bias + segment.vaddr <= mask:
+            continue
+        size = min(segment.filesz, MAX_TABLE)
+        there = read(bias + segment.vaddr, size)
+        if len(there) < size:
+            return None
+        stated = list(read_dynamic_entries(elf.source.read(segment.offset, size), elf.elf_class, elf.order))
+        loaded = list(read_dynamic_entries(there, elf.elf_class, elf.order))
+        if len(stated) < MIN_EQUAL_ENTRIES:
+            return None
+        return len(stated) == len(loaded) and all(
+            tag == tag_there and (tag == DT_DEBUG or value_there in (value, value + bias & mask))
+            for (tag, value), (tag_there, value_there) in zip(stated, loaded, strict=True)
+        )
+    return None

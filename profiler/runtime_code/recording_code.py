@@ -27,7 +27,7 @@ from pyprof.records import dataclass
 from pyprof.runtime_code.base import Rows, RuleAt, module_path
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.runtime_code.process_code import ProcessCode, Spans
-from pyprof.symbolize.runtime_code_interface import Described
+from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
 from pyprof.unwind.formats.libunwind.registration_list import LIST, find_list
 
@@ -56,7 +56,7 @@ class RuntimeCode:
     """Descriptions of JIT code in all processes of a recording.
 
     Implements unwind.jit_rules.RuntimeRules, session.stack_interning.CodeBinder and
-    symbolize.runtime_code_interface.DescribedCode.
+    symbolize.symbolizer.DescribedCode.
     """
 
     def __init__(self, images: ImageStore, options: UnwindOptions, diagnostics: Diagnostics) -> None:

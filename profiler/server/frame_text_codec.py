@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from pyprof.exporters import pprof_extra_fields as written
+from pyprof.exporters import pprof as written
 from pyprof.importers import pprof_extra_fields
 from pyprof.importers.protobuf import parse_fields
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo

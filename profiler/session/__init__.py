@@ -14,7 +14,6 @@ own_cost                 Processor time and memory of this process
 pending_samples          Samples of sleeping threads whose unwinding needs a register
 post_mortem              Profiles of core files, minidumps and microdumps
 profile_assembly         Assembly of a Profile from a closed window: names and values
-python_command           Detects commands that are likely to start a Python interpreter
 recording                A running recording: collector, files and loop, and its interface for other threads
 recording_factory        Makes a Recording from a target and options
 resume_at_evaluator      Continues an unwound stack at an evaluator frame of the interpreter

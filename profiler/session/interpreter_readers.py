@@ -1,6 +1,7 @@
 """The interpreters of a recording's processes: readers of their frames, and names of their functions.
 
-The collector gets a reader for each process, and the symbolizer gets the names.
+The collector gets a reader for each process, and the symbolizer gets the names. A recording
+of a command that is likely to start a Python interpreter prepares its inspection before the command starts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessRea
 from pyprof.model.interpreter_state import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo
+from pyprof.objfile.byte_source import open_regular
 from pyprof.options import DEFAULT_STACK_SIZE
 from pyprof.records import dataclass, field, replace
 
@@ -31,6 +33,10 @@ _OWN = 1 << 30
 """First number of interpreter functions that this process finds, if another process reads the frames and has lower
 numbers.
 """
+
+
+_FIRST_LINE = 256
+"""Number of bytes of a script's first line ("#!") that the kernel reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +250,23 @@ def _tids(pid: int) -> Callable[[int], int]:
     except (OSError, KeyError):
         nested = False
     return inner if nested else int
+
+
+def runs_python(program: str) -> bool:
+    """Return True if a program's name, or the interpreter in a script's first line, contains "python".
+
+    Args:
+        program: Path of the program as the user gave it.
+    """
+    path = os.path.realpath(program)
+    try:
+        fd = open_regular(path)
+    except (OSError, FormatError):
+        return False
+    try:
+        line = os.read(fd, _FIRST_LINE).partition(b"\n")[0]
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return b"python" in (line if line.startswith(b"#!") else os.fsencode(os.path.basename(path)))

@@ -20,8 +20,7 @@ from pyprof.session.sample_windows import Window
 from pyprof.session.unsampled_time import scale_to_accounts
 from pyprof.session.window_summary import summarize
 from pyprof.symbolize.name_cache import NameCache
-from pyprof.symbolize.runtime_code_interface import DescribedCode
-from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer
+from pyprof.symbolize.symbolizer import DescribedCode, FunctionStart, InterpreterName, Symbolizer
 
 if TYPE_CHECKING:
     from pyprof.symbolize.frame_cache import SettledFrameCache

@@ -32,8 +32,7 @@ from pyprof.options import (
     TargetOptions,
 )
 from pyprof.records import replace
-from pyprof.session.interpreter_readers import Runtimes
-from pyprof.session.python_command import runs_python
+from pyprof.session.interpreter_readers import Runtimes, runs_python
 from pyprof.session.recording import Recorded, Recording
 from pyprof.session.unfollowed_children import Unfollowed
 from pyprof.session.worker.interpreter_symbols import AskedSymbols

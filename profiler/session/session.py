@@ -30,7 +30,7 @@ from pyprof.session.stack_interning import Interning
 from pyprof.session.unfollowed_children import Unfollowed
 from pyprof.session.unsampled_time import with_unseen
 from pyprof.symbolize.name_cache import NameCache
-from pyprof.symbolize.runtime_code_interface import Described
+from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.module_sources import READERS, add_symbol_reader
 from pyprof.unwind.unwinder import Unwinder

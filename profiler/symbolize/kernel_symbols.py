@@ -6,9 +6,9 @@ from bisect import bisect_right
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARCHES
-from pyprof.model.kernel_side_frames import NOT_ONE_BY_ONE, Blocked, KernelFrame
+from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked, KernelFrame
 from pyprof.model.reasons import problem_counted
-from pyprof.model.syscall_names import call_names
+from pyprof.model.syscalls import call_names
 from pyprof.objfile.file_access import current_opener
 
 _ARCHES = {arch.name: arch for arch in ARCHES.values()}

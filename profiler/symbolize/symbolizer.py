@@ -22,9 +22,8 @@ from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.source_lines import SourcePlace
+from pyprof.symbolize.frame_cache import FrameModules
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
-from pyprof.symbolize.profile_modules import FrameModules
-from pyprof.symbolize.runtime_code_interface import DescribedCode
 from pyprof.symbolize.unnamed_code import MADE, Labels, name_by_start, name_runtime_code, naming_command
 
 if TYPE_CHECKING:
@@ -32,6 +31,42 @@ if TYPE_CHECKING:
 
 InterpreterName = Callable[[FunctionPlace], Line]
 """Function that returns the function, file and line of an interpreter's frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The description of a piece of code that a process generated at run time.
+
+    Attributes:
+        module: Its module, such as "[jit] gdb".
+        image: An object file in memory with its symbols and lines, or None.
+        name: A name from another source, used if the image has none.
+    """
+
+    module: Module
+    image: Image | None = None
+    name: CodeName | None = None
+
+
+class DescribedCode(Protocol):
+    """The protocol of the descriptions of JIT code in one recording."""
+
+    def description(self, number: int) -> Described:
+        """Return a description of JIT code by its number, a FrameKey.code that is not 0."""
+        ...
+
+    def known_description(self, number: int) -> Described | None:
+        """Return a description of JIT code if description() has returned it before, else None."""
+        ...
+
+    def late_description(self, space: AddressSpace, pc: int) -> Described | None:
+        """Return the description of run-time code that was read only after the sample was unwound, or None.
+
+        Args:
+            space: The address space.
+            pc: Lookup pc in code that is in no file.
+        """
+        ...
 
 
 class FunctionStart(Protocol):

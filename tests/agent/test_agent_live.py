@@ -20,7 +20,7 @@ import pytest
 from pyprof.agent import spool_query
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.recording.reader import load_recording
-from pyprof.session.worker.idle_priority import may_come_back
+from pyprof.session.worker.priority import may_come_back
 from tests.chance import poisson_bounds
 from tests.warm import run
 

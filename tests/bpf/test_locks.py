@@ -15,7 +15,7 @@ from pyprof.collectors.bpf.wakers import CALLS
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.targets.collector_request import CollectorTarget
-from pyprof.model.syscall_names import call_names
+from pyprof.model.syscalls import call_names
 from pyprof.options import CollectOptions
 from tests import warm
 from tests.interpreters.pythons import KINDS, PROGRAMS, Python

@@ -20,7 +20,7 @@ from pyprof.collectors.bpf.wait_accounting import (
     state_letter,
 )
 from pyprof.collectors.bpf.wait_rates import WaitRates
-from pyprof.model.kernel_side_frames import NOT_ONE_BY_ONE
+from pyprof.model.marker_frames import NOT_ONE_BY_ONE
 
 S = 1
 TID = 7

@@ -120,7 +120,7 @@ def test_notebook_shows_the_page_in_a_frame_that_cannot_reach_it(
         == "SecurityError"
     )
     assert browser.complaints() == []
-    monkeypatch.setattr("pyprof.exporters.notebook.MAX_BYTES", 1000)
+    monkeypatch.setattr("pyprof.exporters.flamegraph.MAX_BYTES", 1000)
     small = golden()._repr_html_()
     assert "iframe" not in small
     assert "&lt;Profile" in small

@@ -15,7 +15,7 @@ import pytest
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
-from pyprof.model.kernel_side_frames import Blocked
+from pyprof.model.marker_frames import Blocked
 from pyprof.options import CollectOptions
 from pyprof.symbolize.kernel_symbols import HIDDEN, KernelNames
 from tests import warm

@@ -23,7 +23,7 @@ from pyprof.collectors.perf.switch_records import (
 )
 from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED
 from pyprof.model.arch import X86_64
-from pyprof.model.kernel_side_frames import Blocked, KernelStack
+from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from tests.perf.test_records import END, SIZE, Written, other, sample

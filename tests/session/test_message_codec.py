@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
-from pyprof.session.worker import sent_chain_cache
+from pyprof.session.worker import message_codec
 from pyprof.session.worker.message_channel import Received
 from pyprof.session.worker.message_codec import Asking, Packer, Unpacker
 from pyprof.session.worker.messages import Response
@@ -41,7 +41,7 @@ class Wire:
 
 @pytest.mark.parametrize("most", [3, 1 << 13])
 def test_chains_arrive_as_they_are_however_many_are_remembered(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(sent_chain_cache, "_MOST_CHAINS", most)
+    monkeypatch.setattr(message_codec, "_MOST_CHAINS", most)
     pick, between = random.Random(most).choice, Wire()
     numbers: dict[tuple[int, int], int] = {}
     for _ in range(600):

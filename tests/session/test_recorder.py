@@ -13,7 +13,7 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter_state import SampleState
-from pyprof.model.kernel_side_frames import Blocked
+from pyprof.model.marker_frames import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk

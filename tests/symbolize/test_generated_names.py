@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.symbolize.cython_v8_names import MAX_LENGTH, decode_generated_name
-from pyprof.symbolize.demangle import demangle
+from pyprof.symbolize.demangle import MAX_GENERATED_LENGTH, decode_generated_name, demangle
 
 pytestmark = pytest.mark.system
 
@@ -57,5 +56,5 @@ def test_any_name_has_a_name_that_is_no_longer(text: str, prefix: str) -> None:
 
 
 def test_long_name_is_left_alone() -> None:
-    name = "__pyx_pw_" + "1a_" * MAX_LENGTH
+    name = "__pyx_pw_" + "1a_" * MAX_GENERATED_LENGTH
     assert decode_generated_name(name) == name

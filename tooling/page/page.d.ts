@@ -49,7 +49,7 @@ interface Data {
   words: Words;
   strings: string[];
   source?: SourceData;
-  /** Of two recordings: see comparison_page.py. */
+  /** Of two recordings: see comparison_file.py. */
   changes?: Changes;
 }
 

@@ -8,10 +8,8 @@ cost_totals         Costs of functions, threads, processes, modules, lines and n
 event_loop          The event loop of the screen, the keys and the newest snapshot
 keys                The table of keys: their effects on the view, and their help texts
 plain_tables        Tables for scripts, and for terminals that cannot be drawn on
-save_snapshot       Writes what was seen into a file of any format
-screen              The interface of a screen, and the text that is drawn on it
-screen_lines        From a snapshot and a view to the lines of a screen; from a snapshot to the text of a script
-snapshot_merge      Merges the windows of a recording into snapshots
+screen_lines        The interface of a screen, and its lines (or those of a script) from a snapshot and a view
+snapshot_merge      Merges the windows of a recording into snapshots, and saves a snapshot
 snapshot_thread     A thread that makes a snapshot of each window of a recording
 terminal_screen     A screen on a terminal, which is always restored
 top_recordings      The recordings of one session: a change of mode needs another recording

@@ -8,8 +8,7 @@ from time import monotonic
 from pyprof.cli.live import keys
 from pyprof.cli.live.caller_callee_tree import Opened, opened
 from pyprof.cli.live.keys import Around, pressed
-from pyprof.cli.live.screen import Screen
-from pyprof.cli.live.screen_lines import picture, room
+from pyprof.cli.live.screen_lines import Screen, picture, room
 from pyprof.cli.live.snapshot_merge import Snapshot
 from pyprof.cli.live.view_state import View, rows
 from pyprof.errors import PyprofError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from pyprof.cli.live.save_snapshot import saved
 from pyprof.cli.live.screen_lines import plain
-from pyprof.cli.live.snapshot_merge import Gathering
+from pyprof.cli.live.snapshot_merge import Gathering, saved
 from pyprof.cli.live.top_recordings import WatchedTargets
 from pyprof.cli.live.view_state import View
 from pyprof.cli.terminal_output import complain, failure, line

@@ -1,17 +1,18 @@
-"""Conversion of a snapshot and a view to the lines of a screen, or of a script's output. These functions have no
-state.
+"""The interface of a screen, and its lines, or those of a script, from a snapshot and a view.
+
+The functions have no state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from rich.cells import cell_len, set_cell_size
 
 from pyprof.cli.live.caller_callee_tree import Opened
 from pyprof.cli.live.cost_totals import RowCost, Tally, TopRow
 from pyprof.cli.live.keys import help_lines, hints
-from pyprof.cli.live.screen import ScreenLine, StyledText, text
 from pyprof.cli.live.snapshot_merge import Snapshot
 from pyprof.cli.live.view_state import View, place, rows
 from pyprof.cli.number_format import duration, many, percent, shorten_middle
@@ -34,10 +35,60 @@ NOTE_OF = {
 NUMBER_OF = {"thread": "tid", "process": "pid"}
 WHAT = {"cpu": "processors", "wall": "threads", "offcpu": "threads waiting", "lock": "threads waiting"}
 """Unit of a mode's time divided by the elapsed time, for headings."""
-
-
 _ABOVE, _BELOW = 3, 1
 """Number of lines on the screen above the rows (title, choices, heading) and below them (hints)."""
+
+
+class StyledText(NamedTuple):
+    """A part of a line without control characters; style is one of terminal.STYLES, "" for none."""
+
+    text: str
+    style: str = ""
+
+
+ScreenLine = Sequence[StyledText]
+
+
+class Screen(Protocol):
+    """A display with a keyboard: a terminal, or a text buffer in tests."""
+
+    def size(self) -> tuple[int, int]:
+        """Return the current size of the screen as (columns, rows)."""
+        ...
+
+    def draw(self, lines: Sequence[ScreenLine]) -> None:
+        """Replace the contents of the screen.
+
+        Raises:
+            OSError: The terminal is gone.
+        """
+        ...
+
+    def redraw(self) -> None:
+        """Make the next draw() draw the whole screen, because the screen does not show what was drawn."""
+        ...
+
+    def keys(self, timeout_s: float) -> list[str]:
+        """Return the names of the pressed keys.
+
+        The call waits for a key until the timeout, until wake() is called, or until the size changes.
+
+        Raises:
+            OSError: The terminal is gone.
+        """
+        ...
+
+    def wake(self) -> None:
+        """End a wait for keys at once. Any thread may call this."""
+        ...
+
+    def leave_for(self, job: Callable[[], None]) -> None:
+        """Give the terminal back to other programs while job() runs."""
+        ...
+
+
+def text(line: ScreenLine) -> str:
+    return "".join(piece.text for piece in line)
 
 
 def room(height: int) -> int:

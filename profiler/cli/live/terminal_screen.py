@@ -22,7 +22,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
-from pyprof.cli.live.screen import ScreenLine, StyledText
+from pyprof.cli.live.screen_lines import ScreenLine, StyledText
 
 STYLES = {
     "title": "bold",

@@ -13,8 +13,7 @@ from typing import IO
 
 from pyprof.cli.interrupts import EndBySignals, listen
 from pyprof.cli.live.event_loop import Acts, Loop
-from pyprof.cli.live.save_snapshot import saved
-from pyprof.cli.live.snapshot_merge import Snapshot
+from pyprof.cli.live.snapshot_merge import Snapshot, saved
 from pyprof.cli.live.snapshot_thread import Feed
 from pyprof.cli.live.terminal_screen import Terminal
 from pyprof.cli.live.top_recordings import WatchedTargets

@@ -1,7 +1,6 @@
 """ELF files and images.
 
 compressed_sections  Compressed sections: SHF_COMPRESSED (gABI "Section Compression"), .zdebug_ (older), .gnu_debugdata
-dynamic_table        The dynamic table (gABI, "Dynamic Section") in a file and in memory
 file                 ELF files, read only: header, segments, sections, build ID
 headers              The headers of ELF files as values, and their constants
 jit_object           An object file that a JIT compiler keeps in memory for debuggers, with its relocations applied

@@ -36,7 +36,6 @@ from pyprof.records import dataclass, replace
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import MOST_FDS, Part, Received
 from pyprof.session.worker.messages import Message, ProcessUpdate
-from pyprof.session.worker.sent_chain_cache import LastChains
 
 _MOST_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
@@ -46,6 +45,11 @@ In the last case the worker requests it from the file broker.
 """
 MEMORY = ("mem", "maps")
 """Names of the files of /proc/PID whose descriptors are sent to the worker, in this order."""
+
+
+_OF_TRUNK = 2
+_OF_CHAIN = tuple(name for name in Chain.__slots__ if name not in ("state", "number"))
+_MOST_CHAINS = 1 << 13
 
 
 @dataclass(slots=True)
@@ -247,10 +251,6 @@ class _Pickler(pickle.Pickler):
         return AddressSpace, (space.id, _SpaceFacts(*about, image, memory, *asked))
 
 
-_OF_TRUNK = 2
-_OF_CHAIN = tuple(name for name in Chain.__slots__ if name not in ("state", "number"))
-
-
 def find_named_arch(name: str, pac_mask: int) -> Arch:
     found = next(arch for arch in ARCHES.values() if arch.name == name)
     return found if found.pac_mask == pac_mask else replace(found, pac_mask=pac_mask)
@@ -425,3 +425,46 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         return self._made.get((module, name)) or super().find_class(module, name)
+
+
+class LastChains:
+    """A cache of sent interpreter frame chains by number and by `trunk`, which drops the least recently used ones.
+
+    Chains that differ only in their innermost instruction share a trunk.
+    """
+
+    def __init__(self) -> None:
+        self._chains: dict[int, Chain] = {}
+        self._trunks: dict[int, Chain] = {}
+
+    def find(self, number: int) -> Chain | None:
+        """Return the cached frame chain with this number and mark it as most recently used."""
+        return _found(self._chains, number)
+
+    def alike(self, trunk: int) -> Chain | None:
+        """Return a cached frame chain that differs at most in its innermost instruction, and mark it as most recently
+        used.
+        """
+        return _found(self._trunks, trunk)
+
+    def add(self, chain: Chain) -> None:
+        """Add a frame chain to the cache, and remove the least recently used one if the cache is full."""
+        _keep(self._chains, chain.number, chain)
+        if chain.trunk:
+            _keep(self._trunks, chain.trunk, chain)
+
+    def __len__(self) -> int:
+        return len(self._chains)
+
+
+def _found(chains: dict[int, Chain], number: int) -> Chain | None:
+    chain = chains.pop(number, None)
+    if chain is not None:
+        chains[number] = chain
+    return chain
+
+
+def _keep(chains: dict[int, Chain], number: int, chain: Chain) -> None:
+    if len(chains) >= _MOST_CHAINS:
+        del chains[next(iter(chains))]
+    chains[number] = chain

@@ -7,13 +7,18 @@ Niceness counts only among the processes of one session: the kernel first shares
 (sched(7), "The autogroup feature"). So the worker leads a separate session, whose niceness is set too. The sampler
 stays in the session of its terminal. Other processes share that session, so its niceness is changed only if the sampler
 leads it. Control groups have precedence over sessions, and stay unchanged.
+
+Background work of the worker (background_symbolizer.py) runs under SCHED_IDLE, but only where the kernel allows a
+thread to leave that policy. On a busy machine an idle thread may get no processor for seconds. The other thread of the
+worker then waits for it, because of the GIL. So a process that waits for the worker resets the policy again and again
+until the worker has answered (Worker.wake).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 NICENESS = 2
 """Niceness of the worker relative to the sampler's.
@@ -29,6 +34,9 @@ _USUAL = 0
 
 _leads_start = False
 """True from take_more_to_start() to take_usual(), if the kernel allowed a higher priority."""
+
+
+_PRIORITY = os.sched_param(0)
 
 
 def begin_session() -> None:
@@ -111,3 +119,37 @@ def _set_session(pid: int, niceness: int) -> None:
         if os.getsid(pid) == pid:
             with open(f"/proc/{pid}/autogroup", "w") as file:
                 file.write(str(niceness))
+
+
+def may_come_back() -> bool:
+    """Return True if this thread may leave the SCHED_IDLE policy again. A confined worker may not.
+
+    The kernel requires the same as for a higher priority: RLIMIT_NICE or CAP_SYS_NICE (sched(7)).
+    """
+    try:
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, usual - 1)
+        os.setpriority(os.PRIO_PROCESS, 0, usual)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def idle() -> Iterator[None]:
+    """Run a block under SCHED_IDLE. Only for threads for which may_come_back() is true."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, _PRIORITY)
+    try:
+        yield
+    finally:
+        come_back(0)
+
+
+def come_back(pid: int) -> None:
+    """Move a thread from SCHED_IDLE to SCHED_BATCH.
+
+    Args:
+        pid: The thread, 0 for the calling thread.
+    """
+    with suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_BATCH, _PRIORITY)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pyprof.collectors.linux import libc, privileges, seccomp_filter
-from pyprof.model.syscall_names import call_names
+from pyprof.model.syscalls import call_names
 from pyprof.objfile import file_access
 from pyprof.session.worker.file_broker import FileBroker
 from pyprof.session.worker.file_broker_client import FileBrokerClient

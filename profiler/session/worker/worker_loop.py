@@ -30,7 +30,6 @@ from pyprof.session.session import Session
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import WorkDeadline
 from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED, FileBrokerClient
-from pyprof.session.worker.idle_priority import idle, may_come_back
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 from pyprof.session.worker.message_codec import Unpacker
 from pyprof.session.worker.messages import (
@@ -48,6 +47,7 @@ from pyprof.session.worker.messages import (
     ScanForCode,
     Shutdown,
 )
+from pyprof.session.worker.priority import idle, may_come_back
 from pyprof.session.worker.response_codec import AskFailed, BatchTaken, Done, ErrandPiece, SamplerCall
 
 if TYPE_CHECKING:

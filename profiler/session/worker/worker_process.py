@@ -86,7 +86,7 @@ class Worker:
         channel: Messages and responses.
         questions: Requests for interpreter symbols (interpreter_symbols.py).
         pid: Pid of the worker.
-        yields: True if name resolution runs under SCHED_IDLE while the sampler does not wait (idle_priority.py).
+        yields: True if name resolution runs under SCHED_IDLE while the sampler does not wait (priority.py).
     """
 
     def __init__(self, child: Child, channel: Channel, questions: Channel, notices: Channel) -> None:
@@ -175,7 +175,7 @@ class Worker:
         A caller that waits must call it again and again until the worker has responded.
         """
         if self.yields and self._child.poll() is None:
-            from pyprof.session.worker.idle_priority import come_back  # only an agent's worker uses SCHED_IDLE
+            from pyprof.session.worker.priority import come_back  # only an agent's worker uses SCHED_IDLE
 
             come_back(self.pid)
 

@@ -6,8 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 from pyprof.cli.live.cost_totals import RowCost, TopRow
-from pyprof.cli.live.screen import text as text_of
 from pyprof.cli.live.screen_lines import fitting, picture, plain
+from pyprof.cli.live.screen_lines import text as text_of
 from pyprof.cli.live.snapshot_merge import Gathering, Snapshot
 from pyprof.cli.live.view_choices import TABLES
 from pyprof.cli.live.view_state import View, place, rows

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyprof.cli.live.screen import StyledText
+from pyprof.cli.live.screen_lines import StyledText
 from pyprof.cli.live.terminal_screen import Terminal, decoded
 
 

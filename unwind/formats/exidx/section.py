@@ -24,6 +24,8 @@ from pyprof.unwind.formats.exidx.prologue_rows import RowReader
 from pyprof.unwind.formats.exidx.rules import compile_rule
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, Rule
 
+EVERYTHING = Segment(0, 0, 1 << 32, 1 << 32, executable=True, writable=False)
+
 
 class Exidx:
     """An unwind source from the exception index (.ARM.exidx) of one ELF file.
@@ -121,9 +123,6 @@ def open_exidx(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> Exidx 
     for oddity in index.oddities:
         diagnostics.count(oddity)
     return Exidx(index, arch, find_roots(file, arch), diagnostics)
-
-
-EVERYTHING = Segment(0, 0, 1 << 32, 1 << 32, executable=True, writable=False)
 
 
 class MemoryFile:

@@ -1,9 +1,16 @@
-"""Numbers of system calls by architecture (the kernel's asm/unistd.h).
+"""Numbers of system calls by architecture (the kernel's asm/unistd.h), and names of all calls by number.
 
-The tables contain the calls in which threads sleep, and the calls that a stop may interrupt.
+The tables of numbers contain the calls in which threads sleep, and the calls that a stop may interrupt. The names come
+from python-ptrace's tables.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
+from pathlib import Path
 
 X32_BIT = 0x4000_0000
 
@@ -55,3 +62,25 @@ GENERIC = {
     "copy_file_range": 285, "getrandom": 278,
 }  # fmt: skip
 """System calls in asm-generic/unistd.h with 64-bit words: AArch64 and RISC-V."""
+
+MACHINES = ("x86_64", "i386", "aarch64")
+
+
+@cache
+def call_names(machine: str) -> Mapping[int, str]:
+    """Return the names of Linux system calls by number, empty if the machine is not in MACHINES.
+
+    Only the table is loaded. Its package would first build the prototypes of all calls, which takes 10 ms.
+    """
+    package = find_spec("ptrace")
+    if machine not in MACHINES or package is None or package.origin is None:
+        return {}
+    name = f"pyprof_calls_of_{machine}"
+    file = Path(package.origin).parent / "syscall" / "linux" / f"{machine}.py"
+    spec = spec_from_loader(name, SourceFileLoader(name, str(file)))
+    assert spec is not None
+    assert spec.loader is not None
+    table = module_from_spec(spec)
+    spec.loader.exec_module(table)
+    found: dict[int, str] = table.SYSCALL_NAMES
+    return found
