@@ -1,20 +1,21 @@
 """Waits of idle threads: pools that wait for work, event loops, processes that supervise others.
 
 A wait is idle if all functions between the root of its thread and the system call belong to one known loop that waits
-for work (model/idle_loops.py). It is also idle if the waiting function is `main`, which no request runs. Every other
-wait is shown: a truncated stack; a wait for a processor, for the GIL or in uninterruptible sleep; a function of no
-known loop.
+for work (model/idle_loops.py). It is also idle if the waiting function is `main`, which no request runs, or if a
+thread's own function reads from a queue again and again. Every other wait is shown: a truncated stack; a wait for a
+processor, for the GIL or in uninterruptible sleep; a function of no known loop.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.functions import START_UP
-from pyprof.model.idle_loops import NATIVE, PYTHON, PYTHON_ROOTS, STARTS
+from pyprof.model.idle_loops import LAUNCHERS, NATIVE, PYTHON, PYTHON_ROOTS, STARTS
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.modules import base_name
 from pyprof.model.profile import Frame, FrameKind, Profile
@@ -36,18 +37,39 @@ _EVENT_CALLS = frozenset(
 _SLEEPS = ("[sleeping", "[blocked", "[woken")
 _MAIN_CALLERS = frozenset({"__libc_start_call_main", "__libc_start_main", "__libc_start_main_impl"})
 _INTERPRETER = ("python", "libpython")
-_WAITING_MODULES = (*_INTERPRETER, "_queue.", "select.", "_socket.", "_multiprocessing.")
+_WAITING_MODULES = (*_INTERPRETER, "_queue.", "select.", "_socket.", "_multiprocessing.", "_posixsubprocess.")
 """Prefixes of the files, besides the C library, whose native functions Python's idle loops call to wait."""
-_LIBRARIES = ("libc.so", "libc-", "libpthread", "ld-linux", "ld-musl", "libc.musl", "[vdso]")
-_CONDITIONS = frozenset({"pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait"})
-_ANY = frozenset({""})
-_CONSUMER: tuple[frozenset[str], ...] = (
-    frozenset({"threading.py:run"}),
-    _ANY,
-    frozenset({"queue.py:get"}),
-    frozenset({"threading.py:wait"}),
+_LIBRARIES = (
+    "libc.so",
+    "libstdc++.so",
+    "libc++.so",
+    "libc-",
+    "libpthread",
+    "ld-linux",
+    "ld-musl",
+    "libc.musl",
+    "[vdso]",
 )
-"""Functions on the stack of a thread whose first function, with any name, reads from a queue."""
+_CPP_THREAD = ("std::", "execute_native_thread_routine", "__gthread_")
+"""Prefixes of the functions of libstdc++ between a thread's root, its own function and the C library."""
+_LAMBDA = " 'lambda'"
+"""End of the name of a lambda in C++ or of a function inside it."""
+_GO_ROOTS = frozenset({"runtime.mcall", "runtime.mstart"})
+"""Outermost functions of Go's scheduler, which runs on separate stacks."""
+_CONDITIONS = frozenset(
+    {"pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait", "pthread_cond_wait_common"}
+)
+_PROGRAM = (FrameKind.NATIVE, FrameKind.INLINE, FrameKind.INTERPRETER)
+_BEFORE_OWN = frozenset({"threading.py:_bootstrap_inner", "threading.py:run", "multiprocessing/process.py:run"})
+"""Functions between the root of a Python thread and its own function."""
+_QUEUES = frozenset({"queue.py:get", "multiprocessing/queues.py:get", "multiprocessing/connection.py:recv"})
+_IN_QUEUES = frozenset({
+    *("threading.py:wait", "multiprocessing/synchronize.py:__enter__", "multiprocessing/connection.py:recv_bytes"),
+    *("multiprocessing/connection.py:_recv_bytes", "multiprocessing/connection.py:_recv"),
+})  # fmt: skip
+_SIMPLE_QUEUE = "_queue_SimpleQueue_get"
+_WHOLE = 0.75
+"""Share of a recording above which a thread's wait covers all of it. Stops on a busy machine begin late."""
 _NOT_FOR_WORK = ("pthread_cond_", "pthread_mutex_", "take_gil", "lll_lock_wait")
 """Prefixes of native functions in which a thread waits for the GIL or a mutex, and not for work."""
 
@@ -80,74 +102,157 @@ def hidden_waits(profile: Profile) -> Mask:
     return idle_waits(profile)
 
 
+class _Wait(enum.Enum):
+    """The kinds of waits."""
+
+    SHOWN = enum.auto()
+    IDLE = enum.auto()
+    CONSUMER = enum.auto()
+    """A thread's own function waits for a queue: it is idle if the thread returns to this wait."""
+
+
 def idle_waits(profile: Profile) -> Mask:
     """Return which samples are waits of idle threads, shape (n,)."""
     leaves = np.unique(profile.stack)
     is_lock = profile.value_types[-1].type == "lock"
-    idle = [_is_idle(profile, profile.path(leaf), is_lock) for leaf in leaves.tolist()]
-    found: Mask = np.array(idle, np.bool_)[np.searchsorted(leaves, profile.stack)]
+    kinds, functions = [], []
+    for leaf in leaves.tolist():
+        path = profile.path(leaf)
+        kinds.append(_kind(profile, path, is_lock))
+        functions.append(_functions(profile, path))
+    at = np.searchsorted(leaves, profile.stack)
+    idle: Mask = np.array([kind is _Wait.IDLE for kind in kinds], np.bool_)[at]
+    if _Wait.CONSUMER in kinds:
+        consumer = np.array([kind is _Wait.CONSUMER for kind in kinds], np.bool_)
+        numbers = {names: number for number, names in enumerate(dict.fromkeys(functions), 1)}
+        chain = np.array([numbers[names] if names else 0 for names in functions], np.int64)
+        idle |= _consumers_waits(profile, consumer[at], chain[at])
+    return idle
+
+
+def _consumers_waits(profile: Profile, consumer: Mask, chain: npt.NDArray[np.int64]) -> Mask:
+    """Return which waits for a queue, shape (n,), are waits for work.
+
+    A thread waits for work if it does something else and then waits for the same queue again. It also does if it waits
+    there during the whole recording. A thread that serves one request, and waits for a queue once, does neither.
+
+    Args:
+        consumer: Which samples are waits of a thread's own function for a queue, shape (n,).
+        chain: Number of each sample's sequence of functions, 0 if none is known, shape (n,).
+    """
+    found = np.zeros(len(consumer), np.bool_)
+    for thread in np.unique(profile.thread[consumer]):
+        rows = np.flatnonzero(profile.thread == thread)
+        rows = rows[np.argsort(profile.time_ns[rows], kind="stable")]
+        for each in np.unique(chain[rows[consumer[rows]]]):
+            waits = np.flatnonzero((chain[rows] == each) & consumer[rows])
+            between = chain[rows[waits[0] : waits[-1]]]
+            whole = int(profile.values[rows[waits], -1].sum()) >= _WHOLE * profile.duration_ns
+            if whole or bool(np.any((between != each) & (between != 0))):
+                found[rows[waits]] = True
     return found
 
 
-def _is_idle(profile: Profile, path: list[Frame], is_lock: bool) -> bool:
-    """Return True if the wait at the end of a stack is a wait of an idle thread for work. Frames inside the wait belong
-    to the waker.
-    """
+def _functions(profile: Profile, path: list[Frame]) -> tuple[str, ...]:
+    """Return the functions of an interpreter on a stack, or those of a native program without its C library."""
+    found = tuple(_key(frame) for frame in path if frame.kind == FrameKind.INTERPRETER)
+    native = (frame for frame in path if frame.kind in _PROGRAM and not _is_library(profile, frame))
+    return found or tuple(name for frame in native for name in _names(frame))
+
+
+def _kind(profile: Profile, path: list[Frame], is_lock: bool) -> _Wait:
+    """Return the kind of the wait at the end of a stack. Frames inside the wait belong to the waker."""
     frames: list[Frame] = []
     for frame in path:
         if frame.kind == FrameKind.MARKER and (frame.mark is None or frame.mark.kind is not MarkKind.LOCK):
-            return False
+            return _Wait.SHOWN
         if frame.kind == FrameKind.MARKER and frame.title == "[GIL]":
-            return False
+            return _Wait.SHOWN
         if frame.kind == FrameKind.KERNEL and frame.title.startswith("["):
-            return frame.title.startswith(_SLEEPS) and _waits_for_work(profile, frames, frame.title, is_lock)
-        if frame.kind in (FrameKind.NATIVE, FrameKind.INLINE, FrameKind.INTERPRETER):
+            return (
+                _kind_of_sleep(profile, frames, frame.title, is_lock)
+                if frame.title.startswith(_SLEEPS)
+                else _Wait.SHOWN
+            )
+        if frame.kind in _PROGRAM:
             frames.append(frame)
-    return False
+    return _Wait.SHOWN
 
 
-def _waits_for_work(profile: Profile, frames: list[Frame], wait: str, is_lock: bool) -> bool:
+def _kind_of_sleep(profile: Profile, frames: list[Frame], wait: str, is_lock: bool) -> _Wait:
     last = next((at for at in range(len(frames) - 1, -1, -1) if frames[at].kind == FrameKind.INTERPRETER), -1)
     if last < 0:
-        return _is_native_loop(profile, frames, wait, is_lock)
+        return _native_kind(profile, frames, wait, is_lock)
     inner = frames[last + 1 :]
     if not all(_is_library(profile, frame) or _is_from(profile, frame, _WAITING_MODULES) for frame in inner):
-        return False
+        return _Wait.SHOWN
     if any(name.lstrip("_").startswith(_NOT_FOR_WORK) for frame in inner for name in _names(frame)):
-        return False
+        return _Wait.SHOWN
     keys = [_key(frame) if frame.kind == FrameKind.INTERPRETER else "" for frame in frames[: last + 1]]
     root = max((at for at, key in enumerate(keys) if _fits(key, PYTHON_ROOTS)), default=-1)
     for frame in (frame for frame in frames[root + 1 : last] if frame.kind != FrameKind.INTERPRETER):
         if any(name not in START_UP and name != "main" for name in _names(frame)) and not (
             _is_from(profile, frame, _INTERPRETER)
         ):
+            return _Wait.SHOWN
+    rest = [key for key in keys[root + 1 :] if key]
+    if _is_python_loop(rest):
+        return _Wait.IDLE
+    if root < 0:
+        return _Wait.SHOWN
+    calls = [key for key in rest if not _fits(key, _BEFORE_OWN)][1:]
+    if calls:
+        is_queue = _fits(calls[0], _QUEUES) and all(_fits(key, _IN_QUEUES) for key in calls[1:])
+    else:
+        is_queue = any(name == _SIMPLE_QUEUE for frame in inner for name in _names(frame))
+    # A thread whose own function waits for a condition, an event or a queue holds nothing, so this is no lock.
+    if is_lock and (is_queue or (calls and all(_fits(key, {"threading.py:wait"}) for key in calls))):
+        return _Wait.IDLE
+    return _Wait.CONSUMER if is_queue else _Wait.SHOWN
+
+
+def _is_python_loop(keys: list[str]) -> bool:
+    """Return True if functions of Python start a program or a thread, and then are in one loop."""
+    for at, key in enumerate(keys):
+        for loop in PYTHON:
+            if _fits(key, loop.entries) and all(_fits(each, loop.entries | loop.inner) for each in keys[at + 1 :]):
+                return True
+        if key.rpartition(":")[2] not in STARTS and not _fits(key, LAUNCHERS):
             return False
-    rest = [key for key in keys[root + 1 :] if key and key.rpartition(":")[2] not in STARTS]
-    if any(rest and all(_fits(key, loop) for key in rest) for loop in PYTHON):
-        return True
-    # a thread whose own function waits for its queue holds nothing, so this is no lock
-    return is_lock and root >= 0 and len(rest) == len(_CONSUMER) and all(map(_fits, rest, _CONSUMER))
+    return False
 
 
-def _is_native_loop(profile: Profile, frames: list[Frame], wait: str, is_lock: bool) -> bool:
+def _native_kind(profile: Profile, frames: list[Frame], wait: str, is_lock: bool) -> _Wait:
+    if len(frames) > 1 and _names(frames[1])[0] in _MAIN_CALLERS:
+        frames = frames[1:]  # _start of a stripped program
     inner = [frame for frame in frames if _is_library(profile, frame)]
     rest: list[str] = []
+    has_lines = True  # without lines, functions that the compiler inlined are unknown
     caller = ""
     for frame in frames:
         names = _names(frame)
         if not _is_library(profile, frame):
             own = ["main", *names[1:]] if caller in _MAIN_CALLERS else names
-            rest += [name for name in own if name not in START_UP]
+            kept = [
+                name for name in own if name not in START_UP and not name.removeprefix("void ").startswith(_CPP_THREAD)
+            ]
+            has_lines &= not kept or any(line.line for line in frame.lines)
+            rest += kept
         caller = names[-1]
-    if not rest or not any(name in START_UP for name in _names(frames[0])):
-        return False
-    if any(all(name == "main" or name in loop for name in rest) and rest[-1] in loop for loop in NATIVE):
-        return True
+    if not rest or not any(name in START_UP or name in _GO_ROOTS for name in _names(frames[0])):
+        return _Wait.SHOWN
+    if any(all(name == "main" or _is_in(name, loop) for name in rest) and _is_in(rest[-1], loop) for loop in NATIVE):
+        return _Wait.IDLE
     if rest == ["main"]:
-        return wait.endswith(tuple(_EVENT_CALLS))
-    # a thread whose own function waits for a condition holds nothing, so this is no lock
+        return _Wait.IDLE if wait.endswith(tuple(_EVENT_CALLS)) else _Wait.SHOWN
     conditions = any(name.lstrip("_") in _CONDITIONS for frame in inner for name in _names(frame))
-    return is_lock and len(rest) == 1 and conditions and any(n == "start_thread" for f in inner for n in _names(f))
+    own = [name for name in rest if not name.endswith(_LAMBDA)] or rest[:1]
+    if len(own) > 1 or not conditions or not any(n == "start_thread" for f in inner for n in _names(f)):
+        return _Wait.SHOWN
+    # A thread whose own function waits for a condition holds nothing, so this is no lock.
+    if is_lock:
+        return _Wait.IDLE
+    return _Wait.CONSUMER if has_lines else _Wait.SHOWN
 
 
 def _is_library(profile: Profile, frame: Frame) -> bool:
@@ -162,7 +267,21 @@ def _is_from(profile: Profile, frame: Frame, beginnings: tuple[str, ...]) -> boo
 def _names(frame: Frame) -> list[str]:
     """Return the functions of a native frame, outermost first, without their arguments."""
     names = [line.function or line.system_name for line in reversed(frame.lines)] or [frame.title]
-    return [name.partition("(")[0] if not name.startswith("(") else name for name in names]
+    return [_without_arguments(name) for name in names]
+
+
+def _without_arguments(name: str) -> str:
+    if name.startswith("("):
+        return name
+    function = name.replace("(anonymous namespace)", "{anonymous}").partition("(")[0].removesuffix(".abi0")
+    return f"{function}{_LAMBDA}" if "'lambda" in name or "{lambda" in name else function
+
+
+def _is_in(name: str, loop: frozenset[str]) -> bool:
+    if name in loop:
+        return True
+    parts = name.split(".")
+    return any(".".join([*parts[:at], ""]) in loop for at in range(len(parts) - 1, 1, -1))
 
 
 def _key(frame: Frame) -> str:

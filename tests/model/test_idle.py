@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.idle_loops import NATIVE, PYTHON, STARTS
+from pyprof.model.idle_loops import LAUNCHERS, NATIVE, PYTHON, STARTS
 from pyprof.model.idle_waits import idle_waits, without_idle
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
@@ -30,6 +30,11 @@ def python(name: str, file: str) -> Frame:
 
 def library(*names: str) -> list[Frame]:
     return [native(name, LIBC) for name in names]
+
+
+def lined(name: str) -> Frame:
+    """Return a native frame with a line, as debug information gives it."""
+    return replace(native(name), lines=(Line(name, name, 0, "/srv/pool.cpp", 7),))
 
 
 def wait(title: str) -> Frame:
@@ -110,6 +115,50 @@ REDIS = [
     native("epoll_wait", LIBC),
     wait(EPOLL),
 ]
+AIOHTTP = [
+    *PROGRAM,
+    python("<module>", "/srv/app.py"),
+    python("run_app", "/venv/lib/python3.11/site-packages/aiohttp/web.py"),
+    python("BaseEventLoop.run_until_complete", "/usr/lib/python3.11/asyncio/base_events.py"),
+    *ASYNCIO[-5:],
+]
+FLASK = [
+    *PROGRAM,
+    python("<module>", "/venv/bin/flask"),
+    python("main", "/venv/lib/python3.11/site-packages/flask/cli.py"),
+    python("Command.main", "/venv/lib/python3.11/site-packages/click/core.py"),
+    python("Command.invoke", "/venv/lib/python3.11/site-packages/click/core.py"),
+    python("run_command", "/venv/lib/python3.11/site-packages/flask/cli.py"),
+    python("run_simple", "/venv/lib/python3.11/site-packages/werkzeug/serving.py"),
+    python("BaseWSGIServer.serve_forever", "/venv/lib/python3.11/site-packages/werkzeug/serving.py"),
+    python("BaseServer.serve_forever", "/usr/lib/python3.11/socketserver.py"),
+    python("_PollLikeSelector.select", "/usr/lib/python3.11/selectors.py"),
+    native("poll", LIBC),
+    wait("[sleeping: poll]"),
+]
+POOL_RESULTS = [
+    *THREAD,
+    python("Pool._handle_results", "/usr/lib/python3.11/multiprocessing/pool.py"),
+    python("_ConnectionBase.recv", "/usr/lib/python3.11/multiprocessing/connection.py"),
+    python("Connection._recv_bytes", "/usr/lib/python3.11/multiprocessing/connection.py"),
+    native("read", LIBC),
+    wait("[sleeping: read]"),
+]
+NODE = [*library("clone3", "start_thread"), *map(native, ("worker", "uv_cond_wait")), wait(SLEEPS)]
+GO = [*map(native, ("runtime.mcall", "runtime.park_m", "runtime.schedule", "runtime.findRunnable"))]
+GO += [*map(native, ("runtime.mPark", "runtime.notesleep", "runtime.futexsleep", "runtime.futex.abi0")), wait(SLEEPS)]
+JAVA = [
+    *library("clone3", "start_thread"),
+    *map(native, ("thread_native_entry", "Thread::call_run", "JavaThread::thread_main_inner", "thread_entry")),
+    *map(native, ("JavaCalls::call_virtual", "JavaCalls::call_helper", "call_stub", "java.lang.Thread.run")),
+    native("java.util.concurrent.ThreadPoolExecutor$Worker.run"),
+    native("java.util.concurrent.ThreadPoolExecutor.runWorker"),
+    native("java.util.concurrent.ThreadPoolExecutor.getTask"),
+    native("java.util.concurrent.LinkedBlockingQueue.take"),
+    *map(native, ("jdk.internal.misc.Unsafe.park", "Unsafe_Park", "Parker::park")),
+    *library("pthread_cond_wait"),
+    wait(SLEEPS),
+]
 IDLE = {
     "pool": POOL,
     "asyncio": ASYNCIO,
@@ -117,6 +166,12 @@ IDLE = {
     "server": SERVER_LOOP,
     "stripped": STRIPPED,
     "redis": REDIS,
+    "aiohttp": AIOHTTP,
+    "flask": FLASK,
+    "node": NODE,
+    "Go": GO,
+    "Java": JAVA,
+    "pool of processes": POOL_RESULTS,
 }
 CONSUMER = [
     *THREAD,
@@ -125,8 +180,32 @@ CONSUMER = [
     python("Condition.wait", "/usr/lib/python3.11/threading.py"),
     wait(SLEEPS),
 ]
-NATIVE_CONSUMER = [*library("clone3", "start_thread"), native("consume"), *library("pthread_cond_wait"), wait(SLEEPS)]
-IN_LOOPS = {name.rpartition(":")[2] for loop in (*PYTHON, *NATIVE) for name in loop} | STARTS
+SIMPLE_CONSUMER = [*CONSUMER[:-3], *POOL[-3:]]
+OWN_CLASS = [*THREAD[:-1], python("Consumer.run", "/srv/app.py"), *CONSUMER[-3:]]
+OF_PROCESSES = [*CONSUMER[:-3], python("Queue.get", "/usr/lib/python3.11/multiprocessing/queues.py"), wait(SLEEPS)]
+NATIVE_THREAD = [*library("clone3", "start_thread"), native("execute_native_thread_routine")]
+NATIVE_CONSUMER = [
+    *NATIVE_THREAD,
+    lined("Pool::Pool(int)::{lambda()#1}::operator()() const"),
+    lined("Pool::work"),
+    lined("std::condition_variable::wait"),
+    *library("pthread_cond_wait"),
+    wait(SLEEPS),
+]
+CONSUMERS = {
+    "queue": CONSUMER,
+    "simple": SIMPLE_CONSUMER,
+    "class": OWN_CLASS,
+    "processes": OF_PROCESSES,
+    "native": NATIVE_CONSUMER,
+}
+TICKER = [*CONSUMER[:-3], *[python("Event.wait", "/usr/lib/python3.11/threading.py")] * 2, wait(SLEEPS)]
+IN_LOOPS = (
+    {name.rpartition(":")[2] for loop in PYTHON for name in loop.entries | loop.inner}
+    | {name.rpartition(":")[2] for name in LAUNCHERS}
+    | {name for loop in NATIVE for name in loop}
+    | STARTS
+)
 NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True).filter(lambda name: name not in IN_LOOPS)
 
 
@@ -171,18 +250,62 @@ def test_wait_that_may_not_be_for_work_is_shown(stack: list[Frame]) -> None:
     assert idle_waits(waits(stack)).tolist() == [False]
 
 
-def test_queue_of_a_threads_own_function_is_no_lock_and_a_wait_off_the_processor() -> None:
-    for stack in (CONSUMER, NATIVE_CONSUMER):
-        located = [marker(Mark(MarkKind.LOCK, name="lock 0x10")), *stack]
-        assert idle_waits(waits(located, kind="lock")).tolist() == [True]
-        assert idle_waits(waits(stack)).tolist() == [False]
+def of_one_thread(stacks: list[list[Frame]], duration_ns: int) -> Profile:
+    """Return a profile of one thread that has one second in each of these stacks, one after another."""
+    profile = waits(*stacks)
+    return replace(
+        profile,
+        time_ns=profile.start_ns + np.arange(len(stacks), dtype=np.int64) * 10**9,
+        thread=np.zeros(len(stacks), np.int32),
+        summary=replace(profile.summary, duration_s=duration_ns / 1e9),
+        duration_ns=duration_ns,
+    )
+
+
+def in_request(stack: list[Frame]) -> list[Frame]:
+    """Return the stack of a request that a consumer serves."""
+    own = next(at for at, frame in enumerate(stack) if frame.title in {"consume", "Consumer.run", "Pool::work"})
+    handler = lined("query") if stack[own].kind == FrameKind.NATIVE else python("query", "/srv/views.py")
+    return [*stack[: own + 1], handler, wait(SLEEPS)]
+
+
+@pytest.mark.parametrize("stack", CONSUMERS.values(), ids=CONSUMERS)
+def test_queue_that_a_thread_reads_again_after_it_did_something_else_is_idle(stack: list[Frame]) -> None:
+    found = of_one_thread([stack, in_request(stack), stack], 60 * 10**9)
+    assert idle_waits(found).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("stack", CONSUMERS.values(), ids=CONSUMERS)
+def test_queue_that_a_thread_waits_for_during_the_whole_recording_is_idle(stack: list[Frame]) -> None:
+    assert idle_waits(of_one_thread([stack] * 4, 4 * 10**9)).tolist() == [True] * 4
+
+
+@pytest.mark.parametrize("stack", CONSUMERS.values(), ids=CONSUMERS)
+def test_queue_that_the_thread_of_one_request_waits_for_once_is_shown(stack: list[Frame]) -> None:
+    found = of_one_thread([stack, stack, in_request(stack), in_request(stack)], 8 * 10**9)
+    assert idle_waits(found).tolist() == [False] * 4
+
+
+def test_event_of_a_threads_own_function_is_shown() -> None:
+    assert idle_waits(of_one_thread([TICKER, in_request(TICKER), TICKER], 3 * 10**9)).tolist() == [False] * 3
+
+
+def test_condition_of_a_native_function_without_lines_is_shown() -> None:
+    stack = [*NATIVE_CONSUMER[:3], native("consume"), *NATIVE_CONSUMER[-2:]]
+    assert idle_waits(of_one_thread([stack] * 4, 4 * 10**9)).tolist() == [False] * 4
+
+
+@pytest.mark.parametrize("stack", [*CONSUMERS.values(), TICKER], ids=[*CONSUMERS, "event"])
+def test_queue_or_event_of_a_threads_own_function_is_no_lock(stack: list[Frame]) -> None:
+    located = [marker(Mark(MarkKind.LOCK, name="lock 0x10")), *stack]
+    assert idle_waits(waits(located, kind="lock")).tolist() == [True]
 
 
 def test_mutex_and_gil_are_locks() -> None:
     mutex = [*library("clone3", "start_thread"), native("work"), *library("pthread_mutex_lock"), wait(SLEEPS)]
     gil = [marker(Mark(MarkKind.LOCK, name="GIL")), *POOL]
-    in_request = [*CONSUMER[:-3], python("checkout", "/srv/pool.py"), *CONSUMER[-3:]]
-    assert idle_waits(waits(mutex, gil, in_request, kind="lock")).tolist() == [False] * 3
+    request = [*CONSUMER[:-3], python("checkout", "/srv/pool.py"), *CONSUMER[-3:]]
+    assert idle_waits(waits(mutex, gil, request, kind="lock")).tolist() == [False] * 3
 
 
 def test_hidden_waits_are_named_with_their_sum() -> None:
