@@ -44,14 +44,14 @@ class Perl(RecognisedRuntime):
 
 class LuaJIT(RecognisedRuntime):
     language = "LuaJIT"
-    evaluators = ("lj_vm_", "lj_BC_", "lj_cont_")
-    programs = ("luajit",)
+    evaluators = ("lj_vm_", "lj_BC_", "lj_cont_", "[JIT code of luajit")
+    programs, libraries = ("luajit",), ("libluajit",)
 
 
 class Lua(RecognisedRuntime):
     language = "Lua"
     evaluators = ("luaV_execute", "lua_call", "lua_pcall")  # luaV_execute has no exported name
-    programs = ("lua5", "lua-5")
+    programs, libraries = ("lua5", "lua-5"), ("liblua5", "liblua.")
 
 
 class Erlang(RecognisedRuntime):
@@ -62,7 +62,7 @@ class Erlang(RecognisedRuntime):
 
 class DotNet(RecognisedRuntime):
     language = ".NET"
-    evaluators = ("[JIT code of dotnet",)
+    evaluators = ("[JIT code of dotnet", "coreclr_execute_assembly")
     programs, libraries = ("dotnet",), ("libcoreclr.so",)
 
 

@@ -248,8 +248,8 @@ def _missing(summary: Summary) -> str:
     parts = []
     if made:
         share = percent(sum(module.own for module in lacks if module.path in made), summary.shown.total)
-        ways = " or ".join(sorted({problem.remedy for problem in made.values()}))
-        parts.append(f"names of code made at run time ({share} of the time; {ways})")
+        ways = " or ".join(sorted({problem.remedy for problem in made.values()} - {""}))
+        parts.append(f"names of code made at run time ({share} of the time{'; ' if ways else ''}{ways})")
     if without:
         own = sum(module.own for module in without)  # zero if the time is the kernel's: sleeps
         share = f" ({percent(own, summary.shown.total)} of the time)" if own else ""

@@ -141,9 +141,9 @@ def _consumers_waits(profile: Profile, consumer: Mask, chain: npt.NDArray[np.int
         chain: Number of each sample's sequence of functions, 0 if none is known, shape (n,).
     """
     found = np.zeros(len(consumer), np.bool_)
-    for thread in np.unique(profile.thread[consumer]):
-        rows = np.flatnonzero(profile.thread == thread)
-        rows = rows[np.argsort(profile.time_ns[rows], kind="stable")]
+    of_consumers = np.flatnonzero(np.isin(profile.thread, profile.thread[consumer]))
+    of_consumers = of_consumers[np.lexsort((profile.time_ns[of_consumers], profile.thread[of_consumers]))]
+    for rows in np.split(of_consumers, np.flatnonzero(np.diff(profile.thread[of_consumers])) + 1):
         for each in np.unique(chain[rows[consumer[rows]]]):
             waits = np.flatnonzero((chain[rows] == each) & consumer[rows])
             between = chain[rows[waits[0] : waits[-1]]]

@@ -271,7 +271,7 @@ def _evaluator(frame: Frame, languages: Sequence[Language]) -> int:
     """Return the index of the language whose evaluator function a frame is, -1 for none."""
     if frame.kind != FrameKind.NATIVE:
         return -1
-    names = [line.system_name for line in frame.lines] or [frame.title]
+    names = [line.system_name or line.function for line in frame.lines] or [frame.title]
     return next(
         (at for at, kind in enumerate(languages) if any(name.startswith(kind.evaluators) for name in names)), -1
     )

@@ -22,6 +22,8 @@ _NAME_IT = {
     "java": "java -XX:+PreserveFramePointer … and jcmd PID Compiler.perfmap",
 }
 """Commands that make a program describe its JIT code, by the prefix of the program's name."""
+_CANNOT = ("luajit",)
+"""Prefixes of the names of programs that no option makes describe their JIT code."""
 
 _MADE_IN = ("/memfd:", "/dev/zero", "/anon_hugepage")
 """Prefixes of the names of mappings that have an inode but belong to no file."""
@@ -67,8 +69,13 @@ def name_runtime_code(space: AddressSpace, module: Module) -> str:
 
 
 def naming_command(region: str) -> str:
-    """Return the command that makes a program describe its JIT code, or all such commands if the program is unknown."""
+    """Return the command that makes a program describe its JIT code, or all such commands if the program is unknown.
+
+    The result is empty if there is none.
+    """
     program = region.removeprefix(f"{MADE} of ")
+    if program.startswith(_CANNOT):
+        return ""
     return next((text for name, text in _NAME_IT.items() if program.startswith(name)), ", ".join(_NAME_IT.values()))
 
 

@@ -14,6 +14,7 @@ from pyprof.model.reasons import end_title
 from pyprof.model.stack_quality import contents
 from pyprof.model.summary import lacks
 from pyprof.session.window_summary import LANGUAGES
+from pyprof.symbolize.unnamed_code import naming_command
 from tests.cli.support import pyprof
 from tests.exporters.profiles import Builder, code
 from tests.interpreters.runs import PIECES_S, record
@@ -49,6 +50,11 @@ def test_functions_of_a_runtime_are_said_not_to_be_shown(language: str, tmp_path
     assert re.search(rf"it runs {language} in /\S+: {language} functions are missing", doctor)
 
 
+def test_no_option_is_named_for_a_program_that_cannot_name_its_jit_code() -> None:
+    assert naming_command("[JIT code of luajit]") == ""
+    assert "node" in naming_command("[JIT code of server]")
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.language)
 def test_each_evaluator_tells_its_language(runtime: type) -> None:
     for evaluator in runtime.evaluators:  # type: ignore[attr-defined]
@@ -56,7 +62,7 @@ def test_each_evaluator_tells_its_language(runtime: type) -> None:
         name = f"{evaluator}: memfd:code]" if evaluator.startswith("[") else evaluator
         frame = code("x", rel=0x10)
         line = frame.lines[0]
-        lines = () if name.startswith("[") else (type(line)(name, name),)
+        lines = (type(line)(name, "" if name.startswith("[") else name),)
         frame = type(frame)(FrameKind.NATIVE, frame.pc, frame.lookup, frame.rel, 1, lines, frame.trust, name)
         builder.sample(builder.node([code("main"), frame, code("helper")]), cpu_ns=10)
         builder.sample(builder.node([code("main")]), cpu_ns=1)

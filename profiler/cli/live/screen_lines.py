@@ -218,7 +218,8 @@ def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
     hidden = f"{_hidden(snapshot).removeprefix(', ')}: --idle shows them" if snapshot.idle_threads else ""
     lines = [
         (StyledText(fitting(title(snapshot, found), width)),),
-        (StyledText(fitting(hidden, width)),),
+        *((StyledText(fitting(text, width)),) for text in (snapshot.warning, hidden) if text),
+        *(() if snapshot.warning or hidden else ((StyledText(""),),)),
         *table(shown, found.value, view, width),
     ]
     return [text(line).rstrip() for line in lines]

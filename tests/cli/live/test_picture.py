@@ -37,6 +37,14 @@ def test_table_for_scripts_has_title_heading_and_shares() -> None:
     ]
 
 
+def test_table_for_scripts_names_functions_that_are_missing() -> None:
+    missing = "Perl functions are missing in 1 process: pyprof does not read them"
+    assert plain(replace(snapshot(), warning=missing), View(), 80, 10)[1:] == [
+        missing,
+        *plain(snapshot(), View(), 80, 10)[2:],
+    ]
+
+
 REQUEST = [*POOL[:-3], python("view", "/srv/views.py"), wait(SLEEPS)]
 
 
