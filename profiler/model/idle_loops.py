@@ -11,7 +11,7 @@ from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class IdleLoop:
     """A loop that waits for work.
 
     Attributes:
@@ -23,8 +23,8 @@ class Loop:
     inner: frozenset[str]
 
 
-def _loop(entries: str, inner: str) -> Loop:
-    return Loop(frozenset(entries.split()), frozenset(inner.split()))
+def _loop(entries: str, inner: str) -> IdleLoop:
+    return IdleLoop(frozenset(entries.split()), frozenset(inner.split()))
 
 
 STARTS = frozenset({
