@@ -1,17 +1,21 @@
 r"""Text and JSON that are valid UTF-8 for all names in the target: a file name is bytes, and need not be text.
 
 Changes of writing direction are escaped as `\u202e`: a viewer would show what follows them in another place. So are the
-control characters that terminals obey and JSON does not escape.
+control characters that terminals obey and JSON does not escape. Names come from the target, and terminals and editors
+interpret some characters.
 """
 
 from __future__ import annotations
 
 import re
 
-import orjson
+DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Characters that change the writing direction (UAX #9), so that later text appears elsewhere.
 
-from pyprof.model.control_characters import DIRECTIONS
-
+For a class in a regex.
+"""
+CONTROLS = "\x00-\x1f\x7f-\x9f\u2028\u2029"
+"""Characters that move the cursor or end a line. For a class in a regex."""
 _OBEYED = re.compile(f"[\x80-\x9f{DIRECTIONS}]")
 _IN_JSON = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xaa-\xae]|\x81[\xa6-\xa9])")
 """Pattern of _OBEYED (control characters that terminals obey) in UTF-8, in which no other character contains these
@@ -31,6 +35,8 @@ def clean_text(text: str) -> str:
 
 def dump_json(document: object, option: int = 0) -> bytes:
     """Encode dicts, lists and tuples as JSON with clean texts; option is orjson's."""
+    import orjson  # here, because `--help` needs only the patterns
+
     try:
         written = orjson.dumps(document, option=option)
     except TypeError:  # orjson refuses surrogates

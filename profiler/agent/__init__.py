@@ -7,7 +7,6 @@ config_file         A file of settings: TOML that only its owner may write, and 
 config_schema       Each setting of the agent's configuration
 control_protocol    The protocol of the control socket
 control_socket      The agent's control socket
-default_paths       The default folder of the agent's spool
 governor            Controller of the agent's effort
 group_recording     One collector of the agent
 health              The agent's health, for /healthz, /readyz and /metrics
@@ -24,12 +23,10 @@ own_cpu             The agent's own processor time and memory
 process_clocks      Processor time of each process between two moments
 process_table       The processes of the machine, and the rules' verdict about each
 push/               Segments to receivers
-rule_processes      The processes of one recording, as the collector asks for them
 rules               Rules: which processes are recorded, how, and what they are called
 sd_notify           Notifications for systemd
 segment_names       Names of segments
 sink_queues         Queues of a spool
-socket_peer         The process at the other end of a local socket
 spool               The spool: a directory of segments that are never changed
 spool_inventory     The segments in a spool, and those to drop
 spool_io            The file system calls that the spool makes

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from pyprof.agent.budget import BudgetKeeper
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.config_schema import SamplingChoice, Values
-from pyprof.agent.control_socket import AskSocket
-from pyprof.agent.default_paths import default_spool
+from pyprof.agent.control_socket import AskSocket, Peer
 from pyprof.agent.governor import CostBudget
 from pyprof.agent.group_recording import SampledGroup
 from pyprof.agent.health import Health
@@ -25,7 +24,7 @@ from pyprof.agent.on_demand import OnDemand, RecordedNow
 from pyprof.agent.process_table import LOOK_S, ProcessTable
 from pyprof.agent.push.sink_set import Pushers
 from pyprof.agent.sd_notify import Notifier
-from pyprof.agent.socket_peer import Peer
+from pyprof.agent.segment_names import default_spool
 from pyprof.agent.spool import NO_ROOM, Spool
 from pyprof.agent.spool_inventory import Caps
 from pyprof.agent.spool_io import has_room, locked

@@ -2,7 +2,7 @@
 
 The socket is in the spool's folder, under the spool's lock: a socket that exists already was left by a killed agent.
 Only root, the agent's user and the members of one group have access: by the socket's mode (0660), and by the kernel's
-credentials of the peer.
+credentials of the peer (unix(7): SO_PEERCRED, SO_PEERGROUPS).
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import os
 import select
 import socket
 import stat
+import struct
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from pyprof.agent.control_protocol import MOST_LINE, REFUSED, AskRefused, AskRequest, parse
-from pyprof.agent.socket_peer import Peer, peer_of
 from pyprof.errors import UsageError
+from pyprof.records import dataclass
 
 NAME = "agent.sock"
 MOST_ASKERS = 8
@@ -30,6 +31,10 @@ REQUEST_S = 5.0
 _ANSWER_S = 60.0
 """Time in seconds for the client to read all files of a response; at most two clients are served at once."""
 _MODE, _FOLDER_MODE = 0o660, 0o710
+_SO_PEERGROUPS = 59
+"""Value from asm-generic/socket.h, which the socket module does not define."""
+_CREDENTIALS, _MOST = struct.Struct("iII"), 1024
+_ROOT = 0
 
 
 class Asker:
@@ -250,3 +255,32 @@ def group_number(group: str) -> int:
         return int(group) if group.isascii() and group.isdigit() else grp.getgrnam(group).gr_gid
     except (KeyError, ValueError):
         raise UsageError(f"there is no group {group!r}", "record.group names an existing one") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process that connected to a local socket, as it was at that time; groups include its gid."""
+
+    pid: int
+    uid: int
+    groups: frozenset[int]
+
+    def may_ask(self, group: int | None) -> bool:
+        """Return True if the connected process may make requests: root, this process's user, and members of a group
+        (None for no group).
+        """
+        return self.uid in (_ROOT, os.geteuid()) or group in self.groups
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Return the process and user at the other end of a local socket.
+
+    Raises:
+        OSError: The kernel does not state it.
+    """
+    pid, uid, gid = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    try:
+        packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST)
+    except OSError:  # more than 256 groups, or a kernel before 4.13: use only the gid
+        packed = b""
+    return Peer(pid, uid, frozenset((gid, *(group for (group,) in struct.iter_unpack("I", packed)))))

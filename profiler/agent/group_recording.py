@@ -13,8 +13,7 @@ from functools import partial
 from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.kernel_clock_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
-from pyprof.agent.process_table import ProcessTable
-from pyprof.agent.rule_processes import selected
+from pyprof.agent.process_table import ProcessTable, selected
 from pyprof.agent.window_checkpoint import WindowPart
 from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import PyprofError

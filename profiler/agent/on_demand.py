@@ -17,8 +17,7 @@ from pyprof.agent.control_protocol import ASKED, KEPT, AskRefused, AskRequest
 from pyprof.agent.control_socket import Asker
 from pyprof.agent.group_recording import FLUSH_S, IS_CONFINED, SampledGroup
 from pyprof.agent.last_minutes import LastMinutes
-from pyprof.agent.process_table import ProcessTable
-from pyprof.agent.rule_processes import selected
+from pyprof.agent.process_table import ProcessTable, selected
 from pyprof.agent.window_split import labelled
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import ExportOptions

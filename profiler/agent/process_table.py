@@ -10,13 +10,15 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyprof.agent.config_schema import SamplingChoice
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, TargetRule, judge, user_name
 from pyprof.collectors.linux import procfs
-from pyprof.errors import FormatError
+from pyprof.collectors.targets import attach_checks
+from pyprof.collectors.targets.selection import Selection
+from pyprof.errors import FormatError, PyprofError
 from pyprof.model.labels import Labels
 from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
 from pyprof.records import dataclass
@@ -301,3 +303,32 @@ class ProcessTable:
             return NOT_RECORDED
         began_ns = started_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
         return min(known, key=lambda seen: abs(seen.start * _TICK_NS - began_ns)).verdict
+
+
+@dataclass(eq=False)
+class RuleSelection(Selection):
+    """A selection of processes by the agent's rules; chosen returns the current pids."""
+
+    chosen: Callable[[], Collection[int]] = tuple
+
+    def find(self, known: Container[int]) -> Iterable[int]:
+        return [pid for pid in self.chosen() if pid not in known and pid not in self.ours]
+
+
+def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
+    """Return a selection of processes by the agent's rules, or None if no process may be sampled yet.
+
+    Args:
+        chosen: Function that returns the current pids from a ProcessTable, which looks at most once a second.
+    """
+    possible, refused = [], 0
+    for pid in chosen():
+        try:
+            attach_checks.check_readable(pid)
+            possible.append(pid)
+        except PyprofError:
+            refused += 1
+    if not possible:
+        return None
+    sentence = (f"Left out: {refused} processes that may not be sampled.",) if refused else ()
+    return RuleSelection(tuple(possible), sentence, True, False, lambda _: False, chosen=chosen)

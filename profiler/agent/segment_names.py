@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import time
 import uuid
@@ -100,3 +101,13 @@ def is_day(name: str) -> bool:
 
 def is_part(name: str) -> bool:
     return name.startswith(".") and name.endswith(PART)
+
+
+def default_spool() -> str:
+    """Return the default folder of the agent's spool: the machine's folder for root, and the user's own folder for
+    other users.
+    """
+    if os.geteuid() == 0:
+        return "/var/lib/pyprof/spool"
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(state, "pyprof", "spool")

@@ -132,7 +132,7 @@ def _spool(arguments: argparse.Namespace) -> str:
         BadConfig: The configuration is wrong.
         UsageError: An option is wrong.
     """
-    from pyprof.agent.default_paths import default_spool
+    from pyprof.agent.segment_names import default_spool
 
     return _load(arguments).values.path or default_spool()
 

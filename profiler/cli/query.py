@@ -88,7 +88,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import datetime
 
-    from pyprof.agent.default_paths import default_spool
+    from pyprof.agent.segment_names import default_spool
     from pyprof.agent.time_parsing import TimeSpan, moment, span
 
     arguments.spool = arguments.spool or default_spool()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
 from pyprof.errors import PyprofError
-from pyprof.model.control_characters import CONTROLS, DIRECTIONS
+from pyprof.exporters.utf8 import CONTROLS, DIRECTIONS
 
 _CONTROL = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff]")
 _PROCESS = re.compile(r"\bprocess (\d+)\b")

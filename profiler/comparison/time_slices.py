@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.merge import recorded_until
 from pyprof.model.profile import Profile
-from pyprof.model.recording_gaps import recorded_until
 from pyprof.records import dataclass
 
 F64 = npt.NDArray[np.float64]

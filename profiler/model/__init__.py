@@ -13,7 +13,6 @@ call_tree               A profile as a tree of function calls, and a profile wit
 callers_and_callees     Callers and callees of a function
 columns                 Functions on columns of integers that avoid numpy.ma
 compiler_command_lines  The file that a compiler works on, by its command line
-control_characters      Characters of a text that must not be shown as they are
 functions               The functions of a profile and their costs, independent of where they were mapped
 idle_loops              The loops in which threads wait for work, by the functions of their stacks
 idle_waits              Waits of idle threads: pools that wait for work, event loops, processes that supervise others
@@ -23,9 +22,9 @@ jit_code_map            Descriptions of code that no file contains, by address a
 jit_symbol_table        Names of code by address and time, in columns
 joined_tables           Several profiles in one set of tables: equal entries become one
 labels                  Labels that a user gives to a recording
-line_costs              Costs of each source line and each code address of a profile
+line_costs              Costs of each source line and each code address of a profile, and a source file as it was read
 marker_frames           Frames without code: markers of what is missing, kernel frames, and blocked system calls
-merge                   Merges profiles of several processes or machines, or parts of one recording
+merge                   Merges profiles of several processes or machines, or parts of one recording, with their gaps
 modules                 Address spaces: the lines of /proc/PID/maps and the modules behind them
 pause_histogram         Histogram of pause lengths, which needs constant memory
 prefix_tree             Prefix trees of frames
@@ -38,13 +37,11 @@ reason_requests         Reasons why the server refuses a request, or the agent a
 reason_sentences        Reasons whose text has arguments: of one file, of a recording, in a stack
 reason_table            The table of reasons: everything that is lost, skipped, truncated or refused
 reasons                 Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files
-recording_gaps          Parts of a profile's time in which nothing was recorded: gaps between merged recordings
 sample                  Batches of samples in columns, from every collector to the unwinder
 sample_filter           Selects a part of a profile's samples
 sample_table            A profile as a table, for libraries of data frames
 secret_text             Redacts passwords and tokens in text, by the names that they have
 share_interval          Confidence interval of a share, by the number of samples behind it
-source_text             A source file as it was read
 stack_digest            Digests that identify stacks by their content, in every file
 stack_quality           Totals over the samples of a profile: ends of stacks, sources of frames, modules
 stacks                  Stacks of a recording as nodes of a prefix tree of frames

@@ -1,4 +1,4 @@
-"""Costs of each source line and each code address of a profile.
+"""Costs of each source line and each code address of a profile, and a source file as it was read.
 
 A frame counts for several lines: the line of the code itself, and the line of the call for each inlined function. A
 line belongs to the function that contains it.
@@ -118,3 +118,18 @@ def _lines(profile: Profile, frame: Frame) -> list[SourceLine]:
 
 def _is_of(frame: Frame, names: Collection[str]) -> bool:
     return any((line.function or line.system_name) in names for line in frame.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """A source file as it was read.
+
+    Attributes:
+        path: Path at which the file was found.
+        lines: Its lines.
+        changed_ns: Time of its last modification, in nanoseconds since the epoch.
+    """
+
+    path: str
+    lines: tuple[str, ...]
+    changed_ns: int

@@ -1,7 +1,8 @@
 """Merges profiles of several processes or machines, or parts of one recording.
 
 Samples keep their times. Threads, modules, frames and stacks that are equal in two profiles become one, with new
-indices. Profiles may overlap in time. A sample that is in two of them is in the result twice.
+indices. Profiles may overlap in time. A sample that is in two of them is in the result twice. A profile's gaps are the
+parts of its time in which nothing was recorded.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
-from pyprof.model import recording_gaps
 from pyprof.model.columns import MOST_SUM, largest_sum
 from pyprof.model.joined_tables import JoinedTables
-from pyprof.model.profile import Profile
+from pyprof.model.profile import Profile, Span
 from pyprof.model.stack_quality import summary_of_part
 from pyprof.model.summary import Summary
 from pyprof.model.summary_sum import summed
 from pyprof.records import replace
 
 _NO_PROCESSOR = -1
+_LEAST_NS = 100_000_000
+"""Minimum length in nanoseconds of a gap in a profile. Parts of one recording follow each other directly, except for
+rounding.
+"""
 
 
 def merge(profiles: Iterable[Profile]) -> Profile:
@@ -68,7 +72,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
         state=_column(parts, "state", 0, sorted_),
         cpu=_column(parts, "cpu", _NO_PROCESSOR, sorted_),
         options=_agreed(parts),
-        gaps=recording_gaps.between(parts),
+        gaps=find_gaps(parts),
     )
     summary = replace(summed([part.summary for part in parts]), duration_s=round(whole.duration_ns / 1e9, 6))
     return replace(whole, summary=summary_of_part(summary, whole))
@@ -122,5 +126,39 @@ def recent(profile: Profile, seconds: float) -> Profile:
     part = profile.filter(start=(profile.duration_ns - cut_ns) / 1e9)
     begin_ns = profile.start_ns + profile.duration_ns - cut_ns
     summary: Mapping[str, Any] = {"duration_s": round(cut_ns / 1e9, 6)}
-    kept = recording_gaps.within(part.gaps, begin_ns, begin_ns + cut_ns)
+    kept = clip_gaps(part.gaps, begin_ns, begin_ns + cut_ns)
     return replace(part, start_ns=begin_ns, duration_ns=cut_ns, gaps=kept, summary=replace(part.summary, **summary))
+
+
+def find_gaps(profiles: Iterable[Profile]) -> tuple[Span, ...]:
+    """Return the times that none of several profiles has recorded, from the first beginning to the last end."""
+    found: list[Span] = []
+    recorded = sorted(span for each in profiles for span in _recorded(each))
+    until = recorded[0][0] if recorded else 0
+    for begin, end in recorded:
+        if begin - until >= _LEAST_NS:
+            found.append((until, begin))
+        until = max(until, end)
+    return tuple(found)
+
+
+def _recorded(profile: Profile) -> Iterable[Span]:
+    begin = profile.start_ns
+    for gap_begin, gap_end in profile.gaps:
+        yield begin, gap_begin
+        begin = gap_end
+    yield begin, profile.start_ns + profile.duration_ns
+
+
+def clip_gaps(gaps: Iterable[Span], begin: int, end: int) -> tuple[Span, ...]:
+    """Return the parts of a profile's gaps that lie between two times."""
+    parts = ((max(one, begin), min(two, end)) for one, two in gaps)
+    return tuple((one, two) for one, two in parts if one < two)
+
+
+def recorded_until(profile: Profile) -> npt.NDArray[np.int64]:
+    """Return the recorded time before each sample: (n,) nanoseconds since the beginning, without gaps."""
+    since = profile.time_ns - profile.start_ns
+    for begin, end in profile.gaps:
+        since = since - np.clip(profile.time_ns - begin, 0, end - begin)
+    return since

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
-from pyprof.model import recording_gaps
 from pyprof.model.functions import functions_of
+from pyprof.model.merge import clip_gaps
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.stack_quality import summary_of_part
@@ -86,7 +86,7 @@ def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
     if first >= last:
         raise UsageError(f"no time of {profile.title} is between these moments")
     part = selected(profile, between(profile, start, end))
-    kept = recording_gaps.within(profile.gaps, profile.start_ns + first, profile.start_ns + last)
+    kept = clip_gaps(profile.gaps, profile.start_ns + first, profile.start_ns + last)
     return replace(part, start_ns=profile.start_ns + first, duration_ns=last - first, gaps=kept)
 
 

@@ -17,9 +17,9 @@ from pyprof.errors import FormatError, RecordingError
 from pyprof.model.columns import MOST_SUM, largest_sum
 from pyprof.model.labels import Labels
 from pyprof.model.marker_frames import Mark, MarkKind
+from pyprof.model.merge import clip_gaps
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
 from pyprof.model.reasons import said
-from pyprof.model.recording_gaps import within
 from pyprof.model.stack_quality import summary_of_part
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
@@ -121,7 +121,7 @@ class _Reader:
             cpu=None if samples.cpu is None else samples.cpu.astype(np.int32),
             options=dict(self._rows("options")),
         )
-        known = within(_gaps(meta), start_ns, start_ns + profile.duration_ns)
+        known = clip_gaps(_gaps(meta), start_ns, start_ns + profile.duration_ns)
         profile = replace(profile, gaps=known) if known else profile
         return profile if whole and summary else _interrupted(profile)
 

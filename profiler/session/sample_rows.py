@@ -2,6 +2,10 @@
 
 A window may have millions of rows. They are stored in blocks of one size, because a few small arrays for each batch
 would fragment the heap. Full blocks are compressed.
+
+Two classes change rows: HeldSamples completes samples of sleeping threads whose unwinding needs a register, when the
+next stop of the same sleep gives it. SurroundedStacks adds the waker's stack inside the stack of a wait, or the lock
+outside it.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.sample import SampleBatch, SampleKind, Surroundings
+from pyprof.model.stacks import StackTable, marker_key
 from pyprof.records import dataclass, field, field_names
 
 I16 = npt.NDArray[np.int16]
@@ -24,6 +30,11 @@ UNKNOWN = -1
 PIECE = 1 << 14
 """Number of rows in a block of a window's rows. A block for a larger batch has more."""
 _FAST = 1
+_TYPES: dict[str, type[np.signedinteger[Any]]] = {
+    **{"time_ns": np.int64, "node": np.int32, "state": np.int16, "taken": np.int16},
+    **{"thread": np.int32, "cpu": np.int32, "weight": np.int64, "length_ns": np.int64},
+}
+_MOST = 1 << 16
 
 
 @dataclass(slots=True)
@@ -59,10 +70,6 @@ class Rows:
 
 
 _NAMES = field_names(Rows)
-_TYPES: dict[str, type[np.signedinteger[Any]]] = {
-    **{"time_ns": np.int64, "node": np.int32, "state": np.int16, "taken": np.int16},
-    **{"thread": np.int32, "cpu": np.int32, "weight": np.int64, "length_ns": np.int64},
-}
 
 
 def no_lengths(n: int) -> I64:
@@ -183,3 +190,85 @@ class RowStore:
                 getattr(found, name)[at : at + len(piece)] = getattr(piece, name)
             at += len(piece)
         return found.take(np.argsort(found.time_ns, kind="stable")) if self._has_lengths else found
+
+
+class SurroundedStacks:
+    """The addition of locks and wakers to the wait stacks of one window."""
+
+    def __init__(self, stacks: StackTable) -> None:
+        self._stacks = stacks
+        self._referred: dict[tuple[int, int], int] = {}
+        self._known: dict[tuple[int, Surroundings, int], int] = {}
+
+    def refer(self, batch: SampleBatch, nodes: npt.NDArray[np.int32]) -> None:
+        """Remember stacks of wakers, which later samples of waits name by tid and time."""
+        if len(self._referred) > _MOST:
+            self._referred.clear()
+        keys = zip(batch.tid.tolist(), batch.time_ns.tolist(), strict=True)
+        self._referred.update(zip(keys, nodes.tolist(), strict=True))
+
+    def surround(self, batch: SampleBatch, rows: Rows) -> None:
+        """Add locks and wakers to the stacks of a batch's rows, whose own stacks must be known."""
+        for lane, around in batch.around.items():
+            waker = self._referred.get(around.waker, 0)
+            key = (int(rows.node[lane]), around._replace(waker=(0, 0)), waker)
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._surrounded(*key)
+            rows.node[lane] = found
+
+    def _surrounded(self, node: int, around: Surroundings, waker: int) -> int:
+        stacks = self._stacks
+        if around.outer is not None:
+            node = stacks.within(node, around.outer)
+        if around.inner is not None:
+            node = stacks.hang(stacks.child(node, marker_key(around.inner)), waker)
+        return node
+
+
+@dataclass
+class _Held:
+    """Rows of samples of one sleep of a thread, which has this stack pointer and pc."""
+
+    sp: int
+    pc: int
+    rows: list[int]
+
+
+class HeldSamples:
+    """Incomplete samples of sleeping threads in one window, whose rows are amended later."""
+
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+        self._held: dict[int, _Held] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def take(self, batch: SampleBatch, rows: Rows, first: int, lacking: npt.NDArray[np.int64]) -> None:
+        """Complete earlier samples of the batch's threads, and remember the new incomplete ones.
+
+        Args:
+            batch: The samples.
+            rows: Rows of the samples in the store.
+            first: Number of the first row.
+            lacking: Indices of samples whose unwinding needs a register.
+        """
+        pc, sp = batch.arch.pc, batch.arch.sp
+        wanting = set(lacking.tolist())
+        for lane, (thread, kind) in enumerate(zip(rows.thread.tolist(), batch.kind.tolist(), strict=True)):
+            held = self._held.get(thread)
+            if lane in wanting:
+                regs = batch.regs[lane]
+                if held is None or (held.sp, held.pc) != (int(regs[sp]), int(regs[pc])):
+                    held = self._held[thread] = _Held(int(regs[sp]), int(regs[pc]), [])
+                held.rows.append(first + lane)
+            elif held is not None:
+                if kind == SampleKind.UNCHANGED:
+                    held.rows.append(first + lane)
+                    continue
+                regs = batch.regs[lane]
+                if kind == SampleKind.STOPPED and held.sp == int(regs[sp]):
+                    for row in held.rows:
+                        self._store.amend(row, int(rows.node[lane]), int(rows.state[lane]))
+                del self._held[thread]

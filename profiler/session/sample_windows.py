@@ -24,14 +24,11 @@ from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass, replace
-from pyprof.session.last_stacks import LastStacks
-from pyprof.session.pending_samples import HeldSamples
-from pyprof.session.sample_rows import UNKNOWN, Rows, RowStore, no_lengths
+from pyprof.session.sample_rows import UNKNOWN, HeldSamples, Rows, RowStore, SurroundedStacks, no_lengths
 from pyprof.session.stack_interning import Interned, Interning
-from pyprof.session.thread_numbers import ThreadNumbers
+from pyprof.session.thread_tables import LastStacks, ThreadNumbers
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.unfollowed_children import NOTHING, Spent
-from pyprof.session.wait_context import SurroundedStacks
 
 CLIPPED = "waits_clipped"
 COMPLETED = "stack completed by the outer frames of a later one of its thread"

@@ -13,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from pyprof.errors import UsageError
-from pyprof.model.line_costs import line_costs
+from pyprof.model.line_costs import SourceText, line_costs
 from pyprof.model.profile import Profile
-from pyprof.model.source_text import SourceText
 from pyprof.objfile import io_deadline
 from pyprof.objfile.byte_source import FileSource
 from pyprof.objfile.foreign_path import Rights, open_file

@@ -28,13 +28,12 @@ from pyprof.agent.control_protocol import (
     answers,
     parse,
 )
-from pyprof.agent.control_socket import MOST_ASKERS, NAME, Asker, AskSocket
+from pyprof.agent.control_socket import MOST_ASKERS, NAME, Asker, AskSocket, Peer, peer_of
 from pyprof.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
 from pyprof.agent.on_demand import MOST_AT_ONCE, OnDemand, RecordedNow, choice_of
 from pyprof.agent.on_demand_response import joined
 from pyprof.agent.process_table import ProcessTable
-from pyprof.agent.socket_peer import Peer, peer_of
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.model.profile import Profile

@@ -16,11 +16,10 @@ import pytest
 from pyprof.agent import on_demand
 from pyprof.agent.config import parse as parse_config
 from pyprof.agent.control_protocol import ASKED, KEPT, AskAnswer, AskRequest
-from pyprof.agent.control_socket import MOST_ASKERS, NAME, Asker
+from pyprof.agent.control_socket import MOST_ASKERS, NAME, Asker, peer_of
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.on_demand import OnDemand, RecordedNow
 from pyprof.agent.process_table import ProcessTable
-from pyprof.agent.socket_peer import peer_of
 from pyprof.cli.agent_record import _Asking
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError

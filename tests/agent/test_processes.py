@@ -16,8 +16,7 @@ from pyprof.agent import process_table
 from pyprof.agent.config import parse
 from pyprof.agent.config_schema import SamplingChoice
 from pyprof.agent.own_cpu import OwnCpu
-from pyprof.agent.process_table import Facts, ProcessTable, Seen
-from pyprof.agent.rule_processes import RuleSelection
+from pyprof.agent.process_table import Facts, ProcessTable, RuleSelection, Seen
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, judge
 from pyprof.collectors.linux import procfs
 from pyprof.records import replace

@@ -7,9 +7,8 @@ import pytest
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.exporters.page_source import _MAX_LETTERS
-from pyprof.model.line_costs import line_costs
+from pyprof.model.line_costs import SourceText, line_costs
 from pyprof.model.profile import Profile
-from pyprof.model.source_text import SourceText
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page, choose
 from tests.exporters.profiles import EVIL, PERIOD_NS, START_NS, Builder, code, golden

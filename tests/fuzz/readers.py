@@ -14,9 +14,10 @@ import numpy as np
 
 from pyprof.agent import control_protocol
 from pyprof.agent.control_protocol import AskRefused
-from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import MOST_WAIT_S, wait_s
+from pyprof.agent.push.otlp import check_exported
 from pyprof.agent.push.responses import NotSent, RefusedForGood
+from pyprof.agent.push.segment_to_pprof import check_empty
 from pyprof.collectors.bpf.abi import HEAD_WORDS, REGISTERS
 from pyprof.collectors.bpf.kernel_types import find_member_offset
 from pyprof.collectors.bpf.records import read_records
@@ -356,7 +357,7 @@ def asks(data: bytes) -> None:
 
 def push_answers(data: bytes) -> None:
     """Check response bodies of receivers and their Retry-After headers."""
-    for check in (messages.check_empty, messages.check_exported):
+    for check in (check_empty, check_exported):
         with suppress(NotSent, RefusedForGood):
             check(data)
     assert 0 <= wait_s(data.decode("latin-1")) <= MOST_WAIT_S

@@ -7,9 +7,8 @@ import pytest
 
 import pyprof
 from pyprof.errors import UsageError
-from pyprof.model.merge import merge, recent
+from pyprof.model.merge import merge, recent, recorded_until
 from pyprof.model.profile import ThreadInfo, ValueType
-from pyprof.model.recording_gaps import recorded_until
 from pyprof.model.summary import Stops
 from pyprof.records import replace
 from tests.exporters.profiles import MODULES, PERIOD_NS, START_NS, Builder, code, golden

@@ -1,23 +1,26 @@
 """POST requests to an untrusted receiver: the response is limited in size and time.
 
 Redirects are not followed, so credentials go only to the configured host. The proxy is the given one or that of the
-environment (https_proxy, no_proxy).
+environment (https_proxy, no_proxy). http.client reads headers, chunk framing and responses before the final one (1xx)
+without a limit, so BoundedAnswer limits all of them.
 """
 
 from __future__ import annotations
 
 import email.utils
 import http.client
+import io
 import re
+import socket
 import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import orjson
 
-from pyprof.agent.push.bounded_response import BoundedAnswer
 from pyprof.agent.push.responses import NO_REASON, NotSent, StatedReason, judge_http
 from pyprof.agent.push.secrets import Credentials
 from pyprof.objfile.breakpad.symbol_server import RequestDeadline, build_opener
@@ -35,6 +38,8 @@ MOST_WAIT_S = 3600.0
 """Maximum wait in seconds before a request is repeated; if a receiver requests a longer wait, it is tried again after
 this.
 """
+MOST_READ = 1 << 20
+"""Maximum size in bytes of a receiver's HTTP response, including all framing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +202,41 @@ def clock_ahead_s(date: str, began_s: float, ended_s: float) -> float | None:
     except (ValueError, OverflowError, TypeError, IndexError):
         return None
     return max(began_s - said_s - 1, 0.0) + min(ended_s - said_s, 0.0)
+
+
+class BoundedAnswer(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **words: Any) -> None:
+        super().__init__(sock, *args, **words)
+        self._came = _Came(self.fp.detach())
+        self.fp = io.BufferedReader(self._came)
+
+    def begin(self) -> None:
+        """Read the head of an HTTP response; raise HTTPException if the connection ends within it, which http.client
+        takes for the end of headers.
+        """
+        super().begin()
+        if self._came.ended:
+            raise http.client.IncompleteRead(b"")
+
+
+class _Came(io.RawIOBase):
+    """The bytes that a connection has received. Too many raise NotSent; ended is True at the end of the stream."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self.ended = False
+        self._raw, self._left = raw, MOST_READ
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        size = self._raw.readinto(buffer)
+        self.ended = size == 0
+        self._left -= size or 0
+        if self._left < 0:
+            raise NotSent("nonsense", f"an answer of more than {MOST_READ} bytes")
+        return size
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 
-from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
-from pyprof.agent.push.responses import NotSent
-from pyprof.agent.push.segment_to_pprof import cut, read
-from pyprof.agent.push.send_progress import SegmentProgress
+from pyprof.agent.push.responses import NotSent, RefusedForGood
+from pyprof.agent.push.segment_to_pprof import SegmentProgress, cut, read
 from pyprof.agent.segment_names import SegmentName
+from pyprof.errors import FormatError
 from pyprof.exporters import otlp
 from pyprof.exporters.base import ExportOptions
+from pyprof.importers.protobuf import parse_fields, parse_numbers
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 
@@ -39,7 +39,7 @@ class OtlpSink:
         )
         out = io.BytesIO()
         otlp.write(replace(profile, threads=threads), out, ExportOptions())
-        messages.check_exported(self._export(out.getvalue()))
+        check_exported(self._export(out.getvalue()))
 
 
 def by_http(endpoint: Endpoint) -> Callable[[bytes], bytes]:
@@ -52,3 +52,18 @@ def by_http(endpoint: Endpoint) -> Callable[[bytes], bytes]:
         return answer.body
 
     return export
+
+
+def check_exported(body: bytes) -> None:
+    """Check the body of an ExportProfilesServiceResponse for rejected profiles.
+
+    Raises:
+        NotSent: The body is not a protobuf message.
+        RefusedForGood: Profiles were rejected.
+    """
+    try:
+        for key, value in parse_fields(body):
+            if key == 1 and isinstance(value, bytes) and (rejected := parse_numbers(value).get(1, 0)):
+                raise RefusedForGood("rejected", f"{rejected} profiles rejected")
+    except FormatError:
+        raise NotSent("nonsense", "the answer is no message") from None

@@ -1,4 +1,7 @@
-"""Parca: WriteRaw by HTTP with JSON, or by gRPC."""
+"""Parca: WriteRaw by HTTP with JSON, or by gRPC.
+
+The message WriteRawRequest is that of parca-dev/parca, profilestore/v1alpha1/profilestore.proto.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from collections.abc import Callable
 
 import orjson
 
-from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
 from pyprof.agent.push.responses import NotSent
-from pyprof.agent.push.segment_to_pprof import Part, parts
-from pyprof.agent.push.send_progress import SegmentProgress
+from pyprof.agent.push.segment_to_pprof import Part, SegmentProgress, check_empty, encode_labels, parts
 from pyprof.agent.segment_names import SegmentName
+from pyprof.exporters.protobuf import encode_data
+from pyprof.model.labels import Labels
 
 PATH = "/profiles/writeraw"
 METHOD = "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw"
@@ -44,6 +47,11 @@ def by_http(endpoint: Endpoint) -> Callable[[Part], None]:
 
 def by_grpc(call: Callable[[bytes], bytes]) -> Callable[[Part], None]:
     def write(part: Part) -> None:
-        messages.check_empty(call(messages.write_raw_request(part.labels, part.pprof)))
+        check_empty(call(write_raw_request(part.labels, part.pprof)))
 
     return write
+
+
+def write_raw_request(labels: Labels, pprof: bytes) -> bytes:
+    """Encode a WriteRawRequest for Parca. Addresses are those of the process, not normalized."""
+    return encode_data(2, encode_data(1, encode_labels(labels)) + encode_data(2, encode_data(1, pprof)))

@@ -13,8 +13,7 @@ import time
 from contextlib import AbstractContextManager
 
 from pyprof.agent.health_conditions import Conditions
-from pyprof.agent.push.responses import LATER, REFUSED, NotSent, RefusedForGood, cause_and_remedy
-from pyprof.agent.push.sink_interface import SegmentSink
+from pyprof.agent.push.responses import LATER, REFUSED, NotSent, RefusedForGood, SegmentSink, cause_and_remedy
 from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import QUEUE, Spool
 from pyprof.diagnostics import Diagnostics

@@ -1,6 +1,7 @@
 """Pyroscope: push.v1 with the Connect protocol, or /ingest for servers that lack it.
 
 A request has one profile, within a server's default limits. Windows that are too old for the server are refused here.
+The message PushRequest is that of grafana/pyroscope, api/push/v1/push.proto.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from urllib.parse import urlencode
 
 import orjson
 
-from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
 from pyprof.agent.push.responses import NotSent, RefusedForGood
-from pyprof.agent.push.segment_to_pprof import Part, parts
-from pyprof.agent.push.send_progress import SegmentProgress
+from pyprof.agent.push.segment_to_pprof import Part, SegmentProgress, check_empty, encode_labels, parts
 from pyprof.agent.segment_names import SegmentName
+from pyprof.exporters.protobuf import encode_data
+from pyprof.model.labels import Labels
 
 PUSH, INGEST = "/push.v1.PusherService/Push", "/ingest"
 _BOUNDARY = "pyprof-part-of-a-request"
@@ -51,12 +52,12 @@ class PyroscopeSink:
         """Send a part of a segment to Pyroscope. Its id depends only on the segment and the part, so that a repeated
         part has the same id.
         """
-        body = messages.push_request(part.labels, part.pprof, str(uuid.uuid5(uuid.UUID(name.key), str(at))))
+        body = push_request(part.labels, part.pprof, str(uuid.uuid5(uuid.UUID(name.key), str(at))))
         kind = "application/proto"
         answer = self._client.post(PUSH, body, {"Content-Type": kind, "Connect-Protocol-Version": "1"})
         if answer.kind != kind:
             raise NotSent("nonsense", f"the answer is {answer.kind or 'nothing'}, not {kind}")
-        messages.check_empty(answer.body)
+        check_empty(answer.body)
 
     def _ingest(self, name: SegmentName, at: int, part: Part) -> None:
         known = dict(part.labels)
@@ -91,3 +92,8 @@ def _multipart(files: dict[str, bytes]) -> bytes:
         head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n\r\n'
         found += head.encode() + data + b"\r\n"
     return found + f"--{_BOUNDARY}--\r\n".encode()
+
+
+def push_request(labels: Labels, pprof: bytes, id_: str) -> bytes:
+    """Encode a PushRequest for Pyroscope. `id_` is a UUID."""
+    return encode_data(1, encode_labels(labels) + encode_data(2, encode_data(1, pprof) + encode_data(2, id_.encode())))

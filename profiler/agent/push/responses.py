@@ -1,5 +1,5 @@
 """Verdicts by the responses of receivers: sent, refused for good, or later. There is one table for HTTP and one for
-gRPC.
+gRPC. SegmentSink is the interface of a sink, which raises them.
 
 Each cause of failure has a word for metrics, the log and refused/WORD/ in the spool, and a reason in the table of
 reasons (model/reason_pushes.py).
@@ -8,7 +8,9 @@ reasons (model/reason_pushes.py).
 from __future__ import annotations
 
 from enum import Enum
+from typing import Protocol
 
+from pyprof.agent.segment_names import SegmentName
 from pyprof.model.reason_pushes import PUSH
 from pyprof.model.reason_requests import REQUESTS
 from pyprof.records import dataclass
@@ -194,3 +196,16 @@ def _judge(found: tuple[PushVerdict, str] | None, about: str, after_s: float = 0
         raise NotSent(word, about, after_s, stated)
     if verdict is PushVerdict.REFUSED:
         raise RefusedForGood(word, about, stated)
+
+
+class SegmentSink(Protocol):
+    def send(self, name: SegmentName, data: bytes) -> None:
+        """Send a segment, and return when the receiver has stored it.
+
+        The same segment may be sent again after a crash, or if a response was lost.
+
+        Raises:
+            NotSent: The segment must be sent later.
+            RefusedForGood: The receiver will never accept the segment.
+            OSError: Writing failed.
+        """

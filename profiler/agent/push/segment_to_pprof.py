@@ -1,7 +1,7 @@
 """Conversion of a segment for receivers of pprof: a profile for each set of labels that the rules gave.
 
 Names of processes and threads do not become labels, because each value would be a separate series. Large profiles are
-split into parts.
+split into parts. Parts that the receiver has accepted are not sent again while the agent runs.
 """
 
 from __future__ import annotations
@@ -9,15 +9,20 @@ from __future__ import annotations
 import io
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 
-from pyprof.agent.push.responses import RefusedForGood
-from pyprof.errors import PyprofError
+from pyprof.agent.push.responses import NotSent, RefusedForGood
+from pyprof.agent.segment_names import SegmentName
+from pyprof.errors import FormatError, PyprofError
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.protobuf import encode_data
+from pyprof.exporters.utf8 import encode_text
 from pyprof.importers import pprof as pprof_reader
+from pyprof.importers.protobuf import parse_fields
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.sample_filter import selected
@@ -31,6 +36,7 @@ PROFILE_NAMES = {"cpu": "process_cpu", "wall": "wall", "offcpu": "off_cpu"}
 """Name (__name__) of a profile at the receiver, by mode."""
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _PLAIN = ExportOptions(thread_labels=False)
+Some = TypeVar("Some")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +135,35 @@ def series_labels(labels: Labels, service: str, mode: str) -> Labels:
         if name != "service" and len(found) < MOST_LABELS:
             found.setdefault(plain, value.encode("utf-8", "replace")[:LONGEST_LABEL].decode("utf-8", "ignore"))
     return tuple(sorted(found.items()))
+
+
+class SegmentProgress:
+    def __init__(self) -> None:
+        self._of: SegmentName | None = None
+        self._taken = 0
+
+    def send(self, name: SegmentName, parts: Iterable[Some], post: Callable[[SegmentName, int, Some], None]) -> None:
+        """Send the remaining parts of a segment; its parts are the same in each attempt. Exceptions of post are passed
+        on.
+        """
+        if self._of != name:
+            self._of, self._taken = name, 0
+        for at, part in enumerate(parts):
+            if at >= self._taken:
+                post(name, at, part)
+                self._taken = at + 1
+
+
+def encode_labels(labels: Labels) -> bytes:
+    """Encode labels as repeated messages (name, value), field 1, as Pyroscope and Parca define them."""
+    return b"".join(
+        encode_data(1, encode_data(1, encode_text(name)) + encode_data(2, encode_text(value))) for name, value in labels
+    )
+
+
+def check_empty(body: bytes) -> None:
+    """Check a receiver's response without known fields; raise NotSent if it is not a protobuf message."""
+    try:
+        parse_fields(body)
+    except FormatError:
+        raise NotSent("nonsense", "the answer is no message") from None

@@ -14,7 +14,7 @@ from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.agent.push.http_client import Endpoint
-    from pyprof.agent.push.sink_interface import SegmentSink
+    from pyprof.agent.push.responses import SegmentSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _endpoint(values: dict[str, Any]) -> Endpoint:
 
 
 def _pyprof(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.agent.push.pyprof_server import ServerSink
+    from pyprof.agent.push.segment_sinks import ServerSink
 
     return ServerSink(_endpoint(values))
 
@@ -161,13 +161,13 @@ def _parca(values: dict[str, Any]) -> SegmentSink:
 
 
 def _folder(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.agent.push.directory_sink import FolderSink
+    from pyprof.agent.push.segment_sinks import FolderSink
 
     return FolderSink(values["path"])
 
 
 def _bucket(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.agent.push.bucket_sink import BucketSink
+    from pyprof.agent.push.segment_sinks import BucketSink
 
     import_module("fsspec")
     return BucketSink(values["url"], values.get("options", {}))

@@ -1,7 +1,6 @@
 """The code of Java virtual machines (HotSpot), read from outside.
 
 blob_cache    HotSpot's code cache: the heaps of generated code, and the blob that covers an address
-memory        Bounded reads of a virtual machine's memory
 methods       Java methods: names, source files, lines, and the scopes of compiled code
 rules         Unwind rules for HotSpot's generated code on x86-64
 scope_reader  The debugging information of a compiled method in the process

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pyprof.errors import FormatError
 from pyprof.records import dataclass
-from pyprof.runtime_code.hotspot.memory import VmMemory
-from pyprof.runtime_code.hotspot.vm_structs import VmStructs
+from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs
 
 MAX_HEAPS = 16
 MAX_RESERVED = 4 << 30

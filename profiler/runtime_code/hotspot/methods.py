@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from pyprof.errors import FormatError
 from pyprof.records import dataclass
-from pyprof.runtime_code.hotspot.memory import VmMemory
-from pyprof.runtime_code.hotspot.vm_structs import VmStructs
+from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs
 
 MAX_SYMBOL = 4096
 """Maximum number of bytes of a Java name that is read."""

@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.runtime_code.hotspot.blob_cache import Blob
-from pyprof.runtime_code.hotspot.memory import VmMemory
 from pyprof.runtime_code.hotspot.methods import InlineScopes
-from pyprof.runtime_code.hotspot.vm_structs import VmStructs
+from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs
 
 MAX_BYTES = 4 << 20
 """Maximum size in bytes of one part of a Java method's debugging information."""

@@ -15,11 +15,10 @@ from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Walk
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.hotspot.blob_cache import INTERPRETER, MAX_BLOB, Blob, BlobCache
-from pyprof.runtime_code.hotspot.memory import VmMemory
 from pyprof.runtime_code.hotspot.methods import InlineScopes, JavaMethod, Methods
 from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
 from pyprof.runtime_code.hotspot.scope_reader import read_scopes
-from pyprof.runtime_code.hotspot.vm_structs import VmStructs, find_structs
+from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, find_structs
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sample_memory import LaneMemory
 

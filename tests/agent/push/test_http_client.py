@@ -15,11 +15,18 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent.health_conditions import MIN_INTERVAL_S, Conditions
-from pyprof.agent.push.bounded_response import MOST_READ
-from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, HttpClient, clock_ahead_s, stated_reason, wait_s
-from pyprof.agent.push.receiver_clock import ReceiverClock
+from pyprof.agent.push.http_client import (
+    MOST_ANSWER,
+    MOST_READ,
+    Endpoint,
+    HttpClient,
+    clock_ahead_s,
+    stated_reason,
+    wait_s,
+)
 from pyprof.agent.push.responses import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_http
 from pyprof.agent.push.secrets import Credentials
+from pyprof.agent.push.sink_set import ReceiverClock
 from pyprof.records import replace
 from tests.agent.push.receivers import Asked, Said, receiver, talker
 

@@ -15,11 +15,9 @@ from pyprof.agent import config
 from pyprof.agent.config_file import BadConfig
 from pyprof.agent.health_conditions import Conditions
 from pyprof.agent.metrics import PUSHES
-from pyprof.agent.push.directory_sink import FolderSink
 from pyprof.agent.push.pusher import Pusher
-from pyprof.agent.push.pyprof_server import ServerSink
-from pyprof.agent.push.responses import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood
-from pyprof.agent.push.sink_interface import SegmentSink
+from pyprof.agent.push.responses import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink
+from pyprof.agent.push.segment_sinks import FolderSink, ServerSink
 from pyprof.agent.push.sink_set import Pushers
 from pyprof.agent.push.sink_types import KINDS, PushTarget, made
 from pyprof.agent.segment_names import SegmentName

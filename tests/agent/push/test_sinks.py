@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 from pyprof.agent.push import otlp, parca, segment_to_pprof
-from pyprof.agent.push.bucket_sink import BucketSink
 from pyprof.agent.push.grpc_call import GrpcCall
 from pyprof.agent.push.http_client import Endpoint
-from pyprof.agent.push.pyprof_server import ServerSink
 from pyprof.agent.push.pyroscope import PyroscopeSink
 from pyprof.agent.push.responses import NotSent, RefusedForGood
 from pyprof.agent.push.secrets import Credentials
+from pyprof.agent.push.segment_sinks import BucketSink, ServerSink
 from pyprof.agent.segment_names import SegmentName
 from pyprof.importers import pprof
 from pyprof.model.profile import Profile
