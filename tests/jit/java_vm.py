@@ -106,14 +106,22 @@ class _Image:
             self.put(SYMBOL_TABLE + 8 * SYMBOLS.index(name), struct.pack("<Q", word))
 
 
-def image(heap_array: int = 1) -> bytes:
-    """Return the memory from BASE on. `heap_array` is the stated number of code heaps."""
+def image(heap_array: int = 1, is_jdk_8: bool = False) -> bytes:
+    """Return the memory from BASE on.
+
+    Args:
+        heap_array: Stated number of code heaps.
+        is_jdk_8: State the only code heap and the version as JDK 8 does, whose virtual machine has version 25.
+    """
     made = _Image(0xA000)
     heap = made.add(made.fields(400, (("CodeHeap", "_log2_segment_size"), "i", 7)))
     for space, low, high in ((8, HEAP, HEAP + 0x1000), (120, HEAP + 0x1800, HEAP + 0x1900)):
         made.put(heap + space + 16, struct.pack("<2Q", low, high))
     heaps = made.add(struct.pack("<2iQ", heap_array, heap_array, made.add(struct.pack("<Q", heap))))
     statics = [(("CodeCache", "_heaps"), made.add(struct.pack("<Q", heaps)))]
+    if is_jdk_8:
+        heap_field, version = ("CodeCache", "_heap"), ("Abstract_VM_Version", "_vm_major_version")
+        statics = [(heap_field, made.add(struct.pack("<Q", heap))), (version, made.add(bytes((25, 0, 0, 0))))]
     made.put(HEAP + 0x1800, bytes((0xFF, 0xFF, 0xFF, 0xFF, 0, *range(1, 16))).ljust(0x100, b"\xff"))
     made.put(HEAP + 0x200, struct.pack("<QB", 16, 1))
 

@@ -34,7 +34,7 @@ CALLS = {
     "thrower": {"spin"},
     "virtual": {"A.area", "B.area", "C.area"},
     **{name: {"spin"} for name in ("A.area", "B.area", "C.area", "lambda$lambda$0")},
-    "lambda": {"Lambda.applyAsLong"},
+    "lambda": {"Lambda.applyAsLong", "Lambda.get$Lambda"},
     "Lambda.applyAsLong": {"lambda$lambda$0"},
     "sort": {"Lambda.compare"},
     "Lambda.compare": {"lambda$sort$1"},

@@ -78,6 +78,16 @@ def test_compiled_method_has_its_name_and_those_of_inlined_methods() -> None:
     assert vm.read_code(HEAP + 0x2000) is None
 
 
+def test_jdk_8_is_told_from_25_which_is_the_version_of_its_machine() -> None:
+    vm = open_vm(image(is_jdk_8=True))
+    code = vm.read_code(CODE)
+    assert code is not None
+    vm.fill(code)
+    assert code.scopes is not None
+    assert vm.methods.version == 8
+    assert [index for _, index in code.scopes.find(13)] == [11, 1]
+
+
 def test_rows_of_a_compiled_method_follow_its_prologue_and_epilogue() -> None:
     vm = open_vm(image())
     code = vm.read_code(CODE)

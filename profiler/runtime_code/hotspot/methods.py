@@ -165,9 +165,9 @@ def _signed(value: int) -> int:
 
 
 def _find_major_version(memory: VmMemory, structs: VmStructs) -> int:
-    """Return the feature version of the JDK, such as 17; for JDK 8 that of the virtual machine, 25, as 8."""
+    """Return the feature version of the JDK, such as 17. JDK 8 states the version of its virtual machine, 25."""
     key = ("Abstract_VM_Version", "_vm_major_version")
-    if key not in structs.statics:
+    if key not in structs.statics or ("CodeCache", "_heap") in structs.statics:
         return 8
     return memory.number(structs.statics[key], 4)
 
