@@ -33,6 +33,7 @@ from pyprof.agent.window_end_times import ClockSteps, WindowClock
 from pyprof.agent.window_split import labelled, segments
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
+from pyprof.exporters.utf8 import dump_json
 from pyprof.model.profile import Profile
 
 if TYPE_CHECKING:
@@ -78,10 +79,11 @@ class Agent:
         self._wake = threading.Event()
         self._ending = self._reloading = False
         self._on_demand = OnDemand(lambda: RecordedNow(self._config.values, self._table, self._lanes), self._minutes)
-        self._socket = AskSocket(self._on_demand.answer, self._asked)
+        self._socket = AskSocket(self._on_demand.answer, self._asked, self.state)
         self._refusal_said = -_REFUSALS_S
         self._answer_until = 0.0
         self._draw_at = 0.0
+        self._starts = 0
         self._steps = ClockSteps(say)
         self._begin()
         numbers = self._pushers.numbers
@@ -95,6 +97,7 @@ class Agent:
             "sampling_stride": lambda: self._budget.stride.every,
             "budget_exceeded": lambda: self._budget.exceeded,
             "budget_cpu_ratio": lambda: self._config.values.cpu / 100,
+            "budget_needed_cpu_ratio": lambda: self._budget.needed_cpu,
             "budget_memory_bytes": lambda: self._config.values.memory,
             "looks_failed": lambda: self._table.failed,
             "recordings": lambda: sum(lane.running for lane in self._lanes),
@@ -106,6 +109,10 @@ class Agent:
     def _left_out(self) -> int:
         chosen = {pid for pid, seen in self._table.by_pid.items() if seen.verdict.samplings}
         return len(chosen.difference(*(self._table.recorded(lane.sampling) for lane in self._lanes)))
+
+    def state(self) -> bytes:
+        """Return the state of the agent as JSON, for `pyprof agent status`. Any thread may call this."""
+        return dump_json({**self._health.state(), "pid": os.getpid(), "budget": self._budget.state()})
 
     def _begin(self) -> None:
         """Start the agent with the current configuration."""
@@ -204,8 +211,12 @@ class Agent:
         self._say("info", "ended")
 
     def _keep_budget(self) -> None:
-        if self._on_demand.under_way:
+        starts = sum(lane.starts for lane in self._lanes)
+        if (
+            self._on_demand.under_way or starts != self._starts
+        ):  # a recording that starts reads files for the first time
             self._budget.pardon()
+        self._starts = starts
         if self._budget.keep():
             before, self._table.one_in = self._table.one_in, self._budget.effort.processes
             if self._table.one_in > before:
@@ -233,7 +244,9 @@ class Agent:
             lane.close()
 
     def _reload(self) -> None:
-        """Load the agent's configuration again. If it is wrong, nothing changes."""
+        """Load the agent's configuration again. If it is wrong, nothing changes. Recordings continue if only sinks have
+        changed, because a restart leaves a gap.
+        """
         self._reloading = False
         self._notifier.reloading()
         try:
@@ -243,15 +256,29 @@ class Agent:
             self._conditions.begin("reload_failed", str(error))
             self._health.reloaded(False)
         else:
-            self._close()
-            self._config = config
-            self._budget.begin(_budget(config.values))
-            self._begin()
-            self._health.every = config.values.every
+            continues = (config.values, config.rules) == (self._config.values, self._config.rules)
+            if continues:
+                self._config = config
+            else:
+                self._record_by(config)
             self._health.reloaded(True)
             self._conditions.end("reload_failed")
-            self._say("info", "reloaded", rules=len(config.rules))
+            self._say(
+                "info",
+                "reloaded",
+                rules=len(config.rules),
+                sinks=len(config.pushes),
+                recordings="unchanged" if continues else "restarted",
+            )
         self._notifier.send("READY=1")
+
+    def _record_by(self, config: AgentConfig) -> None:
+        """End all recordings of the agent, and start those of another configuration."""
+        self._close()
+        self._config = config
+        self._budget.begin(_budget(config.values))
+        self._begin()
+        self._health.every = config.values.every
 
     def _of_spool(self) -> dict[str, int]:
         spool = self.spool

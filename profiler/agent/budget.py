@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyprof.agent.governor import BudgetVerdict, CostBudget, Effort, Governor
+from pyprof.agent.governor import AIM, BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.agent.health_conditions import Conditions
 from pyprof.agent.own_cpu import OwnCpu, memory, spent
 from pyprof.model.profile import Profile
@@ -76,15 +76,33 @@ class BudgetKeeper:
         governor = self._governor
         if verdict is BudgetVerdict.BROKEN:
             self.exceeded += 1
-            needed = round(100 * governor.needed_cpu, 2)
-            self._conditions.begin("budget_exceeded", "", "", **self._state(), needed_cpu_percent=needed)
+            self._conditions.begin("budget_exceeded", "", "", **self.state(), **self._needed())
         elif verdict is not BudgetVerdict.NOTHING:
-            self._say("info", _EVENTS[verdict], **self._state())
+            self._say("info", _EVENTS[verdict], **self.state())
         if governor.cpu <= governor.budget.cpu and governor.memory <= governor.budget.memory:
             self._conditions.end("budget_exceeded")
         return self.effort.processes != before.processes
 
-    def _state(self) -> dict[str, object]:
+    @property
+    def needed_cpu(self) -> float | None:
+        """The processor budget that the host needs as a share of one processor, None if the budget was enough at the
+        last check.
+        """
+        governor = self._governor
+        return governor.needed_cpu if governor.cpu > governor.budget.cpu else None
+
+    def _needed(self) -> dict[str, object]:
+        """Return the fields of a log line that say what budget of processor time or memory the host needs."""
+        governor = self._governor
+        found: dict[str, object] = {}
+        if self.needed_cpu is not None:
+            found["needed_cpu_percent"] = round(100 * self.needed_cpu, 2)
+        if governor.memory > governor.budget.memory:
+            found["needed_memory"] = round(governor.memory / AIM)
+        return found
+
+    def state(self) -> dict[str, object]:
+        """Return what the agent cost at the last check, its budget, and its effort."""
         governor, effort = self._governor, self.effort
         return {
             "own_cpu_percent": round(100 * governor.cpu, 2),

@@ -7,6 +7,10 @@
             {"asked": BYTES}                                     the requested recording
             {"done": 1}
 
+    client  {"state": 1}
+    agent   {"state": BYTES}                                     the state of the agent as JSON: Agent.state()
+            {"done": 1}
+
 Lines are JSON objects. A client that closes its sending direction ends the recording and gets what there is. Each side
 treats the other as hostile: lines and files have limits.
 """
@@ -28,7 +32,7 @@ MOST_TIMES = 150_000
 """Maximum number of sampling times of a requested recording: 300 s at 499 Hz."""
 MOST_FILES, MOST_BYTES = 4096, 1 << 30
 """Maximum number of files, and of their bytes, in one response of the agent."""
-REFUSED, RECORDING, KEPT, ASKED, DONE = "refused", "recording", "kept", "asked", "done"
+REFUSED, RECORDING, KEPT, ASKED, STATE, DONE = "refused", "recording", "kept", "asked", "state", "done"
 OUTCOMES = ("answered", "gone", *(reason.name for reason in ASKS))
 """Outcomes of requests at the agent's control socket."""
 _SENTENCES = {reason.name: reason for reason in ASKS}
@@ -63,13 +67,21 @@ class AskRequest:
         return json.dumps(asked).encode() + b"\n"
 
 
-def parse(line: bytes) -> AskRequest:
+class StateRequest:
+    """A client's request for the state of the agent."""
+
+    LINE = b'{"state": 1}\n'
+
+
+def parse(line: bytes) -> AskRequest | StateRequest:
     """Parse a request line of the agent's control socket.
 
     Raises:
         AskRefused: The request is malformed, or asks for too much.
     """
     found = _object(line)
+    if found == {STATE: 1}:
+        return StateRequest()
     if found is None or not found.keys() <= {"service", "seconds", "rate", "mode"}:
         raise AskRefused("ask_malformed")
     service, mode = found.get("service"), found.get("mode", "")
@@ -101,10 +113,10 @@ class AskAnswer:
     """A response line of the agent's control socket.
 
     Attributes:
-        kind: REFUSED, RECORDING, KEPT, ASKED or DONE.
+        kind: REFUSED, RECORDING, KEPT, ASKED, STATE or DONE.
         number: Number in the line.
         fields: All fields of the line.
-        data: The file that follows a KEPT or ASKED line.
+        data: The file that follows a KEPT, ASKED or STATE line.
     """
 
     kind: str
@@ -132,12 +144,12 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
             raise FormatError("answer", total, "the agent ended the connection" if not text else "no answer")
         if REFUSED in found:
             raise _refusal(found)
-        kind = next((kind for kind in (RECORDING, KEPT, ASKED, DONE) if kind in found), "")
+        kind = next((kind for kind in (RECORDING, KEPT, ASKED, STATE, DONE) if kind in found), "")
         number = found.get(kind)
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise FormatError("answer", total, "no answer")
         data = b""
-        if kind in (KEPT, ASKED):
+        if kind in (KEPT, ASKED, STATE):
             files, total = files + 1, total + number
             if files > MOST_FILES or total > MOST_BYTES:
                 raise FormatError("answer", total, "the answer is too long")

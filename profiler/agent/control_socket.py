@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from pyprof.agent.control_protocol import MOST_LINE, REFUSED, AskRefused, AskRequest, parse
+from pyprof.agent.control_protocol import MOST_LINE, REFUSED, STATE, AskRefused, AskRequest, StateRequest, parse
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 
@@ -47,7 +47,7 @@ class Asker:
         self._connection = connection
         self._until = math.inf
 
-    def request(self) -> AskRequest:
+    def request(self) -> AskRequest | StateRequest:
         """Read the request of a client of the control socket.
 
         Raises:
@@ -113,15 +113,19 @@ class AskSocket:
     """The agent's listening control socket. begin() must be called first."""
 
     def __init__(
-        self, answer: Callable[[AskRequest, Asker], None], outcome: Callable[[Peer | None, str], None]
+        self,
+        answer: Callable[[AskRequest, Asker], None],
+        outcome: Callable[[Peer | None, str], None],
+        state: Callable[[], bytes] = lambda: b"{}",
     ) -> None:
         """Create the control socket of an agent. begin() opens it.
 
         Args:
             answer: Function that serves a request, in a thread for the client; may raise AskRefused and OSError.
-            outcome: Called with the outcome of each request: "answered", "gone" or a reason.
+            outcome: Called with the outcome of each request for a recording: "answered", "gone" or a reason.
+            state: Returns the state of the agent as JSON.
         """
-        self._answer, self._outcome = answer, outcome
+        self._answer, self._outcome, self._state = answer, outcome, state
         self._group: int | None = None
         self._listener: socket.socket | None = None
         self._closing = False
@@ -228,6 +232,10 @@ class AskSocket:
                     request = asker.request()
                     with self._lock:
                         self._silent.pop(threading.current_thread(), None)
+                    if isinstance(request, StateRequest):
+                        asker.send(STATE, self._state())
+                        asker.say(done=1)
+                        return
                     self._answer(request, asker)
                     self._outcome(peer, "answered")
                 except AskRefused as refused:

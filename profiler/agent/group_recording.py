@@ -47,6 +47,7 @@ class SampledGroup:
 
     Attributes:
         left: True if a recording did not end when it had to, because a memory page of a target blocks it.
+        starts: Number of recordings that were started.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class SampledGroup:
         self._took, self._save_part, self._failed = took, save, failed
         self._saved_every_s = _OF_DURABLE * values.durable
         self.left = threading.Event()
+        self.starts = 0
         self._is_ending = False
         self._recording: Recording | None = None
         self._thread: threading.Thread | None = None
@@ -148,6 +150,7 @@ class SampledGroup:
         self._window_ns = 0
         recording.on_cut = partial(self._end_window, recording)
         recording.on_part = partial(self._end_part, recording)
+        self.starts += 1
         recording.start()
         self._windows(recording)
 

@@ -109,13 +109,20 @@ class Health:
         """Return the response for the agent's /readyz: 503 if data is late or lost."""
         return self._page(NOT_READY)
 
-    def _page(self, red: Collection[str]) -> tuple[int, str, str]:
+    def state(self) -> dict[str, object]:
+        """Return the agent's status (ok, degraded or unhealthy), and its conditions that hold as failures."""
         self.check()
         failures = self._conditions.failures()
-        reasons = {str(each["reason"]) for each in failures}
-        status = "unhealthy" if reasons & UNHEALTHY else "degraded" if reasons else "ok"
-        body = dump_json({"status": status, "failures": failures}).decode()
-        return 503 if not reasons.isdisjoint(red) else 200, "application/json", f"{body}\n"
+        reasons = {each["reason"] for each in failures}
+        return {
+            "status": "unhealthy" if reasons & UNHEALTHY else "degraded" if reasons else "ok",
+            "failures": failures,
+        }
+
+    def _page(self, red: Collection[str]) -> tuple[int, str, str]:
+        body = dump_json(self.state()).decode()
+        is_red = not self._conditions.reasons.isdisjoint(red)
+        return 503 if is_red else 200, "application/json", f"{body}\n"
 
     def metrics_page(self) -> tuple[int, str, str]:
         return 200, CONTENT_TYPE, self.metrics.text()

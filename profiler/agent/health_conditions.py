@@ -21,7 +21,7 @@ UNHEALTHY = frozenset({"loop_stuck", "no_windows"})
 NOT_READY = UNHEALTHY | {"recording_failed", "spool_disk_full", "spool_failed", "push_failing"}
 """Conditions of the agent under which data is late or lost; /readyz answers 503."""
 MIN_INTERVAL_S = 60.0
-"""Minimum time in seconds between two log lines about the beginning of the same condition."""
+"""Minimum time in seconds between two log lines about the beginning of the same condition with the same cause."""
 REMINDER_S = 3600.0
 """Time after which the log repeats a condition of the agent that still holds, in seconds."""
 EVENT_S = 600.0
@@ -39,7 +39,7 @@ class _Condition:
         self.began = 0.0
         self.until = -math.inf
         self._unlogged = 0
-        self._logged_at = -math.inf
+        self._logged_at: dict[str, float] = {}
         self._logged = ""
 
     def holds(self, now: float) -> bool:
@@ -59,12 +59,14 @@ class _Condition:
             return self._take_end(now)
         summary = str(self.fields.get("cause") or self.fields["error"])
         is_news = summary != self._logged or (self.until < math.inf and self._unlogged)
-        if now - self._logged_at < (MIN_INTERVAL_S if is_news else REMINDER_S):
+        cause = str(self.fields.get("cause", ""))  # one of a fixed set, so the number of lines is bounded
+        last = self._logged_at.get(cause, -math.inf) if is_news else max(self._logged_at.values())
+        if now - last < (MIN_INTERVAL_S if is_news else REMINDER_S):
             return None
         more = {"unlogged_before": self._unlogged - 1} if self._unlogged > 1 else {}
         if now >= self.began + 1:
             more["since_seconds"] = round(now - self.began)
-        self._logged_at, self._logged, self._unlogged = now, summary, 0
+        self._logged_at[cause], self._logged, self._unlogged = now, summary, 0
         level, event = ("error", "unhealthy") if self.fields["reason"] in UNHEALTHY else ("warning", "degraded")
         return level, event, {**self.fields, **more}
 

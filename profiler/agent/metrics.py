@@ -69,6 +69,7 @@ GAUGES = (
     ),
     MetricKind("sampling_stride", "gauge", "Of so many sampling times one is used, for the budget's sake."),
     MetricKind("budget_cpu_ratio", "gauge", "Budget of processor time, as a share of one processor."),
+    MetricKind("budget_needed_cpu_ratio", "gauge", "Budget of processor time that the host needs, if it is exceeded."),
     MetricKind("budget_memory_bytes", "gauge", "Budget of memory."),
     MetricKind("recordings", "gauge", "Recordings under way."),
     MetricKind("kept_bytes", "gauge", "Bytes of the windows that are kept for those who ask."),

@@ -1,9 +1,11 @@
 """The command line: one file for each subcommand.
 
 agent             `pyprof agent`: record what rules choose, for as long as the machine runs, and keep it in a spool
+agent_connection  The connection of a command to the running agent of a spool
 agent_install     `pyprof agent install`: the systemd unit that runs the agent
 agent_record      `pyprof agent record`: request a recording from a running agent
-agent_status      `pyprof agent status`: contents of the spool, files without names, segments that wait for sinks
+agent_resend      `pyprof agent resend`: send segments of the spool again, after a receiver has lost them
+agent_status      `pyprof agent status`: health, contents of the spool, files without names, waiting segments
 argument_types    Types of command-line values; a wrong value is one sentence with exit code 2
 before_imports    Work before the imports of a command, because imports take long on a busy machine
 comparison_table  A comparison as a table for the terminal

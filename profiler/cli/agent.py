@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyprof.agent.config import AgentConfig
     from pyprof.agent.log_lines import Log
 
-WHAT = ("run", "status", "install", "record")
+WHAT = ("run", "status", "install", "record", "resend")
 _MOST_S = 10.0
 """Maximum time in seconds from the first signal to the end of the agent.
 
@@ -38,6 +38,7 @@ examples:
   pyprof agent --config agent.toml --log json
   pyprof agent install --config /etc/pyprof/agent.toml    a systemd unit
   pyprof agent status                               what the spool has, and which files lack names
+  pyprof agent resend --config FILE --since 3h      send windows again that a receiver has lost
   pyprof agent record --service web -d 30 -r 499    the last ten minutes, and 30 seconds at 499 Hz
 """
 
@@ -57,7 +58,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--log", choices=("text", "json"), default="text", help="(default: %(default)s)")
     parser.add_argument("--spool", metavar="DIR", help="in place of spool.path (docs/agent.md)")
     parser.add_argument("--cpu-budget", type=float, metavar="PERCENT", help="in place of budget.cpu (default: 1)")
-    parser.add_argument("--since", default="1h", metavar="TIME", help="of status (default: %(default)s)")
+    parser.add_argument("--since", default="1h", metavar="TIME", help="of status and resend (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="status: as one JSON document")
     parser.add_argument(
         "--forget", metavar="SINK", help="status: what waits for a sink that is configured no more goes"
     )
@@ -95,7 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.what == "status":
         from pyprof.cli.agent_status import status
 
-        for text in status(arguments, _load(arguments), _spool(arguments)):
+        status(arguments, _load(arguments), _spool(arguments))
+        return 0
+    if arguments.what == "resend":
+        from pyprof.cli.agent_resend import resend
+
+        for text in resend(arguments, _load(arguments), _spool(arguments)):
             line(text)
         return 0
     return _run(arguments)

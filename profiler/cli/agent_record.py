@@ -14,17 +14,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import BinaryIO
 
 from pyprof.agent.control_protocol import ASKED, KEPT, RECORDING, AskAnswer, AskRequest, answers
-from pyprof.agent.control_socket import NAME, address, folder_of
 from pyprof.agent.on_demand_response import joined
+from pyprof.cli.agent_connection import connected
 from pyprof.cli.argument_types import chosen_format
 from pyprof.cli.interrupts import listen
 from pyprof.cli.output_files import Names, check_writable, write
 from pyprof.cli.terminal_output import complain, line, printable
-from pyprof.errors import AccessDenied, FormatError, PyprofError, RecordingError, UsageError
+from pyprof.errors import FormatError, PyprofError, RecordingError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
@@ -68,32 +68,6 @@ def record(arguments: argparse.Namespace, root: str) -> int:
     return 0
 
 
-@contextmanager
-def _connected(root: str) -> Iterator[socket.socket]:
-    """Yield a connection to the running agent.
-
-    Raises:
-        PyprofError: There is no agent, or it may not be used.
-    """
-    try:
-        folder = folder_of(root)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            try:
-                connection.connect(address(folder))
-            finally:
-                os.close(folder)
-            yield connection
-    except PermissionError:
-        hint = "as a member of record.group in its configuration, as its user, or as root"
-        raise AccessDenied(f"{root}/{NAME} may not be used by this user", hint) from None
-    except (FileNotFoundError, ConnectionRefusedError):
-        raise PyprofError(f"no agent answers in {root}", "pyprof agent, or --spool DIR, --config FILE") from None
-    except TimeoutError:
-        raise PyprofError("the agent does not answer") from None
-    except OSError as error:
-        raise PyprofError(f"the agent cannot be asked: {error.strerror or error}") from None
-
-
 class _Asking:
     """One request for a recording to the agent."""
 
@@ -109,7 +83,7 @@ class _Asking:
         Raises:
             PyprofError: The agent refused the request, or its answer is wrong.
         """
-        with _connected(root) as connection, tempfile.TemporaryDirectory(prefix="pyprof-") as self._folder:
+        with connected(root) as connection, tempfile.TemporaryDirectory(prefix="pyprof-") as self._folder:
             listen(lambda number: self._interrupted(connection, number))
             connection.settimeout(self._request.seconds + _PATIENCE_S)
             with suppress(BrokenPipeError):  # the agent may refuse the connection before it reads the request

@@ -1,23 +1,29 @@
-"""`pyprof agent status`: contents of the spool, files without names and remedies, and segments that wait for sinks."""
+"""`pyprof agent status`: health of the agent, contents of the spool, files without names, and waiting segments."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.sink_queues import QueueState, forget, queues
 from pyprof.agent.spool_status import SpoolState, Unnamed, state
 from pyprof.agent.time_parsing import TimeSpan, moment
+from pyprof.cli.agent_connection import NoAgent, agent_state
 from pyprof.cli.number_format import duration
-from pyprof.cli.terminal_output import advice, printable
-from pyprof.errors import RecordingError, UsageError
+from pyprof.cli.terminal_output import advice, json, line, printable
+from pyprof.errors import PyprofError, RecordingError, UsageError
+from pyprof.records import field_names, is_record
+
+_SHOWN = ("reason", "error", "remedy", "since_seconds", "sink", "cause", "mode", "rate")
+"""Fields of a condition that have a place in the lines of a condition."""
 
 
-def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Iterator[str]:
-    """Yield the lines that `pyprof agent status` prints about a running or ended agent.
+def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> None:
+    """Print the state of a running or ended agent.
 
     Raises:
         RecordingError: The spool cannot be read.
@@ -26,13 +32,32 @@ def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Ite
     sinks = [target.name for target in config.pushes]
     try:
         if arguments.forget is not None:
-            yield from _forget(root, arguments, sinks)
+            line(_forget(root, arguments, sinks))
             return
         waiting = queues(root)
     except OSError as error:
         raise RecordingError(f"{error.filename or root} cannot be read: {error.strerror}") from None
     now = datetime.datetime.now()
     found = state(root, TimeSpan(moment(arguments.since, now), moment("now", now)))
+    agent = _agent(root)
+    if arguments.json:
+        spool = {"path": root, "since": arguments.since, **_plain(found), "queues": _plain(tuple(waiting))}
+        json({"agent": agent, "spool": spool})
+        return
+    for text in _lines(agent, found, waiting, root, arguments, sinks):
+        line(text)
+
+
+def _lines(
+    agent: Mapping[str, Any],
+    found: SpoolState,
+    waiting: list[QueueState],
+    root: str,
+    arguments: argparse.Namespace,
+    sinks: list[str],
+) -> Iterator[str]:
+    yield from _health(agent)
+    yield ""
     if found.services:
         yield from _services(found, root, arguments.since)
     else:
@@ -47,7 +72,45 @@ def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Ite
         yield from _queues(waiting, sinks if arguments.config is not None else None)
 
 
-def _forget(root: str, arguments: argparse.Namespace, sinks: list[str]) -> Iterator[str]:
+def _plain(value: Any) -> Any:
+    """Return dataclasses as dicts, and tuples of them as lists, for JSON."""
+    if is_record(type(value)):
+        return {name: _plain(getattr(value, name)) for name in field_names(type(value))}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _agent(root: str) -> dict[str, Any]:
+    """Return the state of the running agent. If there is none, or it may not be asked, the status says so."""
+    try:
+        return agent_state(root)
+    except NoAgent as error:
+        return {"status": "not_running", "error": error.message, "remedy": error.hint, "failures": []}
+    except PyprofError as error:
+        return {"status": "unknown", "error": error.message, "remedy": error.hint, "failures": []}
+
+
+def _health(agent: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line about the agent, and lines about each condition that holds."""
+    if "error" in agent:
+        yield f"agent: {str(agent['status']).replace('_', ' ')}: {printable(agent['error'])}"
+        return
+    budget = agent["budget"]
+    cost = f"{budget['own_cpu_percent']:g} % of a processor ({budget['budget_cpu_percent']:g} % allowed)"
+    memory = f"{budget['own_memory'] / 1e6:.0f} MB ({budget['budget_memory'] / 1e6:.0f} allowed)"
+    used = f"1 of {budget['one_sampling_time_in']} sampling times, 1 of {budget['one_process_in']} processes"
+    yield f"agent: {agent['status']}, {cost}, {memory}, {used}"
+    for each in agent["failures"]:
+        place = "".join(f" {each[name]}" for name in ("sink", "mode", "rate", "cause") if name in each)
+        since = duration(1e9 * each["since_seconds"])
+        yield f"  {each['reason']}{printable(place)}, for {since}: {printable(each['error'])}"
+        more = [f"{name} {value}" for name, value in each.items() if name not in _SHOWN and name not in budget]
+        if more:
+            yield f"    {printable(', '.join(more))}"
+        yield f"    hint: {printable(advice(each['remedy']))}"
+
+
+def _forget(root: str, arguments: argparse.Namespace, sinks: list[str]) -> str:
+    """Delete the queue of a former sink, and return a line about it."""
     sink = arguments.forget
     if arguments.config is None:
         raise UsageError("--forget must see which sinks are configured", "--config FILE")
@@ -56,7 +119,7 @@ def _forget(root: str, arguments: argparse.Namespace, sinks: list[str]) -> Itera
             f"{sink} is configured", "without its [[push]], and SIGHUP for the agent, before it is forgotten"
         )
     count = forget(root, sink)
-    yield f"{count:,} segments waited for {printable(sink)}, which is forgotten; those in the spool stay"
+    return f"{count:,} segments waited for {printable(sink)}, which is forgotten; those in the spool stay"
 
 
 def _services(found: SpoolState, root: str, since: str) -> Iterator[str]:

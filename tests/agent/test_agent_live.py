@@ -74,10 +74,12 @@ def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_
                 not windows(log)
                 or windows(log)[-1]["processes"] != 1
                 or '"one_sampling_time_in":64' not in log.read_text()
+                or '"needed_memory"' not in log.read_text()
             ):
                 assert agent.poll() is None, log.read_text()
                 time.sleep(0.05)
             said = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+            state = run("agent", "status", "--spool", str(spool)).stdout
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(60) == 0
         finally:
@@ -92,6 +94,10 @@ def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_
     assert "pyprof_agent_processes 2\n" in said
     assert "pyprof_agent_processes_left_out 1\n" in said
     assert "pyprof_agent_budget_cpu_ratio 0.0001\n" in said
+    needed = float(re.findall(r"^pyprof_agent_budget_needed_cpu_ratio (\S+)$", said, re.MULTILINE)[0])
+    assert 0.0001 < needed < 2
+    assert 'pyprof_agent_failing{reason="budget_exceeded"} 1\n' in said
+    assert re.search(r"^    needed_cpu_percent \S+, needed_memory \d+$", state, re.MULTILINE), state
     note = re.compile(b"and one of (2|4|8|16|32|64) processes")
     left_out = [each for each in spool.rglob("*.pb.gz") if note.search(gzip.decompress(each.read_bytes()))]
     span = TimeSpan(0, time.time_ns())

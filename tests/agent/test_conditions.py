@@ -64,10 +64,12 @@ def test_condition_without_words_has_those_of_the_table() -> None:
     assert UNHEALTHY < NOT_READY < NAMES
 
 
-def test_other_cause_is_a_new_line_after_a_minute_at_most() -> None:
+def test_other_cause_is_a_new_line_and_each_cause_has_one_a_minute() -> None:
     of = Clocked()
-    of.conditions.begin("push_failing", sink="a", cause="unreachable")
-    of.taken()
+    for cause in ("unreachable", "unauthorized", "unreachable", "unauthorized"):
+        of.conditions.begin("push_failing", sink="a", cause=cause)
+        of.conditions.end("push_failing", sink="a")
+    assert [line.get("cause", "end") for line in of.taken()] == ["unreachable", "end", "unauthorized", "end"]
     of.conditions.begin("push_failing", sink="a", cause="unauthorized")
     assert of.taken() == [], "within a minute"
     found = of.wait(MIN_INTERVAL_S)

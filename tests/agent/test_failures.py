@@ -8,18 +8,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
+from pyprof.agent import systemd_unit
+from tests.agent import unit_filter
 from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY
 from tests.agent.test_clock_steps import lines
 from tests.server.serving import free_port
+from tests.small_disk import only_root
+from tests.support import need
+from tests.warm import run
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -66,16 +72,21 @@ class Agent:
             assert time.monotonic() < give_up, self.log.read_text()
             time.sleep(0.05)
 
+    def children(self) -> set[int]:
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return {int(child) for task in tasks for child in task.read_text().split()}
+
     def lines(self, **fields: object) -> list[dict[str, object]]:
         return [line for line in lines(self.log) if fields.items() <= line.items()]
 
 
 @contextmanager
-def running(folder: Path, url: str) -> Iterator[Agent]:
+def running(folder: Path, url: str, prefix: Sequence[str] = ()) -> Iterator[Agent]:
     word, port = f"agent-failures-{os.getpid()}", free_port()
     config, log, spool = folder / "agent.toml", folder / "log", folder / "spool"
     config.write_text(CONFIG.replace("WORD", word).replace("PORT", str(port)).replace("URL", url))
-    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool), "--log", "json"]
+    words = ["--config", str(config), "--spool", str(spool), "--log", "json"]
+    command = [*prefix, sys.executable, "-m", "pyprof", "agent", *words]
     target = subprocess.Popen([sys.executable, "-c", BUSY, word], stdout=subprocess.DEVNULL)
     with log.open("wb") as out:
         process = subprocess.Popen(command, stderr=out)
@@ -103,24 +114,62 @@ def test_server_that_refuses_a_token_is_named_until_it_takes_segments(tmp_path: 
         metrics = agent.page("/metrics")[1]
         assert 'pyprof_agent_failing{reason="push_failing"} 1\n' in metrics
         assert agent.lines(event="degraded", reason="push_failing", cause="wrong_token")
+        where = ("agent", "status", "--spool", str(agent.spool))
+        shown = run(*where).stdout.splitlines()
+        assert shown[0].startswith("agent: degraded, ")
+        assert shown[1].startswith("  push_failing fleet wrong_token, for ")
+        assert shown[2] == f"    hint: {found['remedy']}"
+        state = json.loads(run(*where, "--json").stdout)
+        assert state["agent"]["failures"][0].items() >= {**found, "since_seconds": mock.ANY}.items()
+        assert state["agent"]["pid"] == agent.process.pid
+        assert state["spool"]["queues"][0]["sink"] == "fleet"
         answers[0] = Said()
         agent.wait(lambda: agent.lines(event="healthy again", reason="push_failing"))
         assert agent.page("/readyz")[0] == 200
         assert 'pyprof_agent_failing{reason="push_failing"} 0\n' in agent.page("/metrics")[1]
+        assert run(*where).stdout.startswith("agent: ok, ")
+        worker = agent.children()
+        config = agent.log.with_name("agent.toml")
+        config.write_text(config.read_text().replace('"fleet"', '"other"'))
+        agent.process.send_signal(signal.SIGHUP)
+        agent.wait(lambda: agent.lines(event="reloaded", recordings="unchanged"))
+        config.write_text(config.read_text().replace('"checkout"', '"bag"'))
+        assert agent.children() == worker, "another sink is no reason for a gap"
+        agent.process.send_signal(signal.SIGHUP)
+        agent.wait(lambda: agent.lines(event="reloaded", recordings="restarted"))
+        agent.wait(lambda: agent.children() and agent.children() != worker)
+    state = json.loads(run(*where, "--json").stdout)
+    assert (state["agent"]["status"], state["agent"]["failures"]) == ("not_running", [])
+    assert "checkout" in [service["service"] for service in state["spool"]["services"]]
 
 
 def test_killed_worker_is_named_and_its_window_is_not_lost(tmp_path: Path) -> None:
     with receiver(lambda _: Said()) as server, running(tmp_path, server.url) as agent:
         agent.wait(lambda: agent.lines(event="window"))
         agent.wait(lambda: list((agent.spool / "sofar").glob("[0-9]*")))
-        tasks = Path(f"/proc/{agent.process.pid}/task").glob("*/children")
-        children = [child for task in tasks for child in task.read_text().split()]
+        children = agent.children()
         assert children
         for child in children:
-            os.kill(int(child), signal.SIGKILL)
+            os.kill(child, signal.SIGKILL)
         agent.wait(lambda: "recording_failed" in agent.failures())
         assert (agent.page("/healthz")[0], agent.page("/readyz")[0]) == (200, 503)
         assert 'pyprof_agent_failures_total{mode="cpu"} 1\n' in agent.page("/metrics")[1]
         agent.wait(lambda: agent.lines(event="window recovered", segments=1))
         agent.wait(lambda: agent.lines(event="healthy again", reason="recording_failed"))
         assert agent.page("/readyz")[0] == 200
+
+
+@only_root
+def test_agent_records_and_pushes_with_what_its_unit_allows(tmp_path: Path) -> None:
+    need("systemd-analyze")
+    unit = tmp_path / systemd_unit.NAME
+    unit.write_text(systemd_unit.text(["pyprof"], (), pushes=True))
+    prefix = (sys.executable, unit_filter.__file__, str(unit))
+    with receiver(lambda _: Said()) as server, running(tmp_path, server.url, prefix) as agent:
+        agent.wait(lambda: agent.lines(event="window"))
+        agent.wait(lambda: server.asked)
+        assert not agent.failures()
+        (window,) = agent.lines(event="window")[:1]
+        assert int(str(window["samples"])) > 0
+        status = Path(f"/proc/{agent.process.pid}/status").read_text()
+        assert "Seccomp:\t2\n" in status
