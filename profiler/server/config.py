@@ -147,10 +147,10 @@ def _tenants(given: Any, lines: list[str], errors: list[ConfigError]) -> tuple[T
         try:
             tenant = _tenant(table)
             if tenant.name in tenants or not tokens.isdisjoint(tenant.tokens.values()):
-                raise Wrong("has the name or a token of another")
+                raise Wrong("another tenant has the same name or token")
         except Wrong as error:
             shown = table.get("name", "") if isinstance(table, dict) else ""
-            errors.append(ConfigError(_line(lines, "tenant"), f"tenant {shown!r} {error}"))
+            errors.append(ConfigError(_line(lines, "tenant"), f"tenant {shown!r}: {error}"))
             continue
         tenants[tenant.name] = tenant
         tokens.update(tenant.tokens.values())
@@ -160,7 +160,7 @@ def _tenants(given: Any, lines: list[str], errors: list[ConfigError]) -> tuple[T
 def _tenant(table: Any) -> Tenant:
     """Return a tenant of the server from its table in the configuration; raise Wrong if the table is wrong."""
     if not isinstance(table, dict) or set(table) - set(TENANT) or "name" not in table:
-        raise Wrong(f"has not these and no others: {', '.join(TENANT)}")
+        raise Wrong(f"its settings are name, which is required, and {TENANT[1]} and {TENANT[2]}")
     name = checked("NAME", table["name"])
     assert isinstance(name, str)
     roles = {role: table[f"{role}_token_file"] for role in (WRITE, READ) if f"{role}_token_file" in table}
@@ -174,9 +174,9 @@ def _token(path: object) -> str:
     try:
         token = secret(str(checked("PATH", path)))
     except NotSent as error:
-        raise Wrong(f": {error}") from None
+        raise Wrong(str(error)) from None
     if len(token) < _LEAST_TOKEN:
-        raise Wrong(f": the token in {path} has less than {_LEAST_TOKEN} letters")
+        raise Wrong(f"the token in {path} has less than {_LEAST_TOKEN} letters")
     return token
 
 

@@ -69,14 +69,10 @@ class Store:
         if block.rows:
             self._engine.insert(self._engine.dialect.read(table), block)
 
-    def listed(self, tenant: str) -> set[str]:
-        """Return the paths of a tenant's segments that are in the database."""
-        return {
-            str(row[0])
-            for row in self._engine.rows(
-                f"SELECT segment FROM {self._engine.dialect.read('windows')} WHERE tenant = {literal(tenant)}"
-            )
-        }
+    def listed(self) -> set[tuple[str, str]]:
+        """Return (tenant, path) of all segments that are in the database."""
+        sql = f"SELECT tenant, segment FROM {self._engine.dialect.read('windows')}"
+        return {(str(row[0]), str(row[1])) for row in self._engine.rows(sql)}
 
     def drop_day(self, day: str) -> None:
         self._stored.forget(day)

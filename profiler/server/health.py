@@ -26,7 +26,7 @@ class ServerHealth:
         """Create the server's health checks without running them.
 
         Args:
-            checks: For each reason of FAILURES, a function that raises OSError or PyprofError if it holds.
+            checks: For each reason of FAILURES, a function that raises an error if it holds.
             say: Writes a line of the log.
         """
         self._checks = checks
@@ -75,8 +75,9 @@ class ServerHealth:
         for reason, check in self._checks.items():
             try:
                 check()
-            except (OSError, PyprofError) as error:
-                self.report_failure(reason, str(error))
+            except Exception as error:  # without this thread /healthz would never change again
+                is_expected = isinstance(error, OSError | PyprofError)
+                self.report_failure(reason, str(error) if is_expected else f"{type(error).__name__}: {error}")
             else:
                 self.report_success(reason)
         self._is_checked.set()

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from itertools import islice
 
 from pyprof.agent.segment_names import SegmentName
@@ -30,6 +31,7 @@ _LOOK_S = 600.0
 _FAILURE_LOG_S = 60.0
 """Minimum time between two log lines about the same database failure, in seconds."""
 _DAY_S = 86_400
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Indexer:
         self._waiting: deque[SegmentRows] = deque()
         self._coming = _Coming()
         self._behind = True
+        self._without_file: set[tuple[str, str]] | None = None
         self._ending = threading.Event()
         self._arrived = threading.Event()
         self._lock = threading.Lock()
@@ -143,6 +146,11 @@ class Indexer:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def without_file(self) -> int:
+        """The number of windows that the database has and whose files are gone."""
+        return len(self._without_file or ())
+
     def close(self) -> None:
         """Insert the segments that still wait into the database, and stop."""
         self._ending.set()
@@ -153,15 +161,18 @@ class Indexer:
         while True:
             ending = self._ending.is_set()
             try:
+                if self._without_file is None:
+                    self._without_file = self._find_without_file()
                 self._bring_in()
                 if ending:
                     return
                 self._tend()
                 self._failure = ""
-            except (StoreError, OSError) as error:
+            except Exception as error:  # without this thread no window would reach the database
                 self._behind = True
                 self._count("index_failures")
-                self._note_failure(str(error))
+                is_expected = isinstance(error, StoreError | OSError)
+                self._note_failure(str(error) if is_expected else f"{type(error).__name__}: {error}")
                 if self._ending.wait(_AFTER_FAILURE_S):
                     return
             self._arrived.wait(_PAUSE_S)
@@ -181,6 +192,20 @@ class Indexer:
             self._say("warning", "index failed", error=text)
         self._failure = text
 
+    def _find_without_file(self) -> set[tuple[str, str]]:
+        """Return (tenant, path) of the windows that the database has and whose files are gone.
+
+        Files are older than the database if a backup of them was put back. A client may send such a window again, which
+        brings back its file; its rows must not be inserted twice.
+        """
+        listed = self._store.listed()
+        listed.difference_update((tenant, name.path) for tenant, name, _ in self._files.all())
+        ends = sorted(name.end_ns for _, path in listed if (name := SegmentName.parse(*path.split("/"))) is not None)
+        if ends:
+            first, last = (f"{datetime.fromtimestamp(end_ns // 10**9, UTC):{_TIME}}" for end_ns in (ends[0], ends[-1]))
+            self._say("warning", "windows without a file", windows=len(listed), first=first, last=last)
+        return listed
+
     def _bring_in(self) -> None:
         """Insert the segments that wait now into the database. Later ones go into the next block, because a few large
         blocks cost least.
@@ -190,15 +215,24 @@ class Indexer:
             block = [self._waiting.popleft() for _ in range(min(left, _MOST_AT_ONCE))]
             left -= len(block)
             try:
-                self._store.insert(block)
+                self._store.insert([each for each in block if not self._has_rows(each)])
             finally:
                 self._coming.drop(block)
             self._next_block = time.monotonic() + min(max(len(block) / _FEW, _PAUSE_S), _LONGEST_PAUSE_S)
 
+    def _has_rows(self, rows: SegmentRows) -> bool:
+        """Return True if the database had the rows of a segment before its file came."""
+        key = rows.tenant, rows.name.path
+        if self._without_file is None or key not in self._without_file:
+            return False
+        self._without_file.discard(key)
+        return True
+
     def _tend(self) -> None:
         if self._behind:
             self._behind = False
-            self.catch_up()
+            if count := self.catch_up():
+                self._say("info", "files indexed", segments=count)
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_S
             self.drop_old(time.time())
@@ -215,7 +249,7 @@ class Indexer:
             OSError: A folder cannot be read.
         """
         for day in self._store.hours.torn():
-            self._store.drop_day(day)
+            self._drop_rows(day)
         done = 0
         missing = self._missing()
         while block := list(islice(missing, _MOST_AT_ONCE)):
@@ -225,12 +259,15 @@ class Indexer:
                 break
         return done
 
+    def _drop_rows(self, day: str) -> None:
+        self._store.drop_day(day)
+        if self._without_file:
+            self._without_file = {key for key in self._without_file if not key[1].startswith(f"{day}/")}
+
     def _missing(self) -> Iterator[SegmentRows]:
-        listed: dict[str, set[str]] = {}
+        listed = self._store.listed()
         for tenant, name, _ in self._files.all():
-            if tenant not in listed:
-                listed[tenant] = self._store.listed(tenant)
-            if name.path not in listed[tenant] and not self._coming.passes_over(tenant, name):
+            if (tenant, name.path) not in listed and not self._coming.passes_over(tenant, name):
                 rows = self._read(tenant, name)
                 if rows is not None:
                     yield rows
@@ -258,7 +295,7 @@ class Indexer:
             if day >= oldest and (total <= self._limits.max_bytes or dropped == len(sizes) - 1):
                 break
             count = self._files.drop_day(day)
-            self._store.drop_day(day)
+            self._drop_rows(day)
             total -= sizes[day]
             dropped += 1
             self._say("info", "day dropped", day=day, segments=count)

@@ -28,7 +28,7 @@ _GRACE_S = 1
 """Time in seconds for running requests when the server ends."""
 _MOST_AT_ONCE = 1024
 _MAX_MESSAGE = 1000
-"""Maximum number of characters of a message of uvicorn that the log keeps."""
+"""Maximum number of characters of a library's message that the log keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
             numbers = Numbers(
                 {
                     "index_waiting": lambda _: waiting[0].waiting if waiting else 0,
+                    "windows_without_file": lambda _: waiting[0].without_file if waiting else 0,
                     "failing": lambda reason: reason in health.failures,
                 }
             )
@@ -123,7 +124,7 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
 
 
 class _LogHandler(logging.Handler):
-    """A log handler that passes lines of uvicorn to the server's log, in its form."""
+    """A log handler that passes lines of uvicorn and other libraries to the server's log, in its form."""
 
     def __init__(self, say: Say) -> None:
         super().__init__(logging.WARNING)
@@ -135,7 +136,7 @@ class _LogHandler(logging.Handler):
             text = record.getMessage().strip()
             if record.exc_info and record.exc_info[1] is not None:
                 text = f"{text}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
-            self._say(level, "http server", message=text[:_MAX_MESSAGE])
+            self._say(level, "library message", logger=record.name, message=text[:_MAX_MESSAGE])
         except Exception:  # logging must not end a request
             self.handleError(record)
 
@@ -144,8 +145,7 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
     """Return a uvicorn HTTP server that calls ready() when it listens."""
     import uvicorn
 
-    logger = logging.getLogger("uvicorn")
-    logger.handlers, logger.propagate = [_LogHandler(say)], False
+    logging.getLogger().handlers = [_LogHandler(say)]
 
     from pyprof.server.header_timeout import BoundedProtocol
 

@@ -21,6 +21,7 @@ COUNTERS = (
 )
 GAUGES = (
     MetricKind("index_waiting", "gauge", "Segments that wait for the database."),
+    MetricKind("windows_without_file", "gauge", "Windows in the database whose files are gone, as after a restore."),
     MetricKind("failing", "gauge", "1 while the server is unhealthy for this reason.", ("reason", FAILURES)),
     MetricKind("start_timestamp_seconds", "gauge", "When the server began."),
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 
 import pytest
 
+from pyprof.server import lifecycle
 from pyprof.server.authorization import STATUS
+from pyprof.server.config import ServerConfig
 from pyprof.server.health import DISK_FULL, FAILURES, STORE_FAILED, ServerHealth
 from pyprof.server.refusal_log import INTERVAL_S, UNLOGGED, RefusalLog
 from pyprof.server.sql_engine import StoreError
@@ -47,6 +50,25 @@ def test_failed_check_is_logged_once_until_it_passes() -> None:
     health.check_now()
     assert health.failures == {}
     assert [(level, event) for level, event, _ in log.lines] == [("error", "unhealthy"), ("info", "healthy again")]
+
+
+def test_check_that_fails_in_an_unexpected_way_is_a_failure() -> None:
+    health = ServerHealth({STORE_FAILED: lambda: [][0]}, Log())
+    health.check_now()
+    assert health.failures == {STORE_FAILED: "IndexError: list index out of range"}
+
+
+def test_lines_of_libraries_have_the_form_of_the_servers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log = Log()
+    lifecycle._server(ServerConfig(), None, lambda: None, log)
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).error("Invalid HTTP request of %s", "x")
+    said = [
+        ("error", "library message", {"logger": name, "message": "Invalid HTTP request of x"})
+        for name in ("uvicorn.error", "asyncio")
+    ]
+    assert log.lines == said
 
 
 def test_each_failure_is_a_reason_with_a_status() -> None:

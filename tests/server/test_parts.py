@@ -99,7 +99,7 @@ def test_tables_of_a_cluster_have_a_second_one_sharded_by_the_stack() -> None:
         ("\n[limits]\nbodies = 1", 3, "limits.bodies is not known"),
         ('[server]\nhost = "0.0.0.0"', 2, "others than this machine"),
         ('[[tenant]]\nname = "a"\nwrite_token_file = "/absent"', 1, "/absent cannot be read"),
-        ('[[tenant]]\nnames = "a"', 1, "has not these"),
+        ('[[tenant]]\nnames = "a"', 1, "its settings are name"),
         ('[server]\nstore = "clickhouses://h/a"', 2, "clickhouses://... is not a store"),
         ('[server]\nstore = "clickhouse://h/a?secure=1"', 2, "?secure=, which is not supported"),
         ('[server]\nstore = "clickhouse://u:secret@h/a"', 2, "server.store_password_file"),

@@ -194,7 +194,7 @@ class Kept:
     def put(self, sql: str) -> None: ...
 
     def rows(self, sql: str) -> list[list[object]]:
-        return self.listed if "SELECT segment" in sql else []
+        return self.listed if "SELECT tenant, segment" in sql else []
 
     def check(self) -> None: ...
 
@@ -236,6 +236,43 @@ def test_stacks_that_could_not_be_sent_are_sent_again() -> None:
     assert engine.of(store, [found])["stacks"] == len(set(found.stacks.tolist()))
 
 
+def test_index_survives_an_error_that_nobody_expects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyprof.server.indexer._AFTER_FAILURE_S", 0.05)
+
+    class Odd(Kept):
+        is_odd = True
+
+        def insert(self, table: str, block: Block) -> None:
+            if self.is_odd:
+                raise IndexError("odd")
+            super().insert(table, block)
+
+    engine, books, files = Odd(), StackBooks(), SegmentFiles(str(tmp_path / "data"))
+    said: list[object] = []
+    indexer = Indexer(
+        files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *line, **_: said.append(line), said.append
+    )
+    each = rows(window(1, 40, 30), books.of("default"))
+    assert files.keep("default", each.name, export("pprof", window(1, 40, 30), EVIDENCE))
+    indexer.start()
+    until(lambda: ("warning", "index failed") in said)
+    with pytest.raises(StoreError, match="IndexError: odd"):
+        indexer.check()
+    engine.is_odd = False
+    until(lambda: engine.given.get("windows") == 1)
+    until(lambda: not failure_of(indexer))
+    indexer.close()
+    files.close()
+
+
+def failure_of(indexer: Indexer) -> str:
+    try:
+        indexer.check()
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
 def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Path) -> None:
     engine, books, files = Kept(), StackBooks(), SegmentFiles(str(tmp_path / "data"))
     indexer = Indexer(
@@ -246,7 +283,7 @@ def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Pa
     for each in (coming, old):
         assert files.keep("default", each.name, export("pprof", window(1, 40, 30), EVIDENCE))
     assert indexer.catch_up() == 1
-    engine.listed = [[each.name.path] for each in (coming, old)]
+    engine.listed = [["default", each.name.path] for each in (coming, old)]
     indexer.add(coming)
     indexer.start()
     indexer.close()
@@ -267,7 +304,7 @@ def test_file_of_a_killed_server_is_indexed_if_it_is_sent_again(tmp_path: Path) 
     assert files.keep("default", old.name, data)
     indexer.start()
     until(lambda: engine.given.get("windows") == 1)
-    engine.listed = [[old.name.path]]
+    engine.listed = [["default", old.name.path]]
     assert files.keep("default", each.name, data)
     indexer.expect(each)
     assert indexer.catch_up() == 0

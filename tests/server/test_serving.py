@@ -13,6 +13,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +22,20 @@ from pathlib import Path
 import pytest
 
 import pyprof
+from pyprof.agent.spool import Spool
+from pyprof.agent.spool_inventory import Caps
+from pyprof.diagnostics import Diagnostics
 from pyprof.importers import pprof
 from pyprof.model.functions import costs
 from pyprof.model.reason_requests import REQUESTS
 from pyprof.records import replace
+from pyprof.server import systemd_unit
 from pyprof.server.authorization import STATUS
 from tests import warm
+from tests.agent import unit_filter
 from tests.agent.filled import marked
 from tests.server.serving import Served, name_of, served, windows
+from tests.small_disk import only_root
 from tests.support import build, need
 from tests.survival.servers import kill_servers
 
@@ -348,6 +355,20 @@ def test_unit_runs_the_server_that_was_asked_for(tmp_path: Path) -> None:
     assert run("server", *image, "--check").returncode == 0
 
 
+@only_root
+def test_server_takes_windows_and_answers_with_what_its_unit_allows(tmp_path: Path) -> None:
+    need("systemd-analyze")
+    unit = tmp_path / "pyprof-server.service"
+    unit.write_text(systemd_unit.text(["pyprof"], ()))
+    with served(tmp_path / "data", prefix=(sys.executable, unit_filter.__file__, str(unit))) as client:
+        (each,) = windows("web", 1)
+        assert client.push(each).status == 200
+        client.until_indexed(1)
+        assert client.ask("/readyz").status == 200
+        assert client.process is not None
+        assert "Seccomp:\t2\n" in Path(f"/proc/{client.process.pid}/status").read_text()
+
+
 def test_server_tells_systemd_that_it_listens_and_that_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(str(tmp_path / "notify"))
@@ -382,3 +403,58 @@ def test_copy_that_was_made_while_windows_came_is_restored(tmp_path: Path) -> No
         client.until_indexed(count - 3, service="meanwhile")
         assert [client.question(what, service="kept").json() for what in ("functions", "builds", "labels")] == before
     assert (copy / "symbols" / "default" / f"{'cd' * 20}.sym").read_bytes() == SYMBOLS
+
+
+def test_agent_sends_windows_again_that_a_restored_server_lacks(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    spool = Spool(str(tmp_path / "spool"), Caps(), Diagnostics())
+    spool.open()
+    config = tmp_path / "agent.toml"
+    command = ("agent", "resend", "--config", str(config), "--spool", str(tmp_path / "spool"), "--since", "1h")
+    sent = windows("web", 3)
+    assert spool.put(sent)
+    with served(tmp_path / "data") as client:
+        url = f"http://127.0.0.1:{client.port}"
+        config.write_text(f'[[push]]\nname = "fleet"\ntype = "pyprof"\nurl = "{url}"\n[[rule]]\nname = "*"\n')
+        assert client.push(sent[1]).status == 200
+        for _ in range(2):
+            assert warm.run(*command).stdout == "fleet: has 3 segments since 1h\n"
+        client.until_indexed(3, service="web")
+    ended = warm.run(*command)
+    assert ended.returncode != 0
+    assert "fleet took 0 of 3 segments: unreachable" in ended.stderr
+    config.write_text('[[rule]]\nname = "*"\n')
+    assert "no sink of the types" in warm.run(*command).stderr
+
+
+def test_windows_sent_again_after_a_restore_count_once(tmp_path: Path) -> None:
+    """Put older files back below a newer database and on an empty host, and push what came after the copy again."""
+    data, copy, empty = (tmp_path / name for name in ("data", "copy", "empty"))
+    kept, later = windows("kept", 3), windows("later", 4)
+    with served(data) as client:
+        assert {client.push(each).status for each in kept} == {200}
+        shutil.copytree(data / "segments", copy)
+        assert {client.push(each).status for each in later} == {200}
+        client.until_indexed(4, service="later")
+    shutil.rmtree(data / "segments")
+    empty.mkdir(mode=0o750)
+    for folder in (data, empty):
+        shutil.copytree(copy, folder / "segments")
+    for folder, in_database in ((data, 4), (empty, 0)):
+        with served(folder, "--log", "json") as client:
+            client.until_indexed(3, service="kept")
+            client.until_indexed(in_database, service="later")
+            assert f"pyprof_server_windows_without_file {in_database}" in client.ask("/metrics").body.decode()
+            assert {client.push(each).status for each in kept} == {409}
+            assert {client.push(each).status for each in later} == {200}
+            client.until_indexed(4, service="later")
+            assert {client.push(each).status for each in later} == {409}
+            assert client.process is not None
+            client.process.terminate()
+            assert client.process.stderr is not None
+            lines = [json.loads(line) for line in client.process.stderr]
+            said = [line["windows"] for line in lines if line["event"] == "windows without a file"]
+            assert said == ([in_database] if in_database else [])
+        with served(folder) as client:
+            client.until_indexed(7)
+            assert "pyprof_server_windows_without_file 0" in client.ask("/metrics").body.decode()
