@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 _DELETE = "\x7f"
@@ -32,6 +33,18 @@ class Log:
         words = [f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items()]
         sign = "" if level == "info" else f"{level}: "
         return f"{sign}{event}{': ' if words else ''}{', '.join(words)}"
+
+
+def log_thread_failures(log: Log) -> None:
+    """Write a line to the log, in place of Python's traceback, if an unexpected error ends a thread of this process."""
+
+    def write(failed: threading.ExceptHookArgs) -> None:
+        name = failed.thread.name if failed.thread is not None else ""
+        place = traceback.extract_tb(failed.exc_traceback)[-1:]
+        where = "".join(f"{frame.filename}:{frame.lineno}" for frame in place)
+        log("error", "thread failed", thread=name, error=f"{failed.exc_type.__name__}: {failed.exc_value}", where=where)
+
+    threading.excepthook = write
 
 
 def _word(value: object) -> str:

@@ -166,12 +166,13 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from pyprof.agent.agent import Agent
-    from pyprof.agent.log_lines import Log
+    from pyprof.agent.log_lines import Log, log_thread_failures
     from pyprof.agent.sd_notify import Notifier
     from pyprof.cli.interrupts import EndBySignals, listen
 
     prefix = "" if arguments.log == "json" else "pyprof agent: "
     log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
+    log_thread_failures(log)
     agent = Agent(lambda: _load(arguments), log, Notifier(os.environ))
     # SIGHUP means reload, so it does not end the agent; this holds under nohup too
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

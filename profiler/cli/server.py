@@ -74,7 +74,7 @@ def _unit(config: str | None, data: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.agent.config_file import BadConfig
-    from pyprof.agent.log_lines import Log
+    from pyprof.agent.log_lines import Log, log_thread_failures
     from pyprof.records import replace
     from pyprof.server import config, lifecycle, migrations
 
@@ -104,6 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--port {found.port} is no port", "--port 4242")
     prefix = "" if arguments.log == "json" else "pyprof server: "
     log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
+    log_thread_failures(log)
     if arguments.rebuild:
         count = lifecycle.rebuild(found, log)
         line(f"{count:,} segments of {found.data} are in the database")

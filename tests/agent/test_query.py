@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import threading
 from pathlib import Path
 
 import orjson
+import pytest
 
-from pyprof.agent.log_lines import Log
+from pyprof.agent.log_lines import Log, log_thread_failures
 from pyprof.agent.sd_notify import Notifier
 from pyprof.cli.terminal_output import printable
 from tests.agent.filled import MINUTE_NS, opened, segment
@@ -101,6 +103,19 @@ def test_log_lines_are_text_or_objects() -> None:
     Log(lines.append, True)("error", "not recording", error='"\n')
     assert lines[0] == "window: samples 1,234, dropped a: 2"
     assert lines[1].endswith('"level":"error","event":"not recording","error":"\\"\\n"}')
+
+
+def test_thread_that_ends_by_an_error_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    log_thread_failures(Log(lines.append, True))
+    thread = threading.Thread(target=lambda: [][0], name="pyprof index")
+    thread.start()
+    thread.join()
+    (line,) = map(orjson.loads, lines)
+    assert (line["event"], line["thread"]) == ("thread failed", "pyprof index")
+    assert line["error"] == "IndexError: list index out of range"
+    assert line["where"].startswith(f"{__file__}:")
 
 
 def test_names_that_a_terminal_would_obey_are_escaped_in_the_log_and_json_stays_json() -> None:
