@@ -394,12 +394,13 @@ Completion = Callable[[list[SampleBatch], int], Iterator[SampleBatch]]
 """Function (batches, until_ns) that yields these batches together with the samples of other sources up to until_ns."""
 
 
-def _as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleBatch]:
+def as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleBatch]:
+    """Yield batches that are complete already. See Completion."""
     return iter(batches)
 
 
 def split_at_flushes(
-    handover: FlushProtocol, batches: list[SampleBatch], reached_ns: int, complete: Completion = _as_they_are
+    handover: FlushProtocol, batches: list[SampleBatch], reached_ns: int, complete: Completion = as_they_are
 ) -> Iterator[SampleBatch]:
     """Yield batches in parts that end where a flush was requested, and acknowledge each part.
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 
 NEVER_NS = 1 << 62
+_MIN_LAST_WINDOW = 0.1
+"""Minimum length of the last window as a fraction of the others. A shorter rest belongs to the window before."""
 
 
 class FlushProtocol:
@@ -108,6 +110,12 @@ class FlushProtocol:
             self._wanted = tuple(at for at in before if at > until_ns)
             self.given_ns = max(self.given_ns, until_ns)
             return len(self._wanted) < len(before)
+
+    def is_end_near(self, at_ns: int, every_ns: int) -> bool:
+        """Return True if the recording ended too soon after a time for another window, whose usual length is
+        every_ns.
+        """
+        return bool(self.ended_ns) and self.ended_ns < at_ns + _MIN_LAST_WINDOW * every_ns
 
     def is_ready(self, at_ns: int) -> bool:
         """Return True if all samples of the window that ends at this time were yielded."""

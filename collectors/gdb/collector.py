@@ -105,8 +105,7 @@ class GdbRemoteCollector:
             self._stopping = True
             self._notes["lost"] = said("stub_lost_early", why=f"{error.message} {error.hint}".strip())
             self._diagnostics.count("connection to the stub ended early")
-        if len(self._batch):
-            yield from self._batch.take_batches()
+        yield from split_at_flushes(handover, self._batch.take_batches(), handover.ended_ns or time.monotonic_ns())
 
     def _wait(self, control: Control, alive_ns: int) -> bool:
         """Wait until the next sampling time. Return False if an empty batch is due first, or sampling stops."""

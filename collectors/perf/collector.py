@@ -198,15 +198,18 @@ class PerfCollector:
         handover.wake = self._waiter.wake
         handover.report_sampling()
         last = self._leaving = False
-        begun_ns = time.monotonic_ns()
+        begun_ns, end_ns = time.monotonic_ns(), 0
         while not last and not self._leaving:
             hold_ns = min(cadence.wait_ns, self._patience_ns())
             self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(self._silent_ns(), FIRST_FLUSH_NS)))
             if self._leaving:
                 break
-            last = self._stopping or not self.members.has_processes_left
+            ends = self._stopping or not self.members.has_processes_left
             now = time.monotonic_ns()
-            if not last and now - begun_ns < hold_ns and now < handover.next_ns and not self._full():
+            if ends:
+                now = end_ns = end_ns or handover.ended_ns or now
+                last = not handover.ends_window(end_ns)  # a late collector first closes the windows that are due
+            elif now - begun_ns < hold_ns and now < handover.next_ns and not self._full():
                 yield self.maker.nothing
                 continue
             trial, spent_ns = self._trial, time.thread_time_ns()

@@ -18,4 +18,5 @@ thread_rounds           The threads of a process, round by round: by machine cod
 thread_sampler          The sampling of one thread: without reading it, by reading from outside, or by a stop
 thread_stop             One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH
 threads                 One thread of a target: its /proc files, its sleep, its use of a processor, its stop
+wall_times              The wall-clock time that samples stand for, by the clock and the kernel's account of each thread
 """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, split_at_flushes
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, as_they_are, split_at_flushes
 from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.children import ChildFinder, open_child_finder
 from pyprof.collectors.linux.privileges import raise_file_limit
@@ -26,6 +26,7 @@ from pyprof.collectors.ptrace.thread_rounds import RestOfRound, ThreadRounds
 from pyprof.collectors.ptrace.thread_sampler import TRANSFERRING, ThreadSampler
 from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
 from pyprof.collectors.ptrace.threads import Outcome, Thread
+from pyprof.collectors.ptrace.wall_times import WallTimes
 from pyprof.collectors.targets.selection import Processes
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
@@ -96,6 +97,8 @@ class PtraceCollector:
         self._scheduler = Scheduler(options)
         self._accounts = Accounts(options)
         self._targets = Targets(options, diagnostics, ids, readers, wanted)
+        has_waits = options.idle and options.flush_s > 0  # a dump shows where threads are, not for how long
+        self._wall_times = WallTimes(self._targets.by_pid, options) if has_waits else None
         options.handover.on_window_end = self._accounts.note_clocks
         options.handover.on_begin = lambda: self._accounts.start(self._targets.roots)
         quick = NativeRounds(self._stopper, self._builder, self._sampler.turns, options)
@@ -138,6 +141,8 @@ class PtraceCollector:
             self._guard.enable_sigchld()
             self._sampler.turns.start_turns()
             self._accounts.start(targets.roots)
+            if self._wall_times is not None:
+                self._wall_times.start()
             scheduler.handover.report_sampling()
             while not scheduler.stopping and (targets.by_pid or (self._selection and self._selection.lasting)):
                 self._sampler.turns.make_ready()
@@ -157,21 +162,31 @@ class PtraceCollector:
                     self._account(force=scheduler.handover.ends_window(time.monotonic_ns()))
                     batches = self._flush()
                     scheduler.note_flush(samples=len(batches[0]) > 0)
-                    if self.acknowledges:
-                        yield from split_at_flushes(scheduler.handover, batches, self.flushed_ns)
-                    else:
-                        yield from batches
+                    yield from self._completed(batches)
                 elif scheduler.is_sign_due:
                     self._rest()
                     scheduler.note_empty_batch()
                     yield sign
             scheduler.clock.count_skipped(time.monotonic_ns())
             self._account(force=True)
-            if len(self._builder):
-                yield from self._flush()
+            yield from self._completed(self._flush())
         finally:
             self._stopper.release_all()
             self._sampler.turns.close()
+
+    def _completed(self, batches: list[SampleBatch]) -> Iterator[SampleBatch]:
+        """Yield batches in parts that end where a flush was requested, with the time that each sample stands for."""
+        if not self.acknowledges:
+            yield from batches
+            return
+        handover, walls = self._scheduler.handover, self._wall_times
+        complete = walls.complete if walls is not None else as_they_are
+        reached_ns = min(self.flushed_ns, handover.ended_ns or self.flushed_ns)
+        yield from split_at_flushes(handover, batches, reached_ns, complete)
+
+    def _flush_completed(self) -> list[SampleBatch]:
+        """Return the batches of samples collected so far, within a round of samples."""
+        return [*self._completed(self._flush())]
 
     def _find(self) -> None:
         """Add processes that match the selection and are not sampled yet."""
@@ -229,11 +244,11 @@ class PtraceCollector:
                     continue
                 else:
                     checks = target.choose_threads()
-                yield from self._rounds.run_checks(target, checks, first, self._flush)
+                yield from self._rounds.run_checks(target, checks, first, self._flush_completed)
                 if self._scheduler.stopping:
                     return
                 with contextlib.suppress(OSError):  # it has ended, which the next look() reports
-                    yield from self._rounds.run_checks(target, target.find_late_threads(), first, self._flush)
+                    yield from self._rounds.run_checks(target, target.find_late_threads(), first, self._flush_completed)
                 if target.spaces.restless:
                     with contextlib.suppress(OSError):
                         target.look_at_modules(self._builder)

@@ -224,6 +224,10 @@ class TracedProcess:
         self._turn = [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose_threads(wanted)
         return self._turn
 
+    def list_chosen(self) -> list[Thread]:
+        """Return the threads of the process that are recorded, whether they run or not."""
+        return self._choice.select_threads(self.threads, self.describe_thread)
+
     def _has_lost_one(self) -> bool:
         """Return True if a thread of the process that was checked in this round has ended. Only the check shows
         that.

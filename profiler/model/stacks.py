@@ -215,8 +215,8 @@ class StackTable:
         return path[::-1]
 
     def unseen(self, frames: KernelStack) -> int:
-        """Return the node of the stack of a sample of which only the kernel frames are known."""
-        sums = any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)
+        """Return the node of the stack of a sample of which only the kernel frames are known, if any."""
+        sums = not frames or any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)
         return self.extend(self.child(0, marker_key(NOT_SAMPLED if sums else UNREADABLE)), frames)
 
     def adopt(self, other: StackTable, nodes: Iterable[int]) -> list[int]:

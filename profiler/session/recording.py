@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Self
 
 from pyprof.collectors.base import CollectorStats
@@ -35,6 +36,8 @@ _SETTLED_S = 1.0
 """Maximum length of a recording's start phase after the first samples may be taken, in seconds, if no sample is
 unwound.
 """
+_MAX_LATE_WINDOWS = 3
+"""Number of windows that may be due before windows() makes the next one longer."""
 _PATIENCE_S = 5.0
 """Maximum time for a recorded command to obey SIGTERM, in seconds."""
 
@@ -210,8 +213,7 @@ class Recording:
             priority.take_usual()
             self._sampling.take_less()
         self._between.answer()
-        if not self.asked_to_end:
-            self.deliveries.send_due()
+        self.deliveries.send_due()
 
     def end(self) -> None:
         """End the recording now, without waiting. May be called from any thread or a signal handler."""
@@ -328,8 +330,8 @@ class Recording:
     def windows(self, every: float) -> Iterator[Profile]:
         """Yield a profile of each interval, without gaps, until the recording has ended.
 
-        The last profile is the one that stop() returns, unless it is empty. A window is longer if the caller requests
-        the next one late, or if the names of the one before it took longer to find than a window.
+        The last profile is the one that stop() returns, unless it is empty. A late window keeps its length. But if the
+        caller or the names of a profile take several times as long as a window, the next window is longer.
 
         Args:
             every: Length of a window in seconds.
@@ -340,17 +342,21 @@ class Recording:
         if not every > 0:
             raise UsageError(f"windows of {every!r} seconds cannot be had")
 
-        def cut() -> Pending | None:
-            if self.asked_to_end:
+        every_ns = round(every * 1e9)
+
+        def cut(due_ns: int) -> Pending | None:
+            if self._handover.is_end_near(due_ns, every_ns):
                 return None
             self.on_cut()
             return self._sampling.ask(Extent.CUT)
 
         def found() -> Iterator[Profile]:
-            due_ns = time.monotonic_ns() + round(every * 1e9)
-            while (asked := self._between.ask(cut, due_ns)) is not None:
+            due_ns = time.monotonic_ns() + every_ns
+            while (asked := self._between.ask(partial(cut, due_ns), due_ns)) is not None:
                 yield asked.profile()
-                due_ns = max(due_ns + round(every * 1e9), time.monotonic_ns())
+                due_ns += every_ns
+                if due_ns + _MAX_LATE_WINDOWS * every_ns < (now_ns := time.monotonic_ns()):
+                    due_ns = now_ns
             last = self.stop()
             if last.duration_ns:
                 yield last

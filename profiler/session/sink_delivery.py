@@ -107,7 +107,7 @@ class Deliveries:
             self._send(self._wanted.popleft()[1])
         windows = self._windows
         if windows and self._handover.is_ready(windows.due_ns):
-            if windows.due_ns:
+            if windows.due_ns and not self._handover.is_end_near(windows.due_ns, windows.every_ns):
                 self._send(windows.sink)
             windows.due_ns = (windows.due_ns or self._handover.begun_ns) + windows.every_ns
             self._handover.want(windows.due_ns)
