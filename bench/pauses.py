@@ -81,10 +81,10 @@ def _record(pid: int, rate: float) -> None:
     from pyprof.collectors.targets.selection import select_processes
     from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
-    from pyprof.session.session import RecordingFiles, Session
+    from pyprof.session.session import InputFiles, Session
 
     diagnostics = Diagnostics()
-    files = RecordingFiles(UnwindOptions(), diagnostics)
+    files = InputFiles(UnwindOptions(), diagnostics)
     selection = select_processes(TargetOptions(pids=(pid,)))
     collector = open_collector("ptrace", selection, CollectOptions(rate), diagnostics, files.runtimes)
     run_for(Session(collector, UnwindOptions(), diagnostics, files), SECONDS)

@@ -18,7 +18,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.interpreter_state import Chain
 from pyprof.model.marker_frames import KernelStack
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackBeyondCopy, StackSlab
 from pyprof.records import replace
 from pyprof.window_flush_protocol import FlushProtocol
 
@@ -128,8 +128,8 @@ class ArenaMemory:
 class BytesMemory:
     """Memory for stack copies that arrive as bytes objects. It is full when `most` bytes are used."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._most = max_bytes
         self.used = 0
         self._copies: list[bytes] = []
 
@@ -204,7 +204,7 @@ class BatchBuilder(Generic[Memory]):
         self._lanes: list[Lane] = []
         self._copies: list[_Copy] = []
         self._pieces: dict[int, tuple[Piece, ...]] = {}
-        self._beyond: dict[int, Beyond] = {}
+        self._beyond: dict[int, StackBeyondCopy] = {}
         self._chains: dict[int, Chain] = {}
         self._regsets: dict[str, dict[int, bytes]] = {}
         self._kernel_stack: dict[int, int] = {}
@@ -288,7 +288,7 @@ class BatchBuilder(Generic[Memory]):
         """Add pieces of memory to a sample beyond its main stack copy, such as a second stack."""
         self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
-    def set_beyond(self, lane: int, beyond: Beyond) -> None:
+    def set_beyond(self, lane: int, beyond: StackBeyondCopy) -> None:
         """Set what is known of a sample's stack beyond the end of its copy."""
         self._beyond[lane] = beyond
 

@@ -120,7 +120,7 @@ class SwitchSource(Protocol):
         """
         ...
 
-    def split_by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
+    def split_by_width(self, batch: SampleBatch, narrow: Mask) -> list[SampleBatch]:
         """Return samples at context switches as batches of one architecture each."""
         ...
 

@@ -161,13 +161,13 @@ class DelayedRemoval(Generic[T]):
     def __init__(self) -> None:
         self._before: set[T] = set()
 
-    def take_gone(self, gone: Set[T]) -> Set[T]:
+    def take_gone(self, ended: Set[T]) -> Set[T]:
         """Return the items that are gone now and were already gone at the last call.
 
         Args:
-            gone: All items that are gone now.
+            ended: All items that are gone now.
         """
-        now, self._before = self._before & gone, set(gone - self._before)
+        now, self._before = self._before & ended, set(ended - self._before)
         return now
 
 

@@ -21,16 +21,16 @@ MAX_FRAMES = 24_000_000
 _MIN_KEPT = 256
 
 
-def limit_stack_depth(profile: Profile, stacks: npt.NDArray[np.int32], most: int = MAX_FRAMES) -> Profile:
-    """Return the profile with stacks cut so short that all of them together have at most `most` frames.
+def limit_stack_depth(profile: Profile, stacks: npt.NDArray[np.int32], max_frames: int = MAX_FRAMES) -> Profile:
+    """Return the profile with stacks cut so short that all of them together have at most `max_frames` frames.
 
     Args:
         stacks: Leaf node of each stack that will be written.
     """
     depth = _depths(profile)
-    if int(depth[stacks].sum()) <= most:
+    if int(depth[stacks].sum()) <= max_frames:
         return profile
-    half = max(most // len(stacks), _MIN_KEPT) // 2
+    half = max(max_frames // len(stacks), _MIN_KEPT) // 2
     return _shorter(profile, depth, half)
 
 

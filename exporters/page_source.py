@@ -48,13 +48,13 @@ class PageSource:
     key: npt.NDArray[np.int64]
 
 
-def make_page_source(profile: Profile, known: Sequence[Function], options: ExportOptions) -> PageSource | None:
+def make_page_source(profile: Profile, functions: Sequence[Function], options: ExportOptions) -> PageSource | None:
     """Return the source lines of a profile, or None if there is no text for any of them.
 
     Args:
-        known: The functions on the page.
+        functions: The functions on the page.
     """
-    numbers = {function: at for at, function in enumerate(known)}
+    numbers = {function: at for at, function in enumerate(functions)}
     files = {path: at for at, path in enumerate(options.sources)}
     rows: list[list[Place]] = []
     direct: list[bool] = []

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.interpreters.detection_symbols import KnownSymbols
-from pyprof.interpreters.function_numbers import CodeBook, NamedCode
+from pyprof.interpreters.function_numbers import FunctionTable, NamedCode
 from pyprof.model.interpreter_state import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
@@ -128,7 +128,7 @@ class InterpreterContext:
 
     symbols: KnownSymbols
     diagnostics: Diagnostics
-    book: CodeBook
+    book: FunctionTable
     follow_tasks: bool = False
     stack_size: int = 1 << 20
 

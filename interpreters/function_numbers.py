@@ -60,7 +60,7 @@ class _Gone:
 
 
 @dataclass
-class CodeBook:
+class FunctionTable:
     """The interpreter functions of all processes of a recording. Equal functions share a number, and no number is
     reused.
     """

@@ -103,7 +103,7 @@ class PlainRules:
         return found
 
     def follow_rules(
-        self, words: npt.NDArray[np.unsignedinteger], base: int, pc: int, sp: int, fp: int, most: int
+        self, words: npt.NDArray[np.unsignedinteger], base: int, pc: int, sp: int, fp: int, max_frames: int
     ) -> FrameRun:
         """Return the callers of a frame whose pc is a return address.
 
@@ -113,7 +113,7 @@ class PlainRules:
             pc: The frame's pc.
             sp: The frame's stack pointer.
             fp: The frame's frame pointer, or UNKNOWN.
-            most: Maximum number of callers.
+            max_frames: Maximum number of callers.
         """
         arch = self._arch
         if len(self._rules) > MAX_RULES:
@@ -125,7 +125,7 @@ class PlainRules:
         pcs, sps, fps, rules = [pc], [sp], [fp], [-1]
         done: list[tuple[U64, U64, U64, I64]] = []
         end = FrameRun(*_no_frames())
-        left, look, patience = most, _LOOK, _LOOK
+        left, look, patience = max_frames, _LOOK, _LOOK
         while left > 0:
             by_fp, cfa_off, ra_off, fp_off, rule = known(pc) or find(pc)
             if rule < 0:
@@ -338,7 +338,12 @@ class PlainWalker:
         return walk
 
     def walk_callers(
-        self, registers: Registers, memory: LaneMemory, words: npt.NDArray[np.unsignedinteger], most: int, top: int
+        self,
+        registers: Registers,
+        memory: LaneMemory,
+        words: npt.NDArray[np.unsignedinteger],
+        max_frames: int,
+        top: int,
     ) -> LaneWalk:
         """Return the callers of a frame, as far as fast rules (CFA from sp or fp) find them.
 
@@ -346,24 +351,24 @@ class PlainWalker:
             registers: Registers of the frame.
             memory: Memory of the sample.
             words: The stack copy as native words.
-            most: Maximum number of callers.
+            max_frames: Maximum number of callers.
             top: Highest CFA inside the stack copy so far.
         """
         arch = self.walker.arch
         pc, sp, fp = (registers.values[column] for column in (arch.pc, arch.sp, arch.fp))
         run = None
         if pc is not None and sp is not None and not registers.exact:
-            run = self.rules.follow_rules(words, memory.low, pc, sp, UNKNOWN if fp is None else fp, most)
+            run = self.rules.follow_rules(words, memory.low, pc, sp, UNKNOWN if fp is None else fp, max_frames)
         walk = LaneWalk([], top=top)
         if run is None or not (len(run) or run.root):
-            self.walker.append_callers(walk, registers, memory, most)
+            self.walker.append_callers(walk, registers, memory, max_frames)
             return walk
         walk.tail = CachedFrames(run.pc, np.zeros(len(run), np.bool_), self.table.trust[run.rule], run.sp)
         walk.top = max(top, self._top(run, memory))
         if run.root:
             walk.end = StackEnd.ROOT
         else:
-            self._after(walk, run, registers, memory, most)
+            self._after(walk, run, registers, memory, max_frames)
         return walk
 
     def _top(self, run: FrameRun, memory: LaneMemory) -> int:

@@ -60,14 +60,14 @@ class LaneMemory:
                 return int.from_bytes(piece.data[at : at + size], self._order)
         return None
 
-    def words(self, avma: int, most: int) -> tuple[int, npt.NDArray[np.uint64]]:
+    def words(self, avma: int, max_words: int) -> tuple[int, npt.NDArray[np.uint64]]:
         """Return the aligned words of the stack copy from an address on.
 
         Returns:
-            The address of the first word, and at most `most` words.
+            The address of the first word, and at most `max_words` words.
         """
         first = max(avma, self.low) + self._word - 1 & -self._word
-        count = min(max(self.high - first, 0) // self._word, most)
+        count = min(max(self.high - first, 0) // self._word, max_words)
         dtype = np.dtype(find_word_format(self._arch).replace("Q", "u8").replace("I", "u4"))
         start = self._offset + first - self.low
         return first, np.frombuffer(self._data, dtype, count, start).astype(np.uint64) if count else _NO_WORDS

@@ -44,22 +44,22 @@ class RecordRing:
         self._heads = everything[_PAGE // 8 :].view(np.uint32)
         self._at = struct.unpack_from("=Q", self._consumer)[0]
 
-    def take_records(self, until_ns: int = FOREVER_NS, most: int = 1 << 20) -> tuple[list[int], int]:
+    def take_records(self, until_ns: int = FOREVER_NS, max_records: int = 1 << 20) -> tuple[list[int], int]:
         """Return the next records of the BPF ring buffer.
 
         Args:
             until_ns: Stop at the first record after this time.
-            most: Maximum number of records.
+            max_records: Maximum number of records.
 
         Returns:
             (words at which the records begin, position to pass to release_records()).
         """
-        found, self._at = self._scan(until_ns, most)
+        found, self._at = self._scan(until_ns, max_records)
         return found, self._at
 
-    def find_later_records(self, most: int = 1 << 20) -> list[int]:
+    def find_later_records(self, max_records: int = 1 << 20) -> list[int]:
         """Return the positions (in words) of the ring buffer's records that take_records() has left there."""
-        return self._scan(FOREVER_NS, most)[0]
+        return self._scan(FOREVER_NS, max_records)[0]
 
     def _scan(self, until_ns: int, most: int) -> tuple[list[int], int]:
         at, end, mask, heads = self._at, int(self._producer[0]), self._mask, self._heads

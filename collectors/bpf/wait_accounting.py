@@ -183,8 +183,8 @@ class Waits:
         clipped_ns: Time of ended threads that was left out because their waits would be longer than the elapsed time.
     """
 
-    def __init__(self, whole: bool = False) -> None:
-        self._whole = whole
+    def __init__(self, reaches_root: bool = False) -> None:
+        self._whole = reaches_root
         self._open: dict[int, _Open] = {}
         self._unheard: dict[int, int] = {}
         self._sums: dict[int, tuple[int, int]] = {}
@@ -226,7 +226,7 @@ class Waits:
 
     def account_until(
         self,
-        left: SwitchOut,
+        switched_out: SwitchOut,
         ended: WaitEnds,
         waiting: list[WaitingThread],
         asleep: Iterable[int],
@@ -236,23 +236,25 @@ class Waits:
         """Account all waits of the threads until now_ns.
 
         Args:
-            left: Stacks of threads that left their processors until now_ns.
+            switched_out: Stacks of threads that left their processors until now_ns.
             ended: Ends of waits until now_ns.
             waiting: The kernel's table of waiting threads at now_ns.
             asleep: Threads that were seen asleep before now_ns.
             now_ns: End of the time.
             least_ns: Shorter waits have no end record.
         """
-        n = len(left.tid)
+        n = len(switched_out.tid)
         times = WaitTimes(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
         table = {each.tid: each for each in waiting}
-        lanes = {key: n for n, key in enumerate(zip(left.tid.tolist(), left.time_ns.tolist(), strict=True))}
+        lanes = {
+            key: n for n, key in enumerate(zip(switched_out.tid.tolist(), switched_out.time_ns.tolist(), strict=True))
+        }
         gone = self._end(times, ended, lanes)
-        for tid in table.keys() | set(left.tid.tolist()):
+        for tid in table.keys() | set(switched_out.tid.tolist()):
             self._unheard.pop(tid, None)
         self._go_on(times, table, now_ns)
         for (tid, off_ns), lane in lanes.items():
-            self._begin(times, left, lane, table.get(tid), tid, off_ns, now_ns)
+            self._begin(times, switched_out, lane, table.get(tid), tid, off_ns, now_ns)
         for each in waiting:
             if each.off_ns and each.tid not in self._open and now_ns - each.off_ns >= least_ns and not each.copied:
                 ended_since = np.any((ended.tid == each.tid) & (ended.off_ns == each.off_ns))
@@ -265,7 +267,7 @@ class Waits:
             times.continued = [each for each in times.continued if each.tid != tid]
             known.accounted_ns = now_ns
         passed_ns = max(min(now_ns, self._end_ns) - self.upto_ns, 0)
-        times.set_room(left.tid, passed_ns)
+        times.set_room(switched_out.tid, passed_ns)
         for tid, blocked_ns, runnable_ns, at_ns in gone:
             self._sum(times, tid, blocked_ns, runnable_ns, at_ns, passed_ns)
             before = self._sums.pop(tid)

@@ -303,10 +303,10 @@ class Stub:
             self.close_file(fd)
         return None
 
-    def pass_signals(self, held: frozenset[int]) -> None:
-        """Request that the stub delivers signals without a stop: GDB's numbers 1 to 151, except for `held`."""
+    def pass_signals(self, stopping: frozenset[int]) -> None:
+        """Request that the stub delivers signals without a stop: GDB's numbers 1 to 151, except for `stopping`."""
         if self.has_feature("QPassSignals"):
-            numbers = ";".join(f"{n:x}" for n in range(1, 0x98) if n not in held)
+            numbers = ";".join(f"{n:x}" for n in range(1, 0x98) if n not in stopping)
             self.link.request(b"QPassSignals:" + escape_payload(numbers.encode()))
 
 

@@ -112,7 +112,7 @@ class _Openings:
         from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 
         return WholeProcessCollector(
-            whole=lambda pids, first: self._wall_clock(tuple(pids), first and launched),
+            open_without_stops=lambda pids, first: self._wall_clock(tuple(pids), first and launched),
             stopping=lambda pids, _: by_stops(self._request, tuple(pids)),
             by_image=self._by_image,
             pids=pids,

@@ -128,10 +128,10 @@ class StopCandidates:
     def pids(self) -> tuple[int, ...]:
         return tuple(sorted({self._cases[key].pid for key in self._stopped}))
 
-    def find_new(self, known: Container[int]) -> Iterable[int]:
+    def find_new(self, excluded: Container[int]) -> Iterable[int]:
         """Return the processes of threads that need stops, without the known processes."""
         self.watch()
-        return [pid for pid in self.pids if pid not in known and os.path.exists(f"/proc/{pid}")]
+        return [pid for pid in self.pids if pid not in excluded and os.path.exists(f"/proc/{pid}")]
 
     def elsewhere(self, pid: I32, tid: I32, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return a mask of samples by perf_events whose threads were stopped for samples at that time."""

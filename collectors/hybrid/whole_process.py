@@ -55,9 +55,9 @@ class WholeProcessCollector:
     """
 
     def __init__(
-        self, whole: Opener, stopping: Opener, by_image: ByImage, pids: tuple[int, ...], launched: bool
+        self, open_without_stops: Opener, stopping: Opener, by_image: ByImage, pids: tuple[int, ...], launched: bool
     ) -> None:
-        self._openers = {False: whole, True: stopping}
+        self._openers = {False: open_without_stops, True: stopping}
         self._by_image = by_image
         self._past = ClosedCollectors()
         self._stopping = False

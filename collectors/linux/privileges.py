@@ -88,10 +88,10 @@ def hide_process() -> None:
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
 
 
-def raise_file_limit(most: int) -> None:
-    """Raise the limit of open files to the hard limit, or to `most` if that is lower or there is none."""
+def raise_file_limit(max_files: int) -> None:
+    """Raise the limit of open files to the hard limit, or to `max_files` if that is lower or there is none."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(hard, most) if hard > 0 else most
+    wanted = min(hard, max_files) if hard > 0 else max_files
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

@@ -80,17 +80,17 @@ class BatchMaker:
         options: CollectOptions,
         diagnostics: Diagnostics,
         source_id: int,
-        ours: set[int],
+        own_pids: set[int],
     ) -> None:
         """Create a converter of ring records to sample batches.
 
         Args:
             source_id: Identifier of the converter's batches.
-            ours: Processes of the profiler, which are left out.
+            own_pids: Processes of the profiler, which are left out.
         """
         self._source_id = source_id
-        self._ours = ours
-        self.untracked: set[int] = set(ours)
+        self._ours = own_pids
+        self.untracked: set[int] = set(own_pids)
         self.sampled: set[tuple[int, int]] = set()
         self.lost = 0
         self.elsewhere: Elsewhere | None = None
@@ -275,10 +275,10 @@ def _of_kernel(pid: int) -> bool:
         return False
 
 
-def split_by_width(batch: SampleBatch, kept: Mask, narrow: Mask) -> list[SampleBatch]:
+def split_by_width(batch: SampleBatch, selected: Mask, narrow: Mask) -> list[SampleBatch]:
     """Split the samples to keep into a batch of 64-bit code and, if there is any, one of 32-bit code."""
     if narrow.any():
-        some = batch.take(np.flatnonzero(kept & narrow))
+        some = batch.take(np.flatnonzero(selected & narrow))
         regs = some.regs[:, HERE.narrow_columns] & np.uint64(NARROW.mask)
-        return [batch.take(np.flatnonzero(kept & ~narrow)), replace(some, arch=NARROW, regs=regs)]
-    return [batch if kept.all() else batch.take(np.flatnonzero(kept))]
+        return [batch.take(np.flatnonzero(selected & ~narrow)), replace(some, arch=NARROW, regs=regs)]
+    return [batch if selected.all() else batch.take(np.flatnonzero(selected))]

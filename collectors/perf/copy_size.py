@@ -47,16 +47,16 @@ class StackSize:
         most: Maximum size in bytes.
     """
 
-    def __init__(self, most: int, first: int) -> None:
+    def __init__(self, max_bytes: int, first: int) -> None:
         """Start with the maximum size of stack copies for the first samples.
 
         Args:
-            most: The limit in bytes.
+            max_bytes: The limit in bytes.
             first: Size after the first samples.
         """
-        self.most = most
-        self.bytes = most
-        self._first = min(first, most)
+        self.most = max_bytes
+        self.bytes = max_bytes
+        self._first = min(first, max_bytes)
         self._seen = 0
         self._sure_after = _SURE_AFTER
         self._need = 0
@@ -130,27 +130,27 @@ def choose_ring_size(options: CollectOptions, cpus: int) -> int:
     return size
 
 
-def mask_other_stacks(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
+def mask_other_stacks(feedback: Feedback, max_bytes: int = MOST_STACK) -> npt.NDArray[np.bool_]:
     """Return a mask of samples whose walk needed a word so far from the stack copy that it is in another stack.
 
     Args:
-        most: Maximum copy size in bytes.
+        max_bytes: Maximum copy size in bytes.
     """
     missing, base = feedback.missing, feedback.batch.stack.base
-    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base >= _FAR * most))
+    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base >= _FAR * max_bytes))
     return found
 
 
-def mask_beyond_copy(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
+def mask_beyond_copy(feedback: Feedback, max_bytes: int = MOST_STACK) -> npt.NDArray[np.bool_]:
     """Return a mask of samples whose walk needed a word that no stack copy by the kernel can contain.
 
     Nearer words will be part of larger copies.
 
     Args:
-        most: Maximum copy size in bytes.
+        max_bytes: Maximum copy size in bytes.
     """
     missing, base = feedback.missing, feedback.batch.stack.base
-    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base > most * 7 // 8))
+    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base > max_bytes * 7 // 8))
     return found
 
 
@@ -165,8 +165,8 @@ class AbsentPages:
     size in bytes.
     """
 
-    def __init__(self, most: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        self._most = np.uint64(most)
+    def __init__(self, max_bytes: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._most = np.uint64(max_bytes)
         self._clock = clock
         self._read: dict[tuple[int, int], int] = {}
 

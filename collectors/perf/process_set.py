@@ -83,7 +83,7 @@ class ProcessSet:
 
     def add_matching(
         self,
-        known: set[int],
+        excluded: set[int],
         attach: Callable[[int], None],
         diagnostics: Diagnostics,
         is_over: Callable[[], bool] = lambda: False,
@@ -91,7 +91,7 @@ class ProcessSet:
         """Add processes that match the selection now, until is_over() returns True.
 
         Args:
-            known: Pids of processes that need not be checked again.
+            excluded: Pids of processes that need not be checked again.
             attach: Opens events on a process.
             diagnostics: Counts processes that may not be read.
 
@@ -100,7 +100,7 @@ class ProcessSet:
         """
         if self._selection is None or self.everything or is_over():
             return
-        for pid in self._selection.find_new(self.tracked.histories.keys() | known):
+        for pid in self._selection.find_new(self.tracked.histories.keys() | excluded):
             if is_over():
                 return
             try:

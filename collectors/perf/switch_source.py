@@ -82,8 +82,8 @@ class PerfSwitchSource:
         self.running.release_samples(taken.scan)
         return self.switches.release_switches(switched, self.running.members.alive)
 
-    def split_by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
-        return split_by_width(left, np.ones(len(left), np.bool_), narrow)
+    def split_by_width(self, batch: SampleBatch, narrow: Mask) -> list[SampleBatch]:
+        return split_by_width(batch, np.ones(len(batch), np.bool_), narrow)
 
     def mask_recorded(self, pid: npt.NDArray[np.integer]) -> Mask:
         return self.running.maker.mask_recorded(pid)

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from pyprof.collectors.linux.libc import PtraceCalls
-from pyprof.model.sample import Beyond, OuterStack, Piece
+from pyprof.model.sample import OuterStack, Piece, StackBeyondCopy
 from pyprof.records import dataclass, field
 
 _MIN_LENGTH = 64 << 10
@@ -71,14 +71,14 @@ class DeepStack:
     _joined: int = 0
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
-    def choose_copy(self, base: int, most: int) -> int:
-        """Return the number of bytes to copy of a deep stack from `base` on; `most` if the rest must be read again."""
+    def choose_copy(self, base: int, max_bytes: int) -> int:
+        """Return the number of bytes to copy of a deep stack from `base` on: `max_bytes` to read the rest again."""
         outer = self.outer
         if self.bridged:
-            return min(most, max(2 * self.bridged, _MIN_LENGTH))
+            return min(max_bytes, max(2 * self.bridged, _MIN_LENGTH))
         if outer is None or self.due:
-            return most
-        return min(most, max(self.reach, outer.avma + _OVERLAP - base))
+            return max_bytes
+        return min(max_bytes, max(self.reach, outer.avma + _OVERLAP - base))
 
     def choose_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
         """Return the parts (avma, size) of a deep stack to read beyond its copy.
@@ -124,26 +124,26 @@ class DeepStack:
         self.outer, self.due = OuterStack(base, words, next(_numbers)), False
         _kept.add(self.outer)
 
-    def learn(self, beyond: Beyond, whole: bool, missing: int, most: int, needed: int = 0) -> bool:
+    def learn(self, beyond: StackBeyondCopy, reached_root: bool, missing: int, max_bytes: int, needed: int = 0) -> bool:
         """Learn from the walk of a sample how much of a deep stack to copy.
 
         Args:
             beyond: The long stack's data in the sample.
-            whole: True if the walk reached the root.
+            reached_root: True if the walk reached the root.
             missing: Address of a missing word; see Feedback.
-            most: Maximum number of bytes to copy.
+            max_bytes: Maximum number of bytes to copy.
             needed: Number of bytes of the copy that a complete walk needed without earlier data, else 0.
 
         Returns:
             True if another part is read from now on.
         """
         if needed or self.bridged:
-            self.bridged = max(self.bridged, needed) if whole else 0
+            self.bridged = max(self.bridged, needed) if reached_root else 0
             self.outer, self.due = None, True
             return False
         if self.outer is None or beyond.outer is not self.outer:
             return False
-        if whole:
+        if reached_root:
             self._useful, self._patience = self.outer.number, 0
             self._joined += 1
             if self._joined >= _SURE_AFTER:
@@ -155,7 +155,7 @@ class DeepStack:
                 self.places.append(place)
             return True
         self._joined = 0
-        self.reach = min(2 * self.reach, most)
+        self.reach = min(2 * self.reach, max_bytes)
         self.due = True
         if self._useful != self.outer.number:
             self._patience = self.rest = min(2 * self._patience + 1, _MAX_REST)

@@ -176,10 +176,10 @@ class OnCpuTurns:
         self._is_wanted = is_wanted
         self._is_read, self._began_ns = is_read, began_ns or -1
 
-    def count_checks(self, thread: Thread, asked: int, waiting: int) -> None:
+    def count_checks(self, thread: Thread, checks: int, waiting: int) -> None:
         """Count how often machine code checked whether a thread is due, and how often it waited for a processor."""
         if not thread.steadiness.steady:
-            self._asked += asked
+            self._asked += checks
             self._unsure += waiting
 
     def end_turn(self) -> None:

@@ -19,7 +19,7 @@ from pyprof.collectors.ptrace.native_abi import FramesRead
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import Beyond, Piece, SampleKind
+from pyprof.model.sample import Piece, SampleKind, StackBeyondCopy
 
 _SCAN = 64 << 10
 _FRAMES = 1 << 20
@@ -156,20 +156,20 @@ class StackCopy:
             self._spots.start_reads(thread.tid)
             self._spotted = self._spots(self._spans)
 
-    def _beyond(self, thread: Thread) -> Beyond:
+    def _beyond(self, thread: Thread) -> StackBeyondCopy:
         """Return what is known of the rest of the deep stack that was just copied. The thread runs again."""
         deep, word = thread.deep, thread.arch.word
         deep.longest = max(deep.longest, self._length)
         spots = pieces(self._spans, self._spotted)
         if deep.is_joined(self._base, self._size):
-            return Beyond(self._length, deep.outer, spots, deep.longest)
+            return StackBeyondCopy(self._length, deep.outer, spots, deep.longest)
         if not self._size or not deep.can_read_rest(self._length):
-            return Beyond(self._length, longest=deep.longest)
+            return StackBeyondCopy(self._length, longest=deep.longest)
         used = self._memory.used
         deep.read_beyond(
             self._ptrace, thread.tid, self._base, self._arena[used : used + self._size], self._length, word
         )
-        return Beyond(self._length, deep.outer, spots, deep.longest)
+        return StackBeyondCopy(self._length, deep.outer, spots, deep.longest)
 
     def add_lane(
         self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, evidence: MapsEvidence

@@ -39,15 +39,15 @@ class YoungThreads:
         self._expected = self._found = self._ahead = 0.0
         self._since_ns = self._spent_ns = -1
 
-    def count_runnable(self, young: bool, taken: bool) -> None:
+    def count_runnable(self, young: bool, sampled: bool) -> None:
         """Count a young runnable thread, and whether it is sampled."""
         self._runnable += young
-        self._taken += taken and young
-        self._others += taken and not young
+        self._taken += sampled and young
+        self._others += sampled and not young
 
-    def count_older(self, taken: int) -> None:
+    def count_older(self, sampled: int) -> None:
         """Count whether an older runnable thread was sampled."""
-        self._others += taken
+        self._others += sampled
 
     def update_share(self, now_ns: int, spent_ns: int) -> None:
         """Update the share in which young runnable threads are sampled; `spent_ns` is the tree's processor time since

@@ -39,7 +39,7 @@ class Processes(Protocol):
     @property
     def lasting(self) -> bool: ...
 
-    def find_new(self, known: Container[int]) -> Iterable[int]: ...
+    def find_new(self, excluded: Container[int]) -> Iterable[int]: ...
 
 
 @dataclass(eq=False)
@@ -74,12 +74,12 @@ class Selection:
         left = tuple(pid for pid in self.pids if pid not in ended)
         return replace(self, pids=left, refused=(*self.refused, *named))
 
-    def find_new(self, known: Container[int]) -> Iterable[int]:
+    def find_new(self, excluded: Container[int]) -> Iterable[int]:
         """Return processes that match the selection and are not known yet, within a budget of the time."""
         if not self.lasting or time.monotonic_ns() < self._not_before:
             return ()
         before = time.thread_time_ns()
-        found = [pid for pid in procfs.list_pids() if pid not in known and pid not in self.ours and self._fits(pid)]
+        found = [pid for pid in procfs.list_pids() if pid not in excluded and pid not in self.ours and self._fits(pid)]
         self._not_before = time.monotonic_ns() + max(_LOOK_NS, _BUDGET * (time.thread_time_ns() - before))
         return found
 

@@ -24,7 +24,7 @@ from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runtime_state import PTHREAD_TID, Runtime
-from pyprof.interpreters.function_numbers import UNREAD, CodeBook, next_chain_number
+from pyprof.interpreters.function_numbers import UNREAD, FunctionTable, next_chain_number
 from pyprof.model.interpreter_state import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
 from pyprof.records import replace
 
@@ -139,7 +139,7 @@ class FrameRowReader:
     decoder of the process that forked this one, with the same code objects.
     """
 
-    def __init__(self, runtime: Runtime, memory: Memory, book: CodeBook, parent: FrameRowReader | None) -> None:
+    def __init__(self, runtime: Runtime, memory: Memory, book: FunctionTable, parent: FrameRowReader | None) -> None:
         layout = runtime.layout
         self._parent = parent
         self._book = book
@@ -305,8 +305,8 @@ class FrameRowReader:
     def _knows(self, key: _RowKey) -> FrameRowReader | None:
         """Return the decoder that has decoded a frame row: this one or that of an ancestor process, or None.
 
-        The same head at the same address is the same code object. The CodeBook (functions of all interpreters) drops
-        the number of a function that no frame used for a long time; its rows are decoded again.
+        The same head at the same address is the same code object. The FunctionTable (functions of all interpreters)
+        drops the number of a function that no frame used for a long time; its rows are decoded again.
         """
         reader: FrameRowReader | None = self
         while reader is not None:

@@ -11,7 +11,7 @@ from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
 from pyprof.interpreters.cpython.line_table import find_first_instruction, find_line
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
-from pyprof.interpreters.function_numbers import UNREAD, CodeBook
+from pyprof.interpreters.function_numbers import UNREAD, FunctionTable
 from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.profile import Line
 from pyprof.records import dataclass
@@ -78,7 +78,7 @@ class CodeReader:
         lost: Number of frames whose code object was freed before its name was read.
     """
 
-    def __init__(self, memory: Memory, layout: Layout, book: CodeBook, code_type: int = 0) -> None:
+    def __init__(self, memory: Memory, layout: Layout, book: FunctionTable, code_type: int = 0) -> None:
         """Create a reader of the code objects of one CPython runtime.
 
         Args:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.interpreters.function_numbers import CodeBook
+from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_state import Chain, FrameRows, SampleState
 
 _MAX_CHAINS = 4096
@@ -70,11 +70,11 @@ class _Known(NamedTuple):
 class ChainCache:
     """A cache of the decoded frame chains of one process.
 
-    The CodeBook (functions of all interpreters) drops the number of a function that no frame used for a long time. The
-    chains of such a function are decoded again.
+    The FunctionTable (functions of all interpreters) drops the number of a function that no frame used for a long time.
+    The chains of such a function are decoded again.
     """
 
-    def __init__(self, book: CodeBook) -> None:
+    def __init__(self, book: FunctionTable) -> None:
         self._book = book
         self._chains: dict[RowsKey, _Known] = {}
         self._trunks: dict[RowsKey, _Known] = {}

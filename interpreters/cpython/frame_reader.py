@@ -73,7 +73,7 @@ class FrameReader:
         """Forget the Python frames that the last stop copied."""
         self._copied = []
 
-    def copy_frames(self, known: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
+    def copy_frames(self, thread: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
         """Copy the frames of a stopped thread (model.interpreter_state.StackReader.copy).
 
         Returns:
@@ -82,24 +82,24 @@ class FrameReader:
         self._copied = []
         self._copier.seeks_greenlets = greenlets
         current = True
-        for thread, habits in known.states:
-            copied = self._copier.copy_frames(thread, habits, stack, base, gather)
+        for state, hints in thread.states:
+            copied = self._copier.copy_frames(state, hints, stack, base, gather)
             if copied.stale:
                 current = False
             else:
                 self._copied.append(copied)
         return current
 
-    def plan_read(self, known: KnownThread) -> FramesAhead | None:
+    def plan_read(self, thread: KnownThread) -> FramesAhead | None:
         """Predict what memory the next stop reads of a Python thread, or return None if the stop has to look at the
         thread first.
         """
-        if len(known.states) != 1 or self.awaiters is not None:
+        if len(thread.states) != 1 or self.awaiters is not None:
             return None
-        return self._copier.plan_read(*known.states[0])
+        return self._copier.plan_read(*thread.states[0])
 
     def accept_planned(
-        self, known: KnownThread, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+        self, thread: KnownThread, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> bool:
         """Process Python frames that a stop has read as predicted (model.interpreter_state.StackReader.copied_ahead).
 
@@ -107,7 +107,7 @@ class FrameReader:
             True if the thread state still belongs to the thread.
         """
         self._copied = []
-        copied = self._copier.accept_planned(known.states, ahead, stack, base, gather)
+        copied = self._copier.accept_planned(thread.states, ahead, stack, base, gather)
         if copied is None or copied.stale:
             return False
         copied.gather = now

@@ -58,9 +58,9 @@ class Memory:
     def read_words(self, avma: int, count: int) -> tuple[int, ...]:
         return struct.unpack(f"<{count}Q", self.read_memory(avma, 8 * count))
 
-    def read_c_string(self, avma: int, most: int = 256) -> str:
+    def read_c_string(self, avma: int, max_bytes: int = 256) -> str:
         """Read a NUL-terminated string from the target's memory."""
-        data = self._read(avma, most) if avma > 0 else b""
+        data = self._read(avma, max_bytes) if avma > 0 else b""
         if not data:
             raise Unreadable(f"text at {avma:#x}")
         return data.split(b"\0", 1)[0].decode("utf-8", "replace")

@@ -48,14 +48,14 @@ class Objects:
     def type_name(self, type_address: int) -> str:
         return self.memory.read_c_string(self.memory.read_u64(type_address + self.layout.type_name))
 
-    def read_str(self, address: int, most: int = MAX_TEXT) -> str:
+    def read_str(self, address: int, max_characters: int = MAX_TEXT) -> str:
         """Return the text of a Python str in the target's memory.
 
         Raises:
-            Unreadable: The object cannot be read, is not a str, or has more than `most` characters.
+            Unreadable: The object cannot be read, is not a str, or has more than `max_characters` characters.
         """
         length, state = self._text_head(address)
-        if length > most:
+        if length > max_characters:
             raise Unreadable(f"str at {address:#x}")
         return self._letters(address, state, length)
 
@@ -87,16 +87,16 @@ class Objects:
         data = self.memory.read_memory(start, length * kind) if length else b""
         return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], errors)
 
-    def read_bytes_object(self, address: int, most: int = MAX_BYTES) -> bytes:
+    def read_bytes_object(self, address: int, max_bytes: int = MAX_BYTES) -> bytes:
         size = self.memory.read_u64(address + self.layout.var_size)
-        if size > most:
+        if size > max_bytes:
             raise Unreadable(f"bytes at {address:#x}")
         return self.memory.read_memory(address + self.layout.bytes_data, size) if size else b""
 
-    def tuple_items(self, address: int, most: int = MAX_ITEMS) -> tuple[int, ...]:
+    def tuple_items(self, address: int, max_items: int = MAX_ITEMS) -> tuple[int, ...]:
         """Return the addresses of a Python tuple's items."""
         size = self.memory.read_u64(address + self.layout.var_size)
-        if size > most:
+        if size > max_items:
             raise Unreadable(f"tuple at {address:#x}")
         return self.memory.read_words(address + self.layout.tuple_items, size) if size else ()
 

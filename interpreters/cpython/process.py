@@ -14,7 +14,7 @@ from pyprof.interpreters.cpython.memory import make_gather
 from pyprof.interpreters.cpython.runtime_finder import RuntimeFinder
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
 from pyprof.interpreters.cpython.thread_names import PythonThreadNames
-from pyprof.interpreters.cpython.threads import NameBook, ThreadList
+from pyprof.interpreters.cpython.threads import ThreadList, ThreadNameTable
 from pyprof.model.interpreter_state import Chain, FramesAhead, FunctionPlace, Gather, KernelReader
 from pyprof.model.modules import AddressSpace
 
@@ -40,7 +40,7 @@ class PythonProcess:
         self._finder = RuntimeFinder(
             programs, lambda why: recording.diagnostics.count(f"python frames not read: {why}")
         )
-        self._names = NameBook()
+        self._names = ThreadNameTable()
         self._opened: Runtime | None = None
         self._without_tasks_counted = False
         self.threads: ThreadList | None = None

@@ -85,13 +85,13 @@ class Runtime:
         return memory.read_u64(interpreter + self.layout.interpreter.gil)
 
     def read_threads(
-        self, memory: Memory, tasks: Callable[[int], bool], known: Callable[[PyThread], bool] = lambda thread: False
+        self, memory: Memory, tasks: Callable[[int], bool], is_known: Callable[[PyThread], bool] = lambda thread: False
     ) -> Iterator[PyThread]:
         """Yield each Python thread state of the CPython runtime once.
 
         Args:
             tasks: Returns True for a tid of the process.
-            known: Ends an interpreter's list at the first thread for which it returns True. The newest thread is first.
+            is_known: Ends an interpreter's list at the first thread for which it returns True. The newest is first.
 
         Raises:
             Unreadable: A list cannot be read.
@@ -112,7 +112,7 @@ class Runtime:
                 native = _word(head, layout.thread.native_id) if layout.thread.native_id != NONE else 0
                 tid = native if native and tasks(native) else read_tid(memory, ident, tasks)
                 thread = PyThread(at, tid, ident, interpreter, number, gil, collecting)
-                if known(thread):
+                if is_known(thread):
                     break
                 yield thread
                 at = _word(head, layout.thread.next)

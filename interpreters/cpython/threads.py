@@ -182,7 +182,7 @@ class ThreadList:
         return None
 
 
-class NameBook:
+class ThreadNameTable:
     """Names that Python gave to threads, by tid. The name of an ended thread stays."""
 
     def __init__(self) -> None:

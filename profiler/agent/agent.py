@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyprof.agent.budget import BudgetKeeper
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.config_schema import SamplingChoice, Values
-from pyprof.agent.control_socket import AskSocket, Peer
+from pyprof.agent.control_socket import ControlSocket, Peer
 from pyprof.agent.governor import CostBudget
 from pyprof.agent.group_recording import SampledGroup
 from pyprof.agent.health import Health
@@ -79,7 +79,7 @@ class Agent:
         self._wake = threading.Event()
         self._ending = self._reloading = False
         self._on_demand = OnDemand(lambda: RecordedNow(self._config.values, self._table, self._lanes), self._minutes)
-        self._socket = AskSocket(self._on_demand.answer, self._asked, self.state)
+        self._socket = ControlSocket(self._on_demand.answer, self._asked, self.state)
         self._refusal_said = -_REFUSALS_S
         self._answer_until = 0.0
         self._draw_at = 0.0

@@ -109,7 +109,7 @@ def address(folder: int) -> str:
     return f"/proc/self/fd/{folder}/{NAME}"
 
 
-class AskSocket:
+class ControlSocket:
     """The agent's listening control socket. begin() must be called first."""
 
     def __init__(

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
-from pyprof.session.flight_recorder import Kept
+from pyprof.session.flight_recorder import LastWindowsSink
 
 FOLDER = "kept"
 NOT_KEPT = "spool: window not kept for pyprof agent record, it could not be written"
@@ -38,7 +38,7 @@ class LastMinutes:
             diagnostics: Counters of the agent.
         """
         self.last_s = last_s
-        self._kept = Kept(f"{root}/{FOLDER}", last_s, most_bytes)
+        self._kept = LastWindowsSink(f"{root}/{FOLDER}", last_s, most_bytes)
         self._diagnostics = diagnostics
         self._number = 0
 

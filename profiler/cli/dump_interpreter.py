@@ -41,32 +41,32 @@ class Subject:
     post_mortem: bool = False
 
 
-def interpreter_words(known: int, merge: str) -> Iterator[str]:
+def interpreter_words(state: int, merge: str) -> Iterator[str]:
     """Yield words about the state of a thread that belongs to an interpreter, such as whether it holds the GIL.
 
     Args:
-        known: SampleState bits.
+        state: SampleState bits.
         merge: Which interpreter frames could not be matched.
     """
     from pyprof.model.interpreter_state import SampleState
 
-    if known & SampleState.HOLDS_LOCK:
+    if state & SampleState.HOLDS_LOCK:
         yield "holds the GIL"
-    if known & SampleState.COLLECTING:
+    if state & SampleState.COLLECTING:
         yield "collects garbage"
     if merge:
         yield merge
 
 
-def interpreter_json(known: int, merge: str) -> dict[str, Any] | None:
+def interpreter_json(state: int, merge: str) -> dict[str, Any] | None:
     """Return the interpreter's part of a thread's JSON; None if the thread does not belong to an interpreter."""
     from pyprof.model.interpreter_state import SampleState
 
-    if not known & SampleState.INTERPRETED:
+    if not state & SampleState.INTERPRETED:
         return None
     return {
-        "gil": bool(known & SampleState.HOLDS_LOCK),
-        "collecting": bool(known & SampleState.COLLECTING),
+        "gil": bool(state & SampleState.HOLDS_LOCK),
+        "collecting": bool(state & SampleState.COLLECTING),
         "merge": merge or None,
     }
 

@@ -46,7 +46,7 @@ class EndBySignals:
             self._leave()
 
 
-def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) -> None:
+def listen(handle: Callable[[int], None], more: Sequence[signal.Signals] = ()) -> None:
     """Call taken(number) in a separate thread for each signal that arrives from now on. A nohup is respected.
 
     Signals that were blocked and are pending are included. SIGUSR1 keeps its default effect unless it is in `more`.
@@ -62,7 +62,7 @@ def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) ->
     for number in numbers:
         signal.signal(number, _nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*numbers, signal.SIGUSR1))
-    threading.Thread(target=_read, args=(source, numbers, taken), name="pyprof signals", daemon=True).start()
+    threading.Thread(target=_read, args=(source, numbers, handle), name="pyprof signals", daemon=True).start()
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def percent(part: float, whole: float) -> str:
+def percent(part: float, total: float) -> str:
     """Format a share with one decimal. Only a complete share is "100 %", and only an empty one is "0 %"."""
-    if whole <= 0 or part <= 0:
+    if total <= 0 or part <= 0:
         return "0 %"
-    if part >= whole:
+    if part >= total:
         return "100 %"
-    share = 100 * (part / whole)
+    share = 100 * (part / total)
     return "<0.1 %" if share < 0.1 else f"{min(share, 99.9):.1f} %"
 
 

@@ -81,7 +81,7 @@ class Invocation:
         from pyprof.session.worker.worker_process import forked, forked_early
 
         if targets is not None and not targets.pids:  # a worker would be among the processes that are searched
-            start: Start = partial(forked, kept=self._how.descriptors)
+            start: Start = partial(forked, sink_fds=self._how.descriptors)
             self._recording = self._opened(command, targets, remote, environment, start)
         else:
             with forked_early(self._options.confined, self._how.descriptors) as start:

@@ -165,7 +165,7 @@ class Flight:
             OutputError: The folder cannot be created.
             UsageError: A trigger is wrong.
         """
-        from pyprof.session.flight_recorder import Kept, window_s
+        from pyprof.session.flight_recorder import LastWindowsSink, window_s
         from pyprof.session.triggers import Triggers, condition
 
         assert how.last_s is not None
@@ -177,7 +177,7 @@ class Flight:
             raise OutputError(
                 f"{parent or '.'} cannot be written: {error.strerror}", "name another place: -o"
             ) from None
-        self._kept = Kept(os.path.abspath(folder), how.last_s, how.most_bytes)
+        self._kept = LastWindowsSink(os.path.abspath(folder), how.last_s, how.most_bytes)
         self._deliveries = recording.deliveries
         self._to = to
         self._say = say

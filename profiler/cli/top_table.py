@@ -114,13 +114,13 @@ def _rows(heads: Sequence[str], functions: Sequence[FunctionWords], width: int) 
         yield f"{head} {name:<{room}} {module}".rstrip()
 
 
-def share(value: int, whole: int) -> str:
-    return f"{percent(value, whole):>{SHARE}}"
+def share(value: int, total: int) -> str:
+    return f"{percent(value, total):>{SHARE}}"
 
 
-def bar(value: int, whole: int) -> str:
+def bar(value: int, total: int) -> str:
     """Draw a value's share of the whole as a bar, in steps of an eighth of a character."""
-    eighths = round(8 * _BAR * value / whole) if whole > 0 else 0
+    eighths = round(8 * _BAR * value / total) if total > 0 else 0
     eighths = min(max(eighths, 0), 8 * _BAR)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_BLOCKS[rest] if rest else "")).ljust(_BAR)

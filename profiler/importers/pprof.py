@@ -72,14 +72,14 @@ def read_into(
     title: str,
     since_ns: int | None = None,
     wanted: Callable[[tuple[ValueType, ...]], bool] = lambda _: True,
-    most: int | None = None,
+    max_bytes: int | None = None,
 ) -> About:
     """Add the samples of one pprof file to a profile builder.
 
     Args:
         since_ns: Origin of the sample times, None for the file's start.
         wanted: Returns True for value types that are read. Nothing is added from other files or from refused ones.
-        most: See inflate().
+        max_bytes: See inflate().
 
     Raises:
         FormatError: The file is broken.
@@ -87,37 +87,39 @@ def read_into(
         WorkLimitExceeded: The file exceeds the builder's limits.
         TooManyRows: The file exceeds the builder's limits.
     """
-    return _Reader(inflate(data, most), builder).about(title, since_ns, wanted)
+    return _Reader(inflate(data, max_bytes), builder).about(title, since_ns, wanted)
 
 
-def inflate(data: bytes, most: int | None = None) -> bytes:
+def inflate(data: bytes, max_bytes: int | None = None) -> bytes:
     """Inflate gzipped data; return other data unchanged.
 
     Gzip states the inflated size at its end. Data from an untrusted sender that states more than _MOST_TIMES its own
     size is refused before anything is inflated, and no more than the stated size is inflated.
 
     Args:
-        most: Maximum inflated size of data from an untrusted sender; None for a file, which may have _MAX_BYTES.
+        max_bytes: Maximum inflated size of data from an untrusted sender; None for a file, which may have _MAX_BYTES.
 
     Raises:
         FormatError: The data is broken or too large.
     """
     if not is_gzipped(data):
         return data
-    if most is None:
-        most = _MAX_BYTES
+    if max_bytes is None:
+        max_bytes = _MAX_BYTES
     else:
-        most, stated = min(most, max(_MOST_TIMES * len(data), _FEW_BYTES)), read_stated_size(data)
-        if stated > most:
-            raise FormatError("gzip", 0, f"it breaks off, or inflates to more than {most:,} bytes: it says {stated:,}")
-        most = stated + 1  # zlib reads the end of the stream only if there is room for more
+        max_bytes, stated = min(max_bytes, max(_MOST_TIMES * len(data), _FEW_BYTES)), read_stated_size(data)
+        if stated > max_bytes:
+            raise FormatError(
+                "gzip", 0, f"it breaks off, or inflates to more than {max_bytes:,} bytes: it says {stated:,}"
+            )
+        max_bytes = stated + 1  # zlib reads the end of the stream only if there is room for more
     inflate = zlib.decompressobj(wbits=31)
     try:
-        found = inflate.decompress(data, most)
+        found = inflate.decompress(data, max_bytes)
     except zlib.error as error:
         raise FormatError("gzip", 0, str(error)) from None
     if not inflate.eof:
-        raise FormatError("gzip", len(found), f"it breaks off, or inflates to more than {most:,} bytes")
+        raise FormatError("gzip", len(found), f"it breaks off, or inflates to more than {max_bytes:,} bytes")
     return found
 
 

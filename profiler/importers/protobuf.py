@@ -66,10 +66,10 @@ class Grouped:
         numbers: Last value of the fields that are varints, by their numbers.
     """
 
-    def __init__(self, data: bytes, most: int = MAX_ROWS) -> None:
+    def __init__(self, data: bytes, max_groups: int = MAX_ROWS) -> None:
         self.rows: defaultdict[int, list[bytes]] = defaultdict(list)
         self.numbers: dict[int, int] = {}
-        self._data, self._at, self._most = data, 0, most
+        self._data, self._at, self._most = data, 0, max_groups
 
     def read(self, after: int = 0, before: Container[int] = ()) -> None:
         """Read on in a protobuf message from where the last call ended, to the end or to a certain field.

@@ -63,16 +63,16 @@ def neighbours(tree: Call, text: str) -> Neighbours:
     return Neighbours(sum(callers.values()), _sorted(callers), _sorted(callees), frozenset(names))
 
 
-def named(known: set[str], text: str) -> set[str]:
+def named(names: set[str], text: str) -> set[str]:
     """Return the function names that a text matches (see neighbours()).
 
     Raises:
         re.error: The expression is invalid.
     """
-    if text in known:
+    if text in names:
         return {text}
     pattern = re.compile(text)
-    return {name for name in known if pattern.fullmatch(name)} or {name for name in known if pattern.search(name)}
+    return {name for name in names if pattern.fullmatch(name)} or {name for name in names if pattern.search(name)}
 
 
 def _row(call: Call) -> FunctionWords:

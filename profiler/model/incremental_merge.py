@@ -82,7 +82,7 @@ class MergedWindows:
         return selected(whole, np.ones(len(whole.stack), np.bool_))
 
 
-class Merging:
+class WindowMerger:
     """A merger of a recording's windows with the same value types. It is bounded: the oldest windows are dropped."""
 
     def __init__(self) -> None:

@@ -17,22 +17,22 @@ LONGEST = 1000
 _PPROF = "pprof::"
 
 
-def labels_of(given: Mapping[str, str]) -> Labels:
+def labels_of(labels: Mapping[str, str]) -> Labels:
     """Check and sort the labels that a user gave to a recording.
 
     Raises:
         UsageError: A label is invalid.
     """
-    if len(given) > MOST:
-        raise UsageError(f"there are {len(given)} labels, {MOST} at most may be given")
-    for name, value in given.items():
+    if len(labels) > MOST:
+        raise UsageError(f"there are {len(labels)} labels, {MOST} at most may be given")
+    for name, value in labels.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise UsageError(f"label {name!r}: a label is text", "labels={'env': 'prod'}")
         if not name or not value or max(len(name), len(value)) > LONGEST or not (name + value).isprintable():
             raise UsageError(f"label {name!r}: name and value have 1 to {LONGEST} printable letters each")
         if "=" in name or name in RESERVED or name.startswith(_PPROF):
             raise UsageError(f"label {name!r}: another name, please: pprof files mean something else by it")
-    return tuple(sorted(given.items()))
+    return tuple(sorted(labels.items()))
 
 
 def common(every: Iterable[Labels]) -> Labels:

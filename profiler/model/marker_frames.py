@@ -115,18 +115,18 @@ def cut_mark(end: StackEnd, needed: int) -> Mark:
     return Mark(MarkKind.CUT, end, 1 << max(needed - 1, 1).bit_length() if needed > 0 else 0)
 
 
-def long_chain_mark(lacking: int, enough: int) -> Mark:
+def long_chain_mark(missing: int, enough: int) -> Mark:
     """Return the marker frame of a truncated chain of interpreter frames.
 
     Args:
-        lacking: Number of missing functions, which is rounded to its first digit.
+        missing: Number of missing functions, which is rounded to its first digit.
         enough: Bytes of stack that would be enough, 0 if unknown.
     """
     if not enough:
-        return Mark(MarkKind.LONG_CHAIN, lacking=lacking)
-    digit = 10 ** (len(str(lacking)) - 1)
+        return Mark(MarkKind.LONG_CHAIN, lacking=missing)
+    digit = 10 ** (len(str(missing)) - 1)
     whole = 1 << max(enough - 1, 1).bit_length()
-    return Mark(MarkKind.LONG_CHAIN, lacking=(lacking + digit // 2) // digit * digit, enough=whole)
+    return Mark(MarkKind.LONG_CHAIN, lacking=(missing + digit // 2) // digit * digit, enough=whole)
 
 
 def scattered_mark(count: int) -> Mark:

@@ -60,7 +60,7 @@ class OuterStack:
 
 
 @dataclass(frozen=True, slots=True)
-class Beyond:
+class StackBeyondCopy:
     """The known facts about a stack beyond the copy of one sample.
 
     Attributes:
@@ -94,7 +94,7 @@ class StackSlab:
     offset: I64
     size: I64
     pieces: Mapping[int, tuple[Piece, ...]] = field(default_factory=dict)
-    beyond: Mapping[int, Beyond] = field(default_factory=dict)
+    beyond: Mapping[int, StackBeyondCopy] = field(default_factory=dict)
 
     def alone(self) -> StackSlab:
         """Return the same stack copies in separate, contiguous memory.

@@ -101,16 +101,16 @@ def contents(profile: Profile, languages: Sequence[Language]) -> Contents:
     )
 
 
-def summary_of_part(whole: Summary, profile: Profile) -> Summary:
+def summary_of_part(summary: Summary, profile: Profile) -> Summary:
     """Return the summary of a profile that has only a part of another one's samples.
 
     Facts about the recording itself stay the same. Totals that the original does not know stay unknown.
     """
-    found = contents(profile, whole.languages)
-    kernel = any(missing.kernel for missing in whole.functions_missing)
-    problems = {module.path: module.problems for module in whole.modules}
+    found = contents(profile, summary.languages)
+    kernel = any(missing.kernel for missing in summary.functions_missing)
+    problems = {module.path: module.problems for module in summary.modules}
     part = replace(
-        whole,
+        summary,
         samples=found.samples,
         threads=len(profile.threads),
         ends=found.ends,
@@ -119,7 +119,7 @@ def summary_of_part(whole: Summary, profile: Profile) -> Summary:
         functions_missing=tuple(replace(each, kernel=kernel) for each in found.functions_missing),
         modules=tuple(module for module in found.modules(problems) if module.frames),
     )
-    return without_evidence(part) if whole.samples and not (whole.ends or whole.trust) else part
+    return without_evidence(part) if summary.samples and not (summary.ends or summary.trust) else part
 
 
 def without_evidence(summary: Summary) -> Summary:

@@ -177,8 +177,8 @@ def open_file(root: str, name: str, rights: Rights | None = None) -> int:
         os.close(found)
 
 
-def read_file(root: str, name: str, most: int, rights: Rights | None = None) -> bytes:
-    """Return at most `most` bytes from the beginning of a file.
+def read_file(root: str, name: str, max_bytes: int, rights: Rights | None = None) -> bytes:
+    """Return at most `max_bytes` bytes from the beginning of a file.
 
     Raises:
         OSError: The same errors as find_file() and reopen_file().
@@ -187,7 +187,7 @@ def read_file(root: str, name: str, most: int, rights: Rights | None = None) -> 
     try:
         status = io_deadline.stat_descriptor(fd)
         read, data = io_deadline.make_reader(fd, io_deadline.is_local(status.st_dev)), bytearray()
-        while (left := min(most, status.st_size) - len(data)) > 0 and (more := read(left, len(data))):
+        while (left := min(max_bytes, status.st_size) - len(data)) > 0 and (more := read(left, len(data))):
             data += more
         return bytes(data)
     finally:

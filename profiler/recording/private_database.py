@@ -35,12 +35,12 @@ _LOOK_STEPS = 100_000
 _MAKER = "pyprof record -o NAME.pyprof makes one"
 
 
-def read_bytes(path: str, most: int = MAX_BYTES) -> bytes:
+def read_bytes(path: str, max_bytes: int = MAX_BYTES) -> bytes:
     """Read a file that the user named, or its first bytes only.
 
     Args:
         path: Path of the file.
-        most: Maximum number of bytes.
+        max_bytes: Maximum number of bytes.
 
     Raises:
         RecordingError: The file is too large, or cannot be read.
@@ -48,9 +48,9 @@ def read_bytes(path: str, most: int = MAX_BYTES) -> bytes:
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size > MAX_BYTES and most >= MAX_BYTES:
+            if size > MAX_BYTES and max_bytes >= MAX_BYTES:
                 raise RecordingError(f"{path} is larger than {MAX_BYTES >> 30} GiB, more than is read at once")
-            return file.read(min(size, most))  # read() allocates memory for the whole size first
+            return file.read(min(size, max_bytes))  # read() allocates memory for the whole size first
     except FormatError as error:
         raise RecordingError(f"{path} is {error.problem}") from None
     except OSError as error:

@@ -122,7 +122,7 @@ def rows_of(
     if lends:
         builder.met = book.lent = {}
     try:
-        about = pprof.read_into(builder, data, name.service, most=most)
+        about = pprof.read_into(builder, data, name.service, max_bytes=most)
         parts = builder.parts(about)
     except TooManyRows:
         if little is None:

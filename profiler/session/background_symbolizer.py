@@ -133,7 +133,7 @@ class NamesAhead:
         session = self._session
         names, spaces = session.files.names, session.recorder.known_spaces
         symbolizer = Symbolizer(
-            session.images, names, spaces, lines_s, starts=session.files.starts, lacking=Diagnostics()
+            session.images, names, spaces, lines_s, starts=session.files.starts, missing_names=Diagnostics()
         )
         symbolizer.look_up(keys)
         return not symbolizer.out_of_time

@@ -35,7 +35,7 @@ def window_s(last_s: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class LastWindowsSink:
     """A Sink that keeps the last windows of a flight recorder as files.
 
     Attributes:
@@ -116,7 +116,7 @@ class WrittenOut:
         number: Number of the merged profile.
     """
 
-    kept: Kept
+    kept: LastWindowsSink
     to: Sink
     number: int
 

@@ -15,7 +15,7 @@ from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, InterpreterContext, LiveProcess, NotBegun
 from pyprof.interpreters.detection_symbols import KnownSymbols, ReadSymbols
-from pyprof.interpreters.function_numbers import CodeBook, NamedCode
+from pyprof.interpreters.function_numbers import FunctionTable, NamedCode
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.model.interpreter_state import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import Module
@@ -82,7 +82,7 @@ class Runtimes:
             stack_size: See interpreters.base.InterpreterContext.
         """
         self.processes: dict[int, ProcessReaders] = {}
-        self.book = CodeBook()
+        self.book = FunctionTable()
         self.follow_tasks = follow_tasks
         recording = InterpreterContext(KnownSymbols(symbols), diagnostics, self.book, follow_tasks, stack_size)
         self._interpreters = Interpreters(recording)

@@ -31,7 +31,7 @@ from pyprof.session.sample_rows import Rows, RowStore
 from pyprof.session.sample_windows import Begun, Fresh
 from pyprof.session.session import Session
 from pyprof.session.window_summary import effort
-from pyprof.session.worker.messages import Naming
+from pyprof.session.worker.messages import NamingOptions
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 
 EVERY_S = 0.4
@@ -74,10 +74,10 @@ class Ahead(Protocol):
     def looked_up(self, numbers: range) -> Sequence[int]: ...
 
 
-class Keeping:
+class JournalWriter:
     """A writer of one window's journal. Call close() before the profile of the window is written."""
 
-    def __init__(self, session: Session, naming: Naming, journal: Journal, within: Within, ahead: Ahead) -> None:
+    def __init__(self, session: Session, naming: NamingOptions, journal: Journal, within: Within, ahead: Ahead) -> None:
         """Create the writer of a recording's journal.
 
         Args:
@@ -202,7 +202,7 @@ class Keeping:
             session.runtimes.line,
             session.files.starts,
             known_only,
-            lacking=Diagnostics(),
+            missing_names=Diagnostics(),
         )
 
     def _known(self, threads: Iterable[tuple[int, ThreadInfo]]) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:

@@ -34,9 +34,9 @@ from pyprof.options import (
 from pyprof.records import replace
 from pyprof.session.interpreter_readers import Runtimes, runs_python
 from pyprof.session.recording import Recorded, Recording
-from pyprof.session.unfollowed_children import Unfollowed
+from pyprof.session.unfollowed_children import UnfollowedChildren
 from pyprof.session.worker.interpreter_symbols import AskedSymbols
-from pyprof.session.worker.messages import Naming
+from pyprof.session.worker.messages import NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, Worker, spawned
 from pyprof.window_flush_protocol import FlushProtocol, Stride
@@ -45,7 +45,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def of_processes(
-    targets: TargetOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
+    targets: TargetOptions, options: RecordOptions, start: Start = spawned, option_texts: Mapping[str, str] = _NOTHING
 ) -> Recording:
     """Make a recording of running processes.
 
@@ -53,7 +53,7 @@ def of_processes(
         targets: Selects the processes.
         options: Options of the recording.
         start: Starts the worker.
-        given: Further options of the user as text, which a recording file keeps.
+        option_texts: Further options of the user as text, which a recording file keeps.
 
     Raises:
         UsageError: An option is invalid.
@@ -62,7 +62,7 @@ def of_processes(
     check(options)
     selection = select_processes(targets)
     name = _name(targets, selection)
-    subject = Recorded(selection.pids[0], name, targets.several, {**given, **targets.as_text()})
+    subject = Recorded(selection.pids[0], name, targets.several, {**option_texts, **targets.as_text()})
     return _of_selection(selection, options, subject, start)
 
 
@@ -92,7 +92,7 @@ def of_selection(selection: Selection, options: RecordOptions, name: str, flush_
 
 
 def of_command(
-    command: LaunchedCommand, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
+    command: LaunchedCommand, options: RecordOptions, start: Start = spawned, option_texts: Mapping[str, str] = _NOTHING
 ) -> Recording:
     """Make a recording of a launched program. A program that still waits starts now, or is killed after an error.
 
@@ -100,13 +100,13 @@ def of_command(
         command: The program.
         options: Options of the recording.
         start: Starts the worker.
-        given: See of_processes().
+        option_texts: See of_processes().
     """
     try:
         check(options)
         selection = select_processes(TargetOptions(pids=(command.pid,)))
         program = command.command[0]
-        subject = Recorded(command.pid, os.path.basename(program), asked={**given, "command": program})
+        subject = Recorded(command.pid, os.path.basename(program), asked={**option_texts, "command": program})
         recording = _of_selection(selection, options, subject, start, command)
         try:
             recording.begin()
@@ -121,7 +121,7 @@ def of_command(
 
 
 def of_stub(
-    remote: RemoteOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
+    remote: RemoteOptions, options: RecordOptions, start: Start = spawned, option_texts: Mapping[str, str] = _NOTHING
 ) -> Recording:
     """Make a recording of a target behind a GDB stub.
 
@@ -129,7 +129,7 @@ def of_stub(
         remote: Address of the stub.
         options: Options of the recording.
         start: Starts the worker.
-        given: See of_processes().
+        option_texts: See of_processes().
 
     Raises:
         RemoteError: The stub cannot be reached, or does not answer.
@@ -152,7 +152,7 @@ def of_stub(
     except BaseException:
         worker.close()
         raise
-    subject = Recorded(collector.pid, collector.name, asked={**given, "stub": remote.address})
+    subject = Recorded(collector.pid, collector.name, asked={**option_texts, "stub": remote.address})
     sampling = _sampling(collector, worker, None, diagnostics, options, subject, collect.handover)
     return Recording(sampling, subject, options, collect.handover)
 
@@ -189,7 +189,7 @@ def _of_selection(
         raise
     sampling = _sampling(collector, worker, runtimes, diagnostics, options, subject, collect.handover)
     if command is None and not selection.lasting and not collect.subprocesses:
-        sampling.unfollowed = Unfollowed(selection.pids)
+        sampling.unfollowed = UnfollowedChildren(selection.pids)
     return Recording(sampling, subject, options, collect.handover, command)
 
 
@@ -203,7 +203,7 @@ def _sampling(
     handover: FlushProtocol,
 ) -> Sampling:
     """Make the sampler's half of a recording: collector and worker. `runtimes` is None behind a stub."""
-    naming = Naming(
+    naming = NamingOptions(
         subject.title,
         options.rate,
         options.mode,

@@ -245,17 +245,17 @@ class HeldSamples:
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def take(self, batch: SampleBatch, rows: Rows, first: int, lacking: npt.NDArray[np.int64]) -> None:
+    def take(self, batch: SampleBatch, rows: Rows, first: int, incomplete: npt.NDArray[np.int64]) -> None:
         """Complete earlier samples of the batch's threads, and remember the new incomplete ones.
 
         Args:
             batch: The samples.
             rows: Rows of the samples in the store.
             first: Number of the first row.
-            lacking: Indices of samples whose unwinding needs a register.
+            incomplete: Indices of samples whose unwinding needs a register.
         """
         pc, sp = batch.arch.pc, batch.arch.sp
-        wanting = set(lacking.tolist())
+        wanting = set(incomplete.tolist())
         for lane, (thread, kind) in enumerate(zip(rows.thread.tolist(), batch.kind.tolist(), strict=True)):
             held = self._held.get(thread)
             if lane in wanting:

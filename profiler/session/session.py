@@ -27,7 +27,7 @@ from pyprof.session.profile_assembly import SOURCE_BUDGET_S, assemble
 from pyprof.session.sample_windows import HERE, Clock, Recorder, Window
 from pyprof.session.shown_frames import view, with_compiled
 from pyprof.session.stack_interning import Interning
-from pyprof.session.unfollowed_children import Unfollowed
+from pyprof.session.unfollowed_children import UnfollowedChildren
 from pyprof.session.unsampled_time import with_unseen
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Described
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 EVERYTHING = ViewOptions(native="all")
 
 
-class RecordingFiles:
+class InputFiles:
     """The files that a recording reads in addition to samples: object files, symbol files and interpreters."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Session:
         collector: Collector,
         unwind: UnwindOptions,
         diagnostics: Diagnostics,
-        files: RecordingFiles | None = None,
+        files: InputFiles | None = None,
         clock: Clock = HERE,
     ) -> None:
         """Create the session of one observed target.
@@ -95,11 +95,11 @@ class Session:
         self.collector = collector
         self.diagnostics = diagnostics
         self.failure: Exception | None = None
-        self.unfollowed: Unfollowed | None = None
+        self.unfollowed: UnfollowedChildren | None = None
         self._lock = threading.RLock()
         self._closed = False
         self._leaving: DelayedRemoval[str] = DelayedRemoval()
-        self.files = files or RecordingFiles(unwind, diagnostics)
+        self.files = files or InputFiles(unwind, diagnostics)
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
         self.unwinder = Unwinder(self.images, unwind, diagnostics, self.files.readers, self.code)

@@ -28,9 +28,9 @@ from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace
 from pyprof.session.interpreter_readers import Runtimes
 from pyprof.session.recording_factory import check_stacks
-from pyprof.session.until_complete_stacks import UntilWhole
+from pyprof.session.until_complete_stacks import CompleteStacksCollector
 from pyprof.session.worker.interpreter_symbols import AskedSymbols
-from pyprof.session.worker.messages import Extent, Naming
+from pyprof.session.worker.messages import Extent, NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, spawned
 
@@ -97,7 +97,9 @@ def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> Thread
         exe, arch = procfs.read_exe(pid), procfs.read_arch(pid).name
         runtimes = looking.runtimes
         collector = PtraceCollector(pid, looking.collect, looking.diagnostics, readers=runtimes.reader)
-        profile = looking.profile(UntilWhole(collector, lambda: states.keys() & set(_tasks(pid)), _MOST_S), exe)
+        profile = looking.profile(
+            CompleteStacksCollector(collector, lambda: states.keys() & set(_tasks(pid)), _MOST_S), exe
+        )
         seen = _detailed(pid, list(thread_stacks(profile, states)), runtimes, sources, options)
         threads = sorted([*seen, *_unseen(pid, profile, states)], key=lambda thread: (thread.tid != pid, thread.tid))
         return ThreadStacks(pid, exe, arch, tuple(threads), tuple(runtimes.unread(pid)), profile=profile)
@@ -124,7 +126,7 @@ def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned)
     with _Looking(options, start) as looking:
         collector = GdbRemoteCollector(remote, looking.collect, looking.diagnostics)
         profile = looking.profile(
-            UntilWhole(collector, lambda: collector.states().keys(), _SLOW_LINK_S), collector.path
+            CompleteStacksCollector(collector, lambda: collector.states().keys(), _SLOW_LINK_S), collector.path
         )
         threads = tuple(thread_stacks(profile, collector.states()))
         return ThreadStacks(collector.pid, collector.path, collector.arch.name, threads, profile=profile)
@@ -159,7 +161,7 @@ class _Looking:
         """Record with a collector until it ends, and return the profile. Raise what the collector and the worker
         raise.
         """
-        naming = Naming(title, _RATE_HZ, "wall", self._options.view)
+        naming = NamingOptions(title, _RATE_HZ, "wall", self._options.view)
         sampling = Sampling(
             collector,
             self._worker,

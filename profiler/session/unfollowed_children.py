@@ -32,7 +32,7 @@ class Spent:
 NOTHING = Spent()
 
 
-class Unfollowed:
+class UnfollowedChildren:
     """A meter of the processor time of children that are not recorded.
 
     Args:

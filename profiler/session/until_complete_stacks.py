@@ -14,7 +14,7 @@ _MOST_BATCHES = 12
 """Maximum number of batches of a dump that are taken while some stacks are still truncated."""
 
 
-class UntilWhole:
+class CompleteStacksCollector:
     """A collector that wraps another one and stops it when each thread has a sample whose stack was not truncated.
 
     The memory of the stack was then copied, and the needed registers were known. It also stops after 12 batches, or

@@ -184,9 +184,9 @@ class NameCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def count_lookups(self, known: int, read: int) -> None:
+    def count_lookups(self, found: int, read: int) -> None:
         """Count addresses whose names were found in the cache, and those that required reading."""
-        self._known += known
+        self._known += found
         self._read += read
 
     def file_names(self, image: Image) -> FileNames:

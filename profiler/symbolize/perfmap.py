@@ -88,13 +88,13 @@ class _Lines:
         self.name: I64 = np.zeros(count, np.int64)
         self.name_size: I64 = np.zeros(count, np.int64)
 
-    def ranges(self, kept: I64) -> NamedRanges:
+    def ranges(self, lines: I64) -> NamedRanges:
         steps = np.zeros(len(self._text), np.int8)
-        steps[self.name[kept]] = 1
-        steps[self.name[kept] + self.name_size[kept]] = -1
+        steps[self.name[lines]] = 1
+        steps[self.name[lines] + self.name_size[lines]] = -1
         inside = np.cumsum(steps, dtype=np.int8).view(np.bool_)
-        size = self.name_size[kept].astype(np.uint16)
-        return NamedRanges(self.low[kept], self.end[kept], size, self._text[inside].tobytes())
+        size = self.name_size[lines].astype(np.uint16)
+        return NamedRanges(self.low[lines], self.end[lines], size, self._text[inside].tobytes())
 
 
 def _read_lines(text: bytes) -> _Lines:

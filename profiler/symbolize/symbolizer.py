@@ -144,7 +144,7 @@ class Symbolizer:
         interpreter: InterpreterName | None = None,
         starts: FunctionStart | None = None,
         known_only: bool = False,
-        lacking: Diagnostics | None = None,
+        missing_names: Diagnostics | None = None,
         settled: SettledFrameCache | None = None,
     ) -> None:
         """Create a symbolizer from its sources of names.
@@ -159,12 +159,12 @@ class Symbolizer:
             interpreter: Names interpreter frames.
             starts: Finds the start of functions without a symbol.
             known_only: Read nothing, and use only names that were read before.
-            lacking: Receives reports of missing names. A caller that repeats the lookup later discards them.
+            missing_names: Receives reports of missing names. A caller that repeats the lookup later discards them.
             settled: Cache of finished frames, which is used and extended.
         """
         self._images = images
         self._names = names
-        self._diagnostics = lacking or names.diagnostics
+        self._diagnostics = missing_names or names.diagnostics
         self.out_of_time = self.unread = False
         self._spaces = spaces
         self._source_budget_s = source_budget_s

@@ -28,7 +28,7 @@ from pyprof.agent.control_protocol import (
     answers,
     parse,
 )
-from pyprof.agent.control_socket import MOST_ASKERS, NAME, Asker, AskSocket, Peer, peer_of
+from pyprof.agent.control_socket import MOST_ASKERS, NAME, Asker, ControlSocket, Peer, peer_of
 from pyprof.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
 from pyprof.agent.on_demand import MOST_AT_ONCE, OnDemand, RecordedNow, choice_of
@@ -140,7 +140,7 @@ def test_root_the_own_user_and_members_of_the_group_may_ask() -> None:
 def listening(folder: Path, answer: Callable[[AskRequest, Asker], None]) -> Iterator[list[str]]:
     """Serve a control socket in the folder and yield the list of outcomes, which grows with each request."""
     outcomes: list[str] = []
-    door = AskSocket(answer, lambda _, outcome: outcomes.append(outcome))
+    door = ControlSocket(answer, lambda _, outcome: outcomes.append(outcome))
     door.begin(str(folder), "")
     try:
         yield outcomes
@@ -178,9 +178,9 @@ def test_socket_of_a_killed_agent_is_taken_over_and_nobody_else_gets_through(tmp
     assert outcomes == ["answered"]
     (folder / NAME).write_text("a file is not taken for a socket")
     with pytest.raises(OSError, match="in use"):
-        AskSocket(lambda request, asker: None, lambda peer, outcome: None).begin(str(folder), "")
+        ControlSocket(lambda request, asker: None, lambda peer, outcome: None).begin(str(folder), "")
     with pytest.raises(UsageError, match="no group"):
-        AskSocket(lambda request, asker: None, lambda peer, outcome: None).begin(str(folder), "no such group")
+        ControlSocket(lambda request, asker: None, lambda peer, outcome: None).begin(str(folder), "no such group")
 
 
 def test_who_may_not_ask_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_one_that_came_as_the_agent_ended_is_waited_for(tmp_path: Path, monkeypa
                 time.sleep(0.1)
             super().start()
 
-    door = AskSocket(lambda request, asker: asker.say(done=1), lambda peer, outcome: None)
+    door = ControlSocket(lambda request, asker: asker.say(done=1), lambda peer, outcome: None)
     door.begin(str(tmp_path), "")
     monkeypatch.setattr(threading, "Thread", Slow)
     with connected(tmp_path) as connection:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent.control_protocol import AskRequest
-from pyprof.agent.control_socket import NAME, AskSocket
+from pyprof.agent.control_socket import NAME, ControlSocket
 
 NOBODY, GROUP = 65534, 4711
 ASK = """
@@ -43,7 +43,7 @@ def spool() -> Iterator[Path]:
     """Yield a spool folder whose control socket answers members of the group."""
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
-        listening = AskSocket(lambda request, asker: asker.say(done=1), lambda peer, outcome: None)
+        listening = ControlSocket(lambda request, asker: asker.say(done=1), lambda peer, outcome: None)
         listening.begin(str(root), str(GROUP))
         yield root
         listening.close()

@@ -20,7 +20,7 @@ from pyprof.interpreters.cpython.detection import Programs
 from pyprof.interpreters.cpython.memory import Memory, make_gather
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
-from pyprof.interpreters.function_numbers import CodeBook
+from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_state import Chain, FrameOffsets
 from pyprof.objfile.core.memory import CoreMemory, SavedRange
 from pyprof.objfile.core.notes import AT_EXECFN, read_notes
@@ -73,7 +73,7 @@ class SavedProcess:
     """
 
     def __init__(self, core: Path, sysroot: str = "") -> None:
-        self.book = CodeBook()
+        self.book = FunctionTable()
         diagnostics = Diagnostics()
         collector = CoreFileCollector(str(core), "", sysroot, 1 << 14, diagnostics)
         self.pid, self.space = collector.pid, collector.space

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.recording.reader import load_recording
-from pyprof.session.flight_recorder import Kept
+from pyprof.session.flight_recorder import LastWindowsSink
 from tests.cli.support import BUSY, PYPROF, one_sentence, pyprof, python
 from tests.exporters.profiles import golden
 from tests.recording.support import stored
@@ -58,7 +58,7 @@ def test_last_part_is_written_by_signal_and_trigger_and_at_the_end(tmp_path: Pat
 
 
 def test_size_alone_bounds_what_is_kept(tmp_path: Path) -> None:
-    kept = Kept(str(tmp_path), 1e6, 2 * stored(golden(), tmp_path, "size").stat().st_size)
+    kept = LastWindowsSink(str(tmp_path), 1e6, 2 * stored(golden(), tmp_path, "size").stat().st_size)
     (tmp_path / "size").unlink()
     for number in range(5):
         kept.receive_profile(golden(), number)

@@ -10,7 +10,7 @@ import numpy as np
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, BytesMemory, Lane
 from pyprof.model.arch import ARM, I386, X86_64, Arch
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind
+from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackBeyondCopy
 from tests import syntax
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,7 +38,7 @@ def test_lanes_come_out_as_they_went_in_with_copies_that_come_as_bytes() -> None
         builder.set_registers(number, [tid] * len(ARM.registers))
     builder.add_pieces(0, [Piece(1, b"one")])
     builder.add_pieces(0, [Piece(2, b"two")])
-    builder.set_beyond(2, Beyond(1 << 30))
+    builder.set_beyond(2, StackBeyondCopy(1 << 30))
     assert builder.copy_of(2) == b"12345678"
     (batch,) = builder.take_batches()
     assert stacks(batch) == [b"abc", b"", b"12345678"]

@@ -28,7 +28,7 @@ from pyprof.collectors.targets.maps_text import StackMapping
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.model.sample import Beyond, SampleBatch, SampleKind
+from pyprof.model.sample import SampleBatch, SampleKind, StackBeyondCopy
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
@@ -228,8 +228,8 @@ def test_stop_copies_the_part_of_a_known_stack_that_changes_and_not_all_that_it_
     assert 64 << 10 <= read(0) < 300 << 10
     assert deep.choose_copy(base - (8 << 10), most) == max(64 << 10, (8 << 10) + (16 << 10))
     assert deep.outer is not None
-    beyond = Beyond(length, deep.outer)
-    deep.learn(beyond, whole=False, missing=0, most=most)
+    beyond = StackBeyondCopy(length, deep.outer)
+    deep.learn(beyond, reached_root=False, missing=0, max_bytes=most)
     assert deep.choose_copy(base, most) == most, "the rest is read anew"
     assert 128 << 10 <= read(0) < 400 << 10
     assert read(200 << 10) > 216 << 10
@@ -237,14 +237,14 @@ def test_stop_copies_the_part_of_a_known_stack_that_changes_and_not_all_that_it_
 
 
 def test_small_copy_is_enough_while_walks_go_on_where_the_stack_began() -> None:
-    most, base, beyond = 1 << 20, 1 << 40, Beyond(2 << 20)
+    most, base, beyond = 1 << 20, 1 << 40, StackBeyondCopy(2 << 20)
     deep = DeepStack()
     assert not deep.is_joined(base, most)
     for needed, size in ((3_000, 64 << 10), (50_000, 100_000), (20, 100_000), (most, most)):
-        deep.learn(beyond, whole=True, missing=0, most=most, needed=needed)
+        deep.learn(beyond, reached_root=True, missing=0, max_bytes=most, needed=needed)
         assert deep.choose_copy(base, most) == size
         assert deep.is_joined(base, size), "nothing else is read"
-    deep.learn(beyond, whole=False, missing=base + (100 << 10), most=most)
+    deep.learn(beyond, reached_root=False, missing=base + (100 << 10), max_bytes=most)
     assert deep.choose_copy(base, most) == most
     assert not deep.is_joined(base, most)
 

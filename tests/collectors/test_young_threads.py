@@ -44,10 +44,10 @@ def taken(share: float, found: int, others: int = 0, rounds: int = 4000, first_s
             kin.update_share(now, round(now * (share + others)))
         for _ in range(found):
             sampled = chance() < kin.share
-            kin.count_runnable(young=True, taken=sampled)
+            kin.count_runnable(young=True, sampled=sampled)
             count += sampled and now >= first_s * 1e9
         for _ in range(others):
-            kin.count_runnable(young=False, taken=True)
+            kin.count_runnable(young=False, sampled=True)
         kin.rounds += 1
     return count
 

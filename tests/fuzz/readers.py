@@ -36,7 +36,7 @@ from pyprof.interpreters.cpython.line_table import find_line
 from pyprof.interpreters.cpython.memory import Memory as Words
 from pyprof.interpreters.cpython.memory import Unreadable
 from pyprof.interpreters.cpython.objects import Objects
-from pyprof.interpreters.function_numbers import CodeBook
+from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core.memory import CoreMemory
@@ -208,7 +208,7 @@ def python_objects(data: bytes) -> None:
     held = bytes(words)
     memory = Words(lambda avma, size: held[avma - base : avma - base + size] if base <= avma else b"")
     layout = LAYOUTS[minor]
-    objects, codes = Objects(memory, layout.object, minor), CodeReader(memory, layout, CodeBook())
+    objects, codes = Objects(memory, layout.object, minor), CodeReader(memory, layout, FunctionTable())
     for at in range(base, base + min(len(held), 256), 8):
         with suppress(Unreadable):
             codes.find_place(at, codes.read_head(at), at)

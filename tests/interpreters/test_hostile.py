@@ -26,7 +26,7 @@ from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.interpreters.cpython.stop_snapshot import ReadHints
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
-from pyprof.interpreters.function_numbers import CodeBook
+from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
@@ -114,7 +114,7 @@ def test_greenlets_of_nonsense_end(minor: int, seed: int, marks: list[int]) -> N
 def test_chains_of_nonsense_end(minor: int, seed: int) -> None:
     layout = LAYOUTS[minor]
     memory = Memory(nonsense(seed))
-    codes = CodeReader(memory, layout, CodeBook())
+    codes = CodeReader(memory, layout, FunctionTable())
     thread_at = BASE + 64 * (seed % 512)
     ident, interpreter = (memory.read_u64(thread_at + at) for at in (layout.thread.thread_id, layout.thread.interp))
     thread = PyThread(thread_at, 1, ident, interpreter, 0, BASE, BASE + 8)

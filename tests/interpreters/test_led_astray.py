@@ -19,7 +19,7 @@ from pyprof.interpreters.cpython.layout_tables import LAYOUTS
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
 from pyprof.interpreters.cpython.stop_snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
-from pyprof.interpreters.function_numbers import CodeBook
+from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_state import Span
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -39,7 +39,7 @@ class Scene:
         self.frames_at = self.thread_at + 8192
         self.code_at = self.thread_at + (1 << 18)
         self.memory = Memory(memory_reader(os.getpid(), lambda: True))
-        codes = CodeReader(self.memory, layout, CodeBook())
+        codes = CodeReader(self.memory, layout, FunctionTable())
         self._copier = Copier(layout, codes.head_at, codes.head_size, 1 << 19)
         self._gatherer = Gatherer(1 << 20)
         self.habits = ReadHints()

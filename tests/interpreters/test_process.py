@@ -29,7 +29,7 @@ from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.runtime_state import Runtime, UnreadRuntime, open_runtime
 from pyprof.interpreters.cpython.thread_names import PythonThreadNames
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
-from pyprof.interpreters.function_numbers import CodeBook
+from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_state import FrameRows, FunctionPlace
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.images import ImageStore
@@ -62,7 +62,7 @@ class Reader:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.book = CodeBook()
+        self.book = FunctionTable()
         self.files = CountedReads()
         symbols = KnownSymbols(self.files)
         self.process = PythonProcess(InterpreterContext(symbols, Diagnostics(), self.book), Programs(symbols), int)

@@ -13,7 +13,7 @@ from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, 
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.detection_symbols import KnownSymbols
-from pyprof.interpreters.function_numbers import CodeBook
+from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
 from pyprof.model.interpreter_state import Chain, FramesAhead, FunctionPlace, Gather, SampleState
 from pyprof.model.modules import AddressSpace
@@ -87,7 +87,7 @@ class Absent(Known):
 
 
 def interpreters(*kinds: type[Interpreter]) -> Interpreters:
-    return Interpreters(InterpreterContext(KnownSymbols(lambda *_: []), Diagnostics(), CodeBook()), kinds)
+    return Interpreters(InterpreterContext(KnownSymbols(lambda *_: []), Diagnostics(), FunctionTable()), kinds)
 
 
 def process() -> LiveProcess:
@@ -138,7 +138,7 @@ def test_generated_code_is_named_by_the_interpreter_that_knows_its_name() -> Non
 
 
 def test_languages_are_told_apart_by_their_frames() -> None:
-    book = CodeBook()
+    book = FunctionTable()
     index = book.add_code(PythonCode("f", "f", "a.py", 1, LineTableFormat.LOCATIONS, b""))
     assert book.code(index).language == "Python"
     assert book.code(index + 1).language == ""

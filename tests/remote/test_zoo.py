@@ -13,7 +13,7 @@ from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.session.session import Session
-from pyprof.session.until_complete_stacks import UntilWhole
+from pyprof.session.until_complete_stacks import CompleteStacksCollector
 from tests.remote.stubs import Relay, qemu_user, relay
 from tests.remote.zoo import MACHINES, PLACES, Stand, binaries, place_of
 
@@ -25,7 +25,7 @@ def stacks(address: str, program: Path, sources: str) -> list[str]:
     diagnostics = Diagnostics()
     remote = RemoteOptions(address, str(program))
     collector = GdbRemoteCollector(remote, CollectOptions(rate_hz=500, idle=True, flush_s=0), diagnostics)
-    whole = UntilWhole(collector, lambda: collector.states().keys(), most_s=60)
+    whole = CompleteStacksCollector(collector, lambda: collector.states().keys(), most_s=60)
     session = Session(whole, UnwindOptions(tuple(sources.split(","))), diagnostics)
     profile = session.profile(session.run(lambda: None), "", 1, mode="wall")
     assert session.failure is None

@@ -25,7 +25,7 @@ from pyprof.model.profile import Profile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.session.sample_windows import Window
-from pyprof.session.session import RecordingFiles, Session
+from pyprof.session.session import InputFiles, Session
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "replay"
 EPOCH_NS = 1_700_000_000_000_000_000
@@ -48,7 +48,7 @@ def played(log: Path, files: Path) -> tuple[Session, Window]:
     collector = ReplayCollector(str(log), str(files))
     diagnostics = Diagnostics()
     options = UnwindOptions()
-    found = RecordingFiles(options, diagnostics)
+    found = InputFiles(options, diagnostics)
     found.images._debug_files = DebugFiles(diagnostics, ())  # ignores this machine's debug files
     session = Session(collector, options, diagnostics, found)
     learn_codes(session, collector.extra.get("codes", {}))

@@ -24,7 +24,7 @@ from pyprof.model.walk import lookup_pc
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.options import CollectOptions, RemoteOptions, TargetOptions, UnwindOptions
 from pyprof.session.sample_windows import Window
-from pyprof.session.session import RecordingFiles, Session
+from pyprof.session.session import InputFiles, Session
 from tests.remote.stubs import qemu_system_arm
 from tests.replay.expected import as_text
 from tests.replay.playing import FILES, LOGS, codes_of, outputs, unpacked
@@ -34,7 +34,7 @@ from tests.support import PROGRAMS, build, need
 FOLDER = Path("/tmp/pyprof-replay")
 """Folder of the programs, which thus have the same path on every machine."""
 OWN = Path(__file__).parent / "programs"
-Opened = tuple[Collector, RecordingFiles]
+Opened = tuple[Collector, InputFiles]
 
 
 @contextmanager
@@ -55,8 +55,8 @@ def _native() -> Path:
     return build(OWN / "native.c", FOLDER / "native", "-O2", "-g", "-pthread")
 
 
-def _files(diagnostics: Diagnostics) -> RecordingFiles:
-    return RecordingFiles(UnwindOptions(), diagnostics)
+def _files(diagnostics: Diagnostics) -> InputFiles:
+    return InputFiles(UnwindOptions(), diagnostics)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pyprof.model.marker_frames import UNSAMPLED
 from pyprof.model.profile import Profile
 from pyprof.model.sample_filter import selected, through
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions, ViewOptions
-from pyprof.session.session import RecordingFiles, Session
+from pyprof.session.session import InputFiles, Session
 from tests.support import missing
 
 SAMPLES = 80
@@ -22,7 +22,7 @@ SAMPLES = 80
 def recorded(collector: str, pids: Sequence[int]) -> Profile:
     """Return the profile. On a machine with shared processors it may also contain unsampled time."""
     diagnostics, unwind = Diagnostics(), UnwindOptions()
-    files = RecordingFiles(unwind, diagnostics)
+    files = InputFiles(unwind, diagnostics)
     selection = select_processes(TargetOptions(pids=tuple(pids)))
     try:
         opened = open_collector(collector, selection, CollectOptions(rate_hz=400), diagnostics, files.runtimes)

@@ -18,7 +18,7 @@ from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.session.background_symbolizer import AFTER_BATCHES, NamesAhead
 from pyprof.session.session import Session
 from tests.objfile.live import Live, running, where
-from tests.session.test_recorder import STOPPED, Script, batch
+from tests.session.test_sample_windows import STOPPED, Script, batch
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

@@ -9,8 +9,8 @@ import pytest
 
 from pyprof.collectors.base import Feedback
 from pyprof.model.sample import SampleBatch
-from pyprof.session.until_complete_stacks import UntilWhole
-from tests.session.test_recorder import BLOCKED, STOPPED, UNCHANGED, Script, batch
+from pyprof.session.until_complete_stacks import CompleteStacksCollector
+from tests.session.test_sample_windows import BLOCKED, STOPPED, UNCHANGED, Script, batch
 
 STACK, REGISTER = "memory that was not copied", "a register that was not known"
 
@@ -45,7 +45,7 @@ def taken(
         walked: Whether walks return feedback.
         most_s: Maximum time in seconds.
     """
-    collector = UntilWhole(Reel(batches), lambda: threads, most_s)
+    collector = CompleteStacksCollector(Reel(batches), lambda: threads, most_s)
     given: list[SampleBatch] = []
     for each in collector.batches():
         lacks = lacking[len(given)]
@@ -91,7 +91,7 @@ def test_thread_that_never_comes_is_waited_for_so_long_only() -> None:
 
 def test_what_walks_teach_goes_on_to_the_collector() -> None:
     reel = Reel([ONE])
-    collector = UntilWhole(reel, lambda: {1}, 60)
+    collector = CompleteStacksCollector(reel, lambda: {1}, 60)
     zeros = np.zeros(1, np.uint64)
     collector.learn(Feedback(ONE, zeros, zeros, zeros.astype(np.bool_)))
     assert [each.batch for each in reel.learned] == [ONE]

@@ -26,7 +26,7 @@ from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.exporters.base import JournalBeginning
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.function_numbers import CodeBook
+from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
@@ -36,7 +36,7 @@ from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, replace
 from pyprof.session.interpreter_readers import Runtimes
-from pyprof.session.worker.messages import Extent, Naming
+from pyprof.session.worker.messages import Extent, NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import forked
 from tests.support import build
@@ -74,7 +74,7 @@ class Churn:
 
     source_id = 1
 
-    def __init__(self, library: Path, book: CodeBook, diagnostics: Diagnostics) -> None:
+    def __init__(self, library: Path, book: FunctionTable, diagnostics: Diagnostics) -> None:
         self._library = library
         self._book = book
         self._diagnostics = diagnostics
@@ -174,7 +174,7 @@ def test_memory_of_both_processes_stays_flat(tmp_path: Path) -> None:
     library = build(source, tmp_path / "library.so", "-shared", "-fPIC", "-O1", "-s")
     diagnostics = Diagnostics()
     runtimes = Runtimes(lambda *_: [], diagnostics)
-    naming = Naming("churn", 99, "cpu", ViewOptions())
+    naming = NamingOptions("churn", 99, "cpu", ViewOptions())
     collector = Churn(library, runtimes.book, diagnostics)
     sampling = Sampling(collector, forked(), runtimes, diagnostics, UnwindOptions(), naming)
     sink, windows, own = Measured(tmp_path / "blocks"), itertools.count(1), []

@@ -13,7 +13,7 @@ import pytest
 from pyprof.errors import RecordingError, UsageError
 from pyprof.model.profile import Profile
 from pyprof.records import replace
-from pyprof.session.flight_recorder import UNREADABLE, Kept, LastOne, WrittenOut, window_s
+from pyprof.session.flight_recorder import UNREADABLE, LastOne, LastWindowsSink, WrittenOut, window_s
 from pyprof.session.triggers import LOOK_S, Triggers, condition
 from tests.exporters.profiles import golden
 from tests.exporters.support import THREADS, export
@@ -48,7 +48,7 @@ def test_windows_are_a_tenth_of_the_time_within_bounds() -> None:
 
 
 def test_files_that_are_too_old_go_but_never_the_newest(tmp_path: Path) -> None:
-    kept = Kept(str(tmp_path), 100)
+    kept = LastWindowsSink(str(tmp_path), 100)
     for nth in range(4):
         kept.receive_profile(window(nth), nth)
     assert names(tmp_path) == [0, 1, 2, 3]
@@ -60,17 +60,17 @@ def test_files_that_are_too_old_go_but_never_the_newest(tmp_path: Path) -> None:
 
 def test_oldest_files_go_where_the_folder_is_too_large(tmp_path: Path) -> None:
     size = len(export("recording", golden()))
-    kept = Kept(str(tmp_path), 1e6, size * 3)
+    kept = LastWindowsSink(str(tmp_path), 1e6, size * 3)
     for nth in range(5):
         kept.receive_profile(golden(), nth)
     assert names(tmp_path) == [2, 3, 4]
-    Kept(str(tmp_path), 1e6, 1).receive_profile(golden(), 5)
+    LastWindowsSink(str(tmp_path), 1e6, 1).receive_profile(golden(), 5)
     assert names(tmp_path) == [5]
 
 
 def test_what_is_written_out_is_the_last_part_and_stays_kept(tmp_path: Path) -> None:
     last_s = golden().duration_ns / 1e9 * 1.5
-    kept, to = Kept(str(tmp_path), last_s), Taking()
+    kept, to = LastWindowsSink(str(tmp_path), last_s), Taking()
     for nth in range(2):
         kept.receive_profile(window(nth), nth)
     WrittenOut(kept, to, 7).receive_profile(window(2), 2)
@@ -86,7 +86,7 @@ def test_what_is_written_out_is_the_last_part_and_stays_kept(tmp_path: Path) -> 
 
 
 def test_file_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
-    kept = Kept(str(tmp_path), 1e6)
+    kept = LastWindowsSink(str(tmp_path), 1e6)
     (tmp_path / "00000000.pyprof").write_bytes(b"broken")
     with pytest.raises(RecordingError, match="no recording"):
         kept.together()

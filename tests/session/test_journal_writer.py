@@ -10,8 +10,8 @@ import pytest
 from pyprof.exporters.base import JournalPart
 from pyprof.options import ViewOptions
 from pyprof.session.background_symbolizer import NamesAhead
-from pyprof.session.journal_writer import Keeping
-from pyprof.session.worker.messages import Naming
+from pyprof.session.journal_writer import JournalWriter
+from pyprof.session.worker.messages import NamingOptions
 from pyprof.symbolize.symbolizer import Resolved
 from tests.objfile.live import running, where
 from tests.session.test_background_symbolizer import inside_interpreter, looked_up, sample, session_of
@@ -46,7 +46,7 @@ def test_samples_are_kept_before_their_names_are_read(tmp_path: Path) -> None:
     with running([where(tmp_path, "where", "-g")]) as live:
         session = session_of(live, live.at["where_inner"])
         ahead = NamesAhead(session, ViewOptions())
-        keeping = Keeping(session, Naming("", 99, "cpu", ViewOptions()), parts, within, ahead)
+        keeping = JournalWriter(session, NamingOptions("", 99, "cpu", ViewOptions()), parts, within, ahead)
         keeping._send()
         looked_up(ahead)
         session.recorder.add(sample(live, live.at["where_inner"]))
@@ -65,8 +65,8 @@ def test_lines_follow_once_they_were_looked_up_for_the_view(tmp_path: Path) -> N
             session, parts = session_of(live, live.at["where_inner"]), Parts()
             inside_interpreter(session, live)
             ahead = NamesAhead(session, ViewOptions(native=native))
-            naming = Naming("", 99, "cpu", ViewOptions(native=native))
-            keeping = Keeping(session, naming, parts, at_once, ahead)
+            naming = NamingOptions("", 99, "cpu", ViewOptions(native=native))
+            keeping = JournalWriter(session, naming, parts, at_once, ahead)
             keeping._send()
             looked_up(ahead)
             keeping.close()

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pyprof.session.unfollowed_children import Unfollowed
+from pyprof.session.unfollowed_children import UnfollowedChildren
 
 pytestmark = pytest.mark.live
 
@@ -33,7 +33,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def test_children_that_live_and_children_that_ended_count_alike() -> None:
     before = burner(0.5)  # its processor time until now does not count
     try:
-        seen = Unfollowed([os.getpid()])
+        seen = UnfollowedChildren([os.getpid()])
         ended, alive = burner(0.3), burner(0.3)
         end(ended)
         spent = seen.take()
@@ -50,7 +50,7 @@ def test_a_process_that_has_ended_keeps_what_it_was_seen_to_spend() -> None:
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
     assert parent.stdin is not None
     assert parent.stdout is not None
-    seen = Unfollowed([parent.pid], clock=time.monotonic_ns)
+    seen = UnfollowedChildren([parent.pid], clock=time.monotonic_ns)
     parent.stdin.write(b"\n")
     parent.stdin.flush()
     parent.stdout.readline()

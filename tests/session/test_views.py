@@ -15,7 +15,7 @@ from pyprof.options import NATIVE_VIEWS, ViewOptions
 from pyprof.session.native_frame_views import VIEWS
 from pyprof.session.sample_windows import Window
 from pyprof.session.shown_frames import view, with_compiled
-from tests.session.test_recorder import STOPPED, batch, recorder
+from tests.session.test_sample_windows import STOPPED, batch, recorder
 
 INTERPRETED, HOLDS = SampleState.INTERPRETED, SampleState.INTERPRETED | SampleState.HOLDS_LOCK
 

@@ -30,7 +30,7 @@ from pyprof.session.session import Session
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import Part
 from pyprof.session.worker.message_codec import Packer
-from pyprof.session.worker.messages import Batch, Extent, Message, Naming
+from pyprof.session.worker.messages import Batch, Extent, Message, NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Worker, WorkerDied, forked, spawned
 from pyprof.unwind.unwinder import Unwinder
@@ -64,7 +64,7 @@ def replayed(name: str, start: Callable[[], Worker] = forked) -> Iterator[Sampli
     with unpacked(log) as files:
         collector, diagnostics = ReplayCollector(str(log), str(files)), Diagnostics()
         runtimes = Runtimes(lambda *_: [], diagnostics)
-        naming = Naming("replayed", 99, "cpu", ViewOptions())
+        naming = NamingOptions("replayed", 99, "cpu", ViewOptions())
         sampling = Sampling(collector, start(), runtimes, diagnostics, UnwindOptions(), naming)
         try:
             sampling.run(lambda: None)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
-from pyprof.model.sample import Beyond, OuterStack, Piece, SampleBatch
+from pyprof.model.sample import OuterStack, Piece, SampleBatch, StackBeyondCopy
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.unwind import one_sample_walk as plain
 from pyprof.unwind.interned_rules import RuleTable
@@ -39,7 +39,7 @@ def shortened(batch: SampleBatch, outer: OuterStack | None, spot: int = 512) -> 
     data = stack.data[offset : offset + size].tobytes()
     spots = tuple(Piece(base + at, data[at : at + spot]) for at in range(COPY, size, spot))
     kept = np.array([min(COPY, size)], np.int64)
-    return replace(batch, stack=replace(stack, size=kept, beyond={0: Beyond(size, outer, spots)}))
+    return replace(batch, stack=replace(stack, size=kept, beyond={0: StackBeyondCopy(size, outer, spots)}))
 
 
 def outer_of(batch: SampleBatch, number: int = 1) -> OuterStack:

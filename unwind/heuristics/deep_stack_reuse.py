@@ -160,26 +160,26 @@ def mask_needed_frames(uses: Mask, saves: Mask, after: bool) -> Mask:
     return found
 
 
-def find_join(known: DeepStackReuse, low: int, high: int, path: FramePath, first: int) -> Join | None:
+def find_join(earlier: DeepStackReuse, low: int, high: int, path: FramePath, first: int) -> Join | None:
     """Return where the frames of a walk in progress meet an earlier walk of the thread, or None.
 
     Args:
-        known: The earlier walk.
+        earlier: The earlier walk.
         low: Lowest address from which on memory is unchanged.
         high: End of the sample's stack copy.
         path: The frames of the walk in progress.
         first: Index of the first frame to check.
     """
-    frames = known.frames
+    frames = earlier.frames
     if first >= len(path):
         return None
     pc, sp, fp, exact, _, _ = path.columns_since(first)
     at = np.minimum(np.searchsorted(frames.sp, sp), len(frames) - 1)
     same = (frames.sp[at] == sp) & (frames.pc[at] == pc) & (sp >= low) & (at > 0) & ~frames.exact[at]
-    same &= ~exact & ((known.fp[at] == fp) | ~known.needs_fp[at])
+    same &= ~exact & ((earlier.fp[at] == fp) | ~earlier.needs_fp[at])
     same &= frames.sp[np.minimum(at + _AGREE, len(frames) - 1)] <= high
     found = int(np.argmax(same))
-    return Join(known, first + found, int(at[found])) if same[found] else None
+    return Join(earlier, first + found, int(at[found])) if same[found] else None
 
 
 def slice_frames(frames: SharedFrames, first: int, last: int) -> CachedFrames:

@@ -3,8 +3,8 @@
 The inner part of a stack is walked in the sample's own copy. The outer part is walked once, in memory that was read
 while the thread ran. All later samples that agree with it share its frames.
 
-DeepStacks.walk() takes a sample, its rules and what is known of the rest of its stack (model.sample.Beyond). It
-compares the walk with the known chain, an earlier complete walk of the same thread:
+DeepStacks.walk() takes a sample, its rules and what is known of the rest of its stack (model.sample.StackBeyondCopy).
+It compares the walk with the known chain, an earlier complete walk of the same thread:
 
 * The walk joins the known chain at a frame with the same pc and sp, and the same fp if the known chain needs it.
 * All words that the known chain reads from there on must be unchanged. The words that were read with the sample are

@@ -101,7 +101,7 @@ class FramePointerRecovery:
         self._ends = np.array([min(end, _HIGHEST) for _, end in spans], np.uint64)
 
     def recover_callers(
-        self, walker: ScalarWalker, registers: Registers, memory: LaneMemory, known: KnownRule | None
+        self, walker: ScalarWalker, registers: Registers, memory: LaneMemory, rule: KnownRule | None
     ) -> LaneWalk | None:
         """Return the callers of a frame whose rule needs the unknown frame pointer, or None if no frame record is
         accepted.
@@ -110,10 +110,10 @@ class FramePointerRecovery:
             walker: The reference unwinder.
             registers: Registers of the frame.
             memory: Memory of the sample.
-            known: The frame's rule, or None if no table covers it.
+            rule: The frame's rule, or None if no table covers it.
         """
         arch = self._arch
-        shape, sp, pc = self._shape(known), registers.values[arch.sp], registers.values[arch.pc]
+        shape, sp, pc = self._shape(rule), registers.values[arch.sp], registers.values[arch.pc]
         if shape is None or sp is None or pc is None or arch.fp not in registers.withheld:
             return None
         self._calls.begin_search()

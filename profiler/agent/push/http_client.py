@@ -73,12 +73,12 @@ class HttpClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str], taken: tuple[int, ...] = ()) -> HttpAnswer:
+    def post(self, path: str, body: bytes, headers: Mapping[str, str], accepted: tuple[int, ...] = ()) -> HttpAnswer:
         """Send a POST request to a receiver.
 
         Args:
             path: Path below the URL.
-            taken: Statuses that also mean that the receiver has the segment.
+            accepted: Statuses that also mean that the receiver has the segment.
 
         Raises:
             NotSent: The request must be repeated later.
@@ -91,7 +91,7 @@ class HttpClient:
         seconds = self._endpoint.timeout_s
         with RequestDeadline(seconds) as deadline:
             try:
-                return self._answered(request, deadline, taken)
+                return self._answered(request, deadline, accepted)
             except ssl.SSLError as error:
                 raise NotSent("insecure", error.reason or "TLS failed") from None
             except (OSError, http.client.HTTPException, ValueError) as error:

@@ -100,7 +100,7 @@ def packed(profile: Profile) -> bytes:
     return out.getvalue()
 
 
-def cut(profile: Profile, most: int = MOST_BYTES) -> Iterator[Profile]:
+def cut(profile: Profile, max_bytes: int = MOST_BYTES) -> Iterator[Profile]:
     """Split a profile by stacks into parts with limited numbers of samples and bytes, for a receiver of pprof.
 
     Raises:
@@ -110,14 +110,14 @@ def cut(profile: Profile, most: int = MOST_BYTES) -> Iterator[Profile]:
     if not len(stacks):
         return
     size = inflated_size(packed(profile)) if len(stacks) <= MOST_SAMPLES else 0
-    if size and size <= most:
+    if size and size <= max_bytes:
         yield profile
         return
     if len(stacks) < 2:
         raise RefusedForGood("too_large", f"one stack of {size} bytes")
     first = profile.stack < stacks[len(stacks) // 2]
     for wanted in (first, ~first):
-        yield from cut(selected(profile, wanted), most)
+        yield from cut(selected(profile, wanted), max_bytes)
 
 
 def inflated_size(data: bytes) -> int:

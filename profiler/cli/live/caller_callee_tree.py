@@ -32,7 +32,7 @@ class Step(NamedTuple):
     own: int
 
 
-class Opened(NamedTuple):
+class RowTree(NamedTuple):
     """The tree of callers or callees of one row of the table.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Node:
         self.below: dict[TopRow, _Node] = {}
 
 
-def opened(profile: Profile, table: str, row: TopRow, callers: bool) -> Opened:
+def opened(profile: Profile, table: str, row: TopRow, callers: bool) -> RowTree:
     """Build the tree of callers or callees of a row of the table.
 
     Args:
@@ -75,7 +75,7 @@ def opened(profile: Profile, table: str, row: TopRow, callers: bool) -> Opened:
             path += zip(reversed(functions[at]), reversed(meant), strict=True)
             leaf = parent[leaf]
         _grow(root, _chosen([*reversed(path)], callers, keys is None), value)
-    return Opened(int(profile.values[:, -1].sum()), root.value, _steps(root))
+    return RowTree(int(profile.values[:, -1].sum()), root.value, _steps(root))
 
 
 _FRAMES = ("function", "module", "line", "native")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from pyprof.cli.live import keys
-from pyprof.cli.live.caller_callee_tree import Opened, opened
+from pyprof.cli.live.caller_callee_tree import RowTree, opened
 from pyprof.cli.live.keys import Around, pressed
 from pyprof.cli.live.screen_lines import Screen, picture, room
 from pyprof.cli.live.snapshot_merge import Snapshot
@@ -74,7 +74,7 @@ class Loop:
         late = f" [{age:.0f} s old]" if age >= _LATE_S else ""
         self._screen.draw(picture(self._shown, self.view, self._stacks(), late, *self._screen.size()))
 
-    def _stacks(self) -> Opened | None:
+    def _stacks(self) -> RowTree | None:
         """Return the callers or callees of the row that the user opened, None if there is none."""
         view, seen = self.view, self._shown.seen
         profile = seen.profile(view.span_s) if view.opened is not None and seen is not None else None

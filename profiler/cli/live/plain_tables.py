@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from pyprof.cli.live.screen_lines import plain
-from pyprof.cli.live.snapshot_merge import Gathering, saved
+from pyprof.cli.live.snapshot_merge import SnapshotBuilder, saved
 from pyprof.cli.live.top_recordings import WatchedTargets
 from pyprof.cli.live.view_state import View
 from pyprof.cli.terminal_output import complain, failure, line
@@ -36,7 +36,7 @@ class Printed:
 def print_tables(watched: WatchedTargets, view: View, how: Printed) -> int:
     """Print tables until the target has ended or stop() is called, and return the exit code."""
     recording = watched.begin(watched.options.mode)
-    gathering = Gathering(recording.subject.title, recording.options.mode, how.shows_idle)
+    gathering = SnapshotBuilder(recording.subject.title, recording.options.mode, how.shows_idle)
     sampled = False
     for profile in recording.windows(how.every_s):
         snapshot = gathering.add(profile)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from rich.cells import cell_len, set_cell_size
 
-from pyprof.cli.live.caller_callee_tree import Opened
+from pyprof.cli.live.caller_callee_tree import RowTree
 from pyprof.cli.live.cost_totals import RowCost, Tally, TopRow
 from pyprof.cli.live.keys import help_lines, hints
 from pyprof.cli.live.snapshot_merge import Snapshot
@@ -97,16 +97,16 @@ def room(height: int) -> int:
 
 
 def picture(
-    snapshot: Snapshot, view: View, stacks: Opened | None, late: str, width: int, height: int
+    snapshot: Snapshot, view: View, stacks: RowTree | None, late_text: str, width: int, height: int
 ) -> list[ScreenLine]:
     """Return the lines of the whole screen: at most height lines of at most width columns.
 
     Args:
         stacks: Stacks of the opened row.
-        late: Text to show with an old snapshot.
+        late_text: Text to show with an old snapshot.
     """
     found = snapshot.table(view.table, view.span_s)
-    lines = [_spread((StyledText(title(snapshot, found), "title"),), _state(snapshot, view, late), width)]
+    lines = [_spread((StyledText(title(snapshot, found), "title"),), _state(snapshot, view, late_text), width)]
     if view.help:
         body = _help(view, width, room(height))
     elif stacks is not None:
@@ -170,7 +170,7 @@ def _body(snapshot: Snapshot, found: Tally, view: View, width: int, page: int) -
     return lines
 
 
-def _tree(stacks: Opened, view: View, width: int, page: int) -> list[ScreenLine]:
+def _tree(stacks: RowTree, view: View, width: int, page: int) -> list[ScreenLine]:
     assert view.opened is not None, "something was opened"
     what = "who calls" if view.callers else "what is in"
     share = percent(stacks.value, stacks.whole).replace(" %", "%")
@@ -233,7 +233,7 @@ def title(snapshot: Snapshot, found: Tally) -> str:
     return what + f"{many(found.samples, 'sample')} in {duration(found.duration_ns)}"
 
 
-def table(shown: Sequence[tuple[TopRow, RowCost]], whole: int, view: View, width: int) -> list[ScreenLine]:
+def table(shown: Sequence[tuple[TopRow, RowCost]], total: int, view: View, width: int) -> list[ScreenLine]:
     """Return the lines of a table of costs: the heading and a line for each row."""
     note, number = NOTE_OF[view.table], NUMBER_OF.get(view.table, "")
     notes = min(max(width // _NOTE_SHARE, _NOTE_LEAST), _NOTE_MOST) if note else 0
@@ -245,7 +245,7 @@ def table(shown: Sequence[tuple[TopRow, RowCost]], whole: int, view: View, width
     lines: list[ScreenLine] = [(StyledText(fitting(f"{heading} {note}".rstrip(), width), "heading"),)]
     names = _names([row for row, _ in shown], view.table, name_room)
     for (row, amount), name in zip(shown, names, strict=True):
-        shares = "".join(f"{percent(value, whole).replace(' %', '%'):>{_SHARE}} " for value in amount)
+        shares = "".join(f"{percent(value, total).replace(' %', '%'):>{_SHARE}} " for value in amount)
         rest = f"{row.number:>{numbers}}" if number else ""
         if notes:
             rest += f" {fitting(printable(row.note), notes)}"

@@ -16,7 +16,7 @@ from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.idle_waits import hidden_waits, without_idle
-from pyprof.model.incremental_merge import MergedWindows, Merging
+from pyprof.model.incremental_merge import MergedWindows, WindowMerger
 from pyprof.model.profile import Profile, ValueType
 from pyprof.model.sample_filter import selected
 from pyprof.records import dataclass, replace
@@ -68,13 +68,13 @@ class Snapshot:
         return together(chosen, (name,))
 
 
-class Gathering:
+class SnapshotBuilder:
     """The newest snapshot of one recording, which each window of the recording updates."""
 
     def __init__(self, title: str, mode: str, shows_idle: bool = False) -> None:
         self.snapshot = Snapshot(title, mode, shows_idle=shows_idle)
         self._recent: deque[Tally] = deque()
-        self._merging = Merging()
+        self._merging = WindowMerger()
 
     def add(self, profile: Profile) -> Snapshot:
         """Add the next window to the snapshot."""

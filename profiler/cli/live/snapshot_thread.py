@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pyprof.cli.live.snapshot_merge import Gathering, Snapshot
+from pyprof.cli.live.snapshot_merge import Snapshot, SnapshotBuilder
 from pyprof.cli.terminal_output import advice
 from pyprof.errors import PyprofError
 from pyprof.session.recording import Recording
@@ -30,7 +30,7 @@ class Feed:
         self._every_s = every_s
         self._began = time.monotonic()
         self._posted = posted
-        self._gathering = Gathering(recording.subject.title, recording.options.mode, shows_idle)
+        self._gathering = SnapshotBuilder(recording.subject.title, recording.options.mode, shows_idle)
         self._thread = threading.Thread(target=self._run, name="pyprof windows", daemon=True)
         self._thread.start()
 

@@ -58,19 +58,19 @@ class _Stream:
             raise FormatError("minidump", self.at + offset, "cut off")
         return layout.unpack(data)
 
-    def entries(self, form: str, count: int, first: int, most: int, size: int = 0) -> Iterator[tuple[int, ...]]:
+    def entries(self, form: str, count: int, first: int, max_entries: int, size: int = 0) -> Iterator[tuple[int, ...]]:
         """Yield the entries of a list in a minidump stream that are inside the stream.
 
         Args:
             form: Format of an entry.
             count: Number of entries, as stated.
             first: Offset of the first entry.
-            most: Maximum number of entries.
+            max_entries: Maximum number of entries.
             size: Size of an entry in bytes, 0 for that of the format.
         """
         layout = struct.Struct("<" + form)
         size = size or layout.size
-        data = self.source.read(first, size * min(count, most))
+        data = self.source.read(first, size * min(count, max_entries))
         for at in range(0, len(data) - layout.size + 1, size):
             yield layout.unpack_from(data, at)
 

@@ -230,7 +230,7 @@ class VmMemory:
         """
         return self.number(avma, 8)
 
-    def text(self, avma: int, most: int = 256) -> str:
+    def text(self, avma: int, max_bytes: int = 256) -> str:
         """Return the text at an address in a Java process up to its null byte, "" if it is not readable."""
-        data = self._read(avma, most) if 0 < avma < _LIMIT - most else b""
+        data = self._read(avma, max_bytes) if 0 < avma < _LIMIT - max_bytes else b""
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace")

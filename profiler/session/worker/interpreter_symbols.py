@@ -119,12 +119,12 @@ def packed(number: int, found: Sequence[FoundSymbols | None]) -> list[Part]:
     return [json.dumps((number, each)).encode()]
 
 
-def unpacked(parts: Sequence[Part], most: int) -> tuple[int, list[FoundSymbols | None]]:
+def unpacked(parts: Sequence[Part], max_modules: int) -> tuple[int, list[FoundSymbols | None]]:
     """Decode a response with interpreter symbols.
 
     Args:
         parts: The parts of the message.
-        most: Maximum number of modules.
+        max_modules: Maximum number of modules.
 
     Returns:
         (number of the request, symbols of each module).
@@ -135,7 +135,7 @@ def unpacked(parts: Sequence[Part], most: int) -> tuple[int, list[FoundSymbols |
     try:
         (part,) = parts
         number, each = json.loads(bytes(part))
-        if type(number) is not int or len(each) > most:
+        if type(number) is not int or len(each) > max_modules:
             raise AnswerRefused("an answer to no question")
         return number, [None if one is None else _found(*one) for one in each]
     except (ValueError, TypeError, OverflowError, RecursionError) as error:

@@ -22,7 +22,7 @@ from pyprof.session.unfollowed_children import Spent
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class NamingOptions:
     """Settings with which a window becomes a profile (see Session.profile).
 
     Attributes:
@@ -61,7 +61,7 @@ class Begin:
 
     confined: bool
     unwind: UnwindOptions
-    naming: Naming
+    naming: NamingOptions
     stats: CollectorStats
     begin_ns: int
     monotonic_ns: int

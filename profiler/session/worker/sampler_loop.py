@@ -23,13 +23,13 @@ from pyprof.options import UnwindOptions
 from pyprof.records import replace
 from pyprof.session.interpreter_readers import InterpreterNews, Runtimes
 from pyprof.session.own_cost import OwnCost, OwnHeap, RecentCost, own_cost
-from pyprof.session.unfollowed_children import NOTHING, Unfollowed
+from pyprof.session.unfollowed_children import NOTHING, UnfollowedChildren
 from pyprof.session.worker.messages import (
     Batch,
     Begin,
     Checkpoint,
     Extent,
-    Naming,
+    NamingOptions,
     ProfileRequest,
     SamplerState,
     ScanForCode,
@@ -84,7 +84,7 @@ class Sampling:
         runtimes: Runtimes,
         diagnostics: Diagnostics,
         unwind: UnwindOptions,
-        naming: Naming,
+        naming: NamingOptions,
         confined: bool = True,
         names_s: float = NAMES_S,
         patient: bool = False,
@@ -106,7 +106,7 @@ class Sampling:
                 ends at the time of its request.
         """
         self.failure: BaseException | None = None
-        self.unfollowed: Unfollowed | None = None
+        self.unfollowed: UnfollowedChildren | None = None
         self.sink: Sink | None = None
         self.delivered = 0
         self.samples = 0

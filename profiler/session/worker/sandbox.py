@@ -64,25 +64,25 @@ class Sandbox:
         keeper: Client of the file broker, which gives profiles to sinks and opens files for a confined worker.
     """
 
-    def __init__(self, notices: Channel, kept: Sequence[int] = ()) -> None:
+    def __init__(self, notices: Channel, sink_fds: Sequence[int] = ()) -> None:
         """Fork the file broker, before the worker gives up its rights.
 
         Args:
             notices: The sampler's channel to the file broker. This process closes it.
-            kept: File descriptors that sinks write to. Only the file broker keeps them.
+            sink_fds: File descriptors that sinks write to. Only the file broker keeps them.
         """
         ours, theirs = Channel.pair()
         worker = os.getpid()
         self._pid = os.fork()
         if not self._pid:
             try:
-                close_all_but(theirs.fileno(), notices.fileno(), *kept)
+                close_all_but(theirs.fileno(), notices.fileno(), *sink_fds)
                 FileBroker(theirs, notices, worker).run()
             finally:
                 os._exit(0)
         theirs.close()
         notices.close()
-        for fd in kept:
+        for fd in sink_fds:
             with suppress(OSError):
                 os.close(fd)
         self.keeper = FileBrokerClient(ours)

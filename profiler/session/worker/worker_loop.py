@@ -39,7 +39,7 @@ from pyprof.session.worker.messages import (
     Examine,
     Extent,
     Message,
-    Naming,
+    NamingOptions,
     ProcessUpdate,
     ProfileRequest,
     Response,
@@ -51,7 +51,7 @@ from pyprof.session.worker.priority import idle, may_come_back
 from pyprof.session.worker.response_codec import AskFailed, BatchTaken, Done, ErrandPiece, SamplerCall
 
 if TYPE_CHECKING:
-    from pyprof.session.journal_writer import Keeping, Within
+    from pyprof.session.journal_writer import JournalWriter, Within
     from pyprof.symbolize.frame_cache import SettledFrameCache
 
 _NO_WORDS = np.zeros(0, np.uint64)
@@ -97,14 +97,14 @@ class _Observed:
     def __init__(self, begin: Begin, lacks_files: Callable[[], bool]) -> None:
         self._lacks_files = lacks_files
         self.now_ns, self.monotonic_ns = begin.begin_ns, begin.monotonic_ns
-        self.naming: Naming = begin.naming
+        self.naming: NamingOptions = begin.naming
         self.collector = ReportedCollector(begin.stats)
         self.diagnostics = Diagnostics()
         clock = Clock(lambda: self.now_ns, lambda: self.monotonic_ns)
         self.session = Session(self.collector, begin.unwind, self.diagnostics, clock=clock)
         self._counts: Counter[str] = Counter()
         self.ahead = NamesAhead(self.session, begin.naming.view)
-        self.keeping: Keeping | None = None
+        self.keeping: JournalWriter | None = None
         self.failed = False
         self._settled: SettledFrameCache | None = None
         self._spent_s = 0.0
@@ -191,16 +191,16 @@ class _Observed:
         Args:
             begin: Opens the journal.
             number: Number of the window.
-            within: See Keeping.
+            within: See JournalWriter.
         """
-        from pyprof.session.journal_writer import Keeping  # most recordings have no journal
+        from pyprof.session.journal_writer import JournalWriter  # most recordings have no journal
 
         naming = self.naming
         kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")
         start_ns, period_ns = self.session.recorder.began_ns, round(1e9 / naming.rate_hz)
         journal = begin(JournalBeginning(naming.title, start_ns, period_ns, kinds, naming.options), number)
         if journal is not None:
-            self.keeping = Keeping(self.session, naming, journal, within, self.ahead)
+            self.keeping = JournalWriter(self.session, naming, journal, within, self.ahead)
 
     def end_keeping(self) -> None:
         """Close the journal of the current window. Call it before the window is closed."""

@@ -266,12 +266,12 @@ Start = Callable[[bool], Worker]
 """A function that starts a worker. Its argument is True if the worker must give up its rights."""
 
 
-def forked(confined: bool = True, kept: Sequence[int] = ()) -> Worker:
+def forked(confined: bool = True, sink_fds: Sequence[int] = ()) -> Worker:
     """Fork a worker. Only for a process that belongs to pyprof alone.
 
     Args:
         confined: True if the worker gives up its rights.
-        kept: File descriptors for the file broker.
+        sink_fds: File descriptors for the file broker.
     """
     pairs = [Channel.pair() for _ in range(3)]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
@@ -280,7 +280,7 @@ def forked(confined: bool = True, kept: Sequence[int] = ()) -> Worker:
             warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads handle a fork themselves
             pid = os.fork()
         if not pid:
-            _run(lambda: _child([theirs for _, theirs in pairs], confined, kept))
+            _run(lambda: _child([theirs for _, theirs in pairs], confined, sink_fds))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     for _, theirs in pairs:
@@ -289,7 +289,7 @@ def forked(confined: bool = True, kept: Sequence[int] = ()) -> Worker:
 
 
 @contextlib.contextmanager
-def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Callable[[bool], Worker]]:
+def forked_early(confined: bool = True, sink_fds: Sequence[int] = ()) -> Iterator[Callable[[bool], Worker]]:
     """Fork a worker as soon as the modules that both processes need are loaded.
 
     The worker loads its other modules while this process loads its own. That takes less time, and each process needs
@@ -300,7 +300,7 @@ def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Ca
 
     Args:
         confined: True if the worker gives up its rights.
-        kept: File descriptors for the file broker.
+        sink_fds: File descriptors for the file broker.
 
     Yields:
         A function that returns this worker at the first call and forks another one at later calls.
@@ -308,9 +308,9 @@ def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Ca
     for needed in ("pyprof.session.interpreter_readers", "pyprof.session.worker.message_codec"):
         import_module(needed)
     signal.pthread_sigmask(signal.SIG_BLOCK, _FATAL)
-    early = [forked(confined, kept)]
+    early = [forked(confined, sink_fds)]
     try:
-        yield lambda wanted: early.pop() if early and wanted == confined else forked(wanted, kept)
+        yield lambda wanted: early.pop() if early and wanted == confined else forked(wanted, sink_fds)
     finally:
         for worker in early:
             worker.close(patience_s=0)

@@ -49,7 +49,7 @@ class RegionTable(Protocol):
 
 
 def open_table(
-    info: DynInfo, read: ReadMemory, arch: Arch, diagnostics: Diagnostics, most: int = MAX_TABLE_BYTES
+    info: DynInfo, read: ReadMemory, arch: Arch, diagnostics: Diagnostics, max_bytes: int = MAX_TABLE_BYTES
 ) -> RegionTable | None:
     """Return the table of registered unwind info, or None if such a table does not exist on this architecture.
 
@@ -58,15 +58,15 @@ def open_table(
         read: Function that reads the target's memory.
         arch: The architecture.
         diagnostics: Counters of the recording.
-        most: Maximum number of bytes that may be kept of the table.
+        max_bytes: Maximum number of bytes that may be kept of the table.
 
     Raises:
-        FormatError: The table is broken or larger than `most`.
+        FormatError: The table is broken or larger than `max_bytes`.
     """
     structs = TargetStructs(read, arch, SECTION, 2 * MAX_TABLE_BYTES)
     if info.head.format == RegionFormat.TABLE:
-        return DebugFrameInMemory(info, structs, diagnostics, most)
-    _check_size(info, table_size(info.head.format, info.table_len, arch.word), most)
+        return DebugFrameInMemory(info, structs, diagnostics, max_bytes)
+    _check_size(info, table_size(info.head.format, info.table_len, arch.word), max_bytes)
     if info.head.format == RegionFormat.ARM_EXIDX:
         from pyprof.unwind.formats.exidx.section import open_memory_exidx
 
@@ -97,13 +97,13 @@ class DebugFrameInMemory:
         size: Size of the .debug_frame in bytes.
     """
 
-    def __init__(self, info: DynInfo, structs: TargetStructs, diagnostics: Diagnostics, most: int) -> None:
+    def __init__(self, info: DynInfo, structs: TargetStructs, diagnostics: Diagnostics, max_bytes: int) -> None:
         start, end, debug_frame, size = structs.unpack(info.table_data, structs.layout("PPPP"))
         if not start <= info.head.start < end:
             raise FormatError(SECTION, info.table_data, f"a table of {start:#x} to {end:#x}")
         if not 0 < size <= MAX_TABLE_BYTES:
             raise FormatError(SECTION, info.table_data, f".debug_frame of {size} bytes")
-        _check_size(info, size, most)
+        _check_size(info, size, max_bytes)
         data = structs.read_exactly(debug_frame, size)
         self.size = size
         section = CfiSection(

@@ -33,7 +33,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
 from pyprof.session.own_cost import OwnHeap
 from pyprof.session.session import Session
-from pyprof.session.until_complete_stacks import UntilWhole
+from pyprof.session.until_complete_stacks import CompleteStacksCollector
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.unwind.unwinder import Unwinder
 from tests import syntax
@@ -88,7 +88,7 @@ WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
     UntilShortLives: plain("_past", "_now"),
     WallClockCollector: plain("_source", "_out_of_band"),
     LoggedCollector: plain("_inner"),
-    UntilWhole: plain("_collector"),
+    CompleteStacksCollector: plain("_collector"),
     WithoutProgram: plain("_collector"),
     PerfSwitchSource: by_switches,
     PerfCollector: by_perf(),

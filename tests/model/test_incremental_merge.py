@@ -7,7 +7,7 @@ import pytest
 
 from pyprof.model import incremental_merge as module
 from pyprof.model.functions import costs
-from pyprof.model.incremental_merge import Merging
+from pyprof.model.incremental_merge import WindowMerger
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from tests.exporters.profiles import golden
@@ -52,7 +52,7 @@ def stacks(profile: Profile) -> list[object]:
 
 
 def test_windows_merged_are_the_whole() -> None:
-    profile, merging = spread(), Merging()
+    profile, merging = spread(), WindowMerger()
     windows = halves(profile)
     assert all(len(window.stack) for window in windows)
     before = merging.add(windows[0])
@@ -67,7 +67,7 @@ def test_windows_merged_are_the_whole() -> None:
 
 
 def test_span_is_of_the_newest_windows() -> None:
-    merging, profile = Merging(), golden()
+    merging, profile = WindowMerger(), golden()
     assert merging.add(profile).profile(1e9) is not None
     for _ in range(4):
         merged = merging.add(replace(profile, duration_ns=1_000_000_000))
@@ -76,7 +76,7 @@ def test_span_is_of_the_newest_windows() -> None:
 
 
 def test_oldest_windows_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    merging, profile = Merging(), golden()
+    merging, profile = WindowMerger(), golden()
     monkeypatch.setattr(module, "MOST_SAMPLES", 3 * len(profile.stack))
     for _ in range(5):
         merged = merging.add(profile)

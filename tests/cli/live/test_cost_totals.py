@@ -7,7 +7,7 @@ import pytest
 from pyprof.cli.function_tables import by_caller
 from pyprof.cli.live import cost_totals as module
 from pyprof.cli.live.cost_totals import RowCost, TopRow, tally, together
-from pyprof.cli.live.snapshot_merge import KEPT_NS, Gathering
+from pyprof.cli.live.snapshot_merge import KEPT_NS, SnapshotBuilder
 from pyprof.model.functions import costs
 from tests.cli.live.support import BUSY, MAIN, READ, START, THREADS, window
 from tests.exporters.profiles import golden, marker
@@ -64,7 +64,7 @@ def test_tables_of_windows_are_added_and_what_cost_least_is_forgotten(monkeypatc
 
 
 def test_snapshot_has_the_last_seconds_and_everything_and_never_changes() -> None:
-    gathering = Gathering("server", "cpu")
+    gathering = SnapshotBuilder("server", "cpu")
     first = gathering.add(window({(0, (START, READ)): 50}))
     for _ in range(KEPT_NS // 1_000_000_000 + 5):
         last = gathering.add(window({(0, (START, MAIN)): 10}))
@@ -78,7 +78,7 @@ def test_snapshot_has_the_last_seconds_and_everything_and_never_changes() -> Non
 
 
 def test_span_is_at_least_one_window_and_windows_may_be_late() -> None:
-    gathering = Gathering("server", "cpu")
+    gathering = SnapshotBuilder("server", "cpu")
     gathering.add(window({(0, (START, READ)): 50}))
     found = gathering.add(window({(0, (START, MAIN)): 10}, seconds=1.3))
     assert found.table("function", 1).samples == 10

@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.layout import Layout, LineTableFormat
 from pyprof.interpreters.cpython.layout_tables import LAYOUTS
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.objects import Objects
-from pyprof.interpreters.function_numbers import UNKNOWN, UNREAD, CodeBook
+from pyprof.interpreters.function_numbers import UNKNOWN, UNREAD, FunctionTable
 from pyprof.model.interpreter_state import FunctionPlace
 
 FREED = "[function freed or swapped out before its name was read]"
@@ -70,10 +70,10 @@ def code(number: int) -> PythonCode:
     return PythonCode(f"f_{number}", f"f_{number}", "file.py", 1, LineTableFormat.LOCATIONS, b"")
 
 
-def made() -> tuple[CodeObject, CodeReader, CodeBook]:
+def made() -> tuple[CodeObject, CodeReader, FunctionTable]:
     layout = LAYOUTS[12]
     layout = replace(layout, code=replace(layout.code, tlbc=layout.code.linetable + 16))
-    book = CodeBook()
+    book = FunctionTable()
     return CodeObject(layout), CodeReader(Memory(memory_reader(os.getpid(), lambda: True)), layout, book), book
 
 
@@ -125,7 +125,7 @@ def test_code_that_runs_again_after_its_name_was_dropped_has_it_again() -> None:
 
 
 def test_names_stay_as_long_as_a_window_may_ask_for_them() -> None:
-    book = CodeBook()
+    book = FunctionTable()
     for window in range(100):
         index = book.add_code(code(window))
         waiting = book.add_code(code(window + 1000))  # its sample belongs to the next window
@@ -137,7 +137,7 @@ def test_names_stay_as_long_as_a_window_may_ask_for_them() -> None:
 
 
 def test_name_that_is_given_again_before_it_is_dropped_stays() -> None:
-    book = CodeBook()
+    book = FunctionTable()
     index = book.add_code(code(1))
     book.drop_unused(set())
     assert book.has_code(index)

@@ -21,7 +21,7 @@ from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WorkDeadline
 from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.message_channel import Channel
-from pyprof.session.worker.messages import Batch, Begin, Naming, ProcessUpdate
+from pyprof.session.worker.messages import Batch, Begin, NamingOptions, ProcessUpdate
 from pyprof.session.worker.response_codec import AskFailed, BatchTaken
 from pyprof.session.worker.worker_loop import Service
 from pyprof.session.worker.worker_process import Worker, forked
@@ -95,7 +95,7 @@ def test_received_batch_is_unwound_after_the_deadline_unless_end_is_immediate(
 
 def test_slow_machine_gets_as_many_times_as_long_for_its_last_stacks(ends: tuple[Channel, Channel]) -> None:
     _, worker = ends
-    begin = Begin(False, UnwindOptions(), Naming("", 99, "cpu", ViewOptions()), CollectorStats(), 0, 0, times=4)
+    begin = Begin(False, UnwindOptions(), NamingOptions("", 99, "cpu", ViewOptions()), CollectorStats(), 0, 0, times=4)
     hurry = WorkDeadline()
     Service(worker, cast("FileBrokerClient", None), hurry, missing=())._begin(begin)
     assert hurry.unwound_s == 4 * UNWOUND_S

@@ -13,7 +13,7 @@ import pytest
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.decoded_frame_cache import ChainCache, RowsKey
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.function_numbers import CodeBook
+from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 LOST, RUN_ENDS = 7, 1
 
 
-def code(book: CodeBook, name: str) -> int:
+def code(book: FunctionTable, name: str) -> int:
     return book.add_code(PythonCode(name, name, "f.py", 1, LineTableFormat.LOCATIONS, b""))
 
 
@@ -45,7 +45,7 @@ class Reader:
         decoded: Number of chains that were decoded individually.
     """
 
-    def __init__(self, book: CodeBook) -> None:
+    def __init__(self, book: FunctionTable) -> None:
         self._numbers = itertools.count(1)
         self._known = ChainCache(book)
         self.decoded = 0
@@ -80,7 +80,7 @@ def alone(key: RowsKey) -> Chain:
 
 def test_chains_are_those_that_decoding_each_gives_and_no_two_have_one_number() -> None:
     pick = random.Random(1).choice
-    book = CodeBook()
+    book = FunctionTable()
     functions = [code(book, name) for name in "abc"]
     assert LOST not in functions
     reader, met = Reader(book), dict[int, RowsKey]()
@@ -106,7 +106,7 @@ def test_chains_are_those_that_decoding_each_gives_and_no_two_have_one_number() 
 
 
 def test_chains_of_one_trunk_differ_in_the_innermost_instruction_only() -> None:
-    book = CodeBook()
+    book = FunctionTable()
     a, b = code(book, "a"), code(book, "b")
     reader = Reader(book)
     one, two, outside, other, held = reader.of(
@@ -125,7 +125,7 @@ def test_chains_of_one_trunk_differ_in_the_innermost_instruction_only() -> None:
 
 
 def test_function_whose_number_was_dropped_is_decoded_again() -> None:
-    book = CodeBook()
+    book = FunctionTable()
     a, b = code(book, "a"), code(book, "b")
     reader = Reader(book)
     reader.of(rows((a, 1), (b, 1)))

@@ -11,7 +11,7 @@ import pytest
 from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.interpreters.cpython.stop_snapshot import ReadHints
 from pyprof.interpreters.cpython.thread_names import PythonThreadNames
-from pyprof.interpreters.cpython.threads import KnownThread, NameBook, ThreadList
+from pyprof.interpreters.cpython.threads import KnownThread, ThreadList, ThreadNameTable
 
 THREAD = PyThread(0x1000, 7, 42, 0x2000, 0, 0, 0)
 
@@ -24,7 +24,7 @@ class Book:
         self.name = "one"
         self.reads: list[float] = []
         monkeypatch.setattr(time, "monotonic_ns", lambda: round(self.now_s * 1e9))
-        self.book = NameBook()
+        self.book = ThreadNameTable()
         self.book.read_from(cast(PythonThreadNames, self))
         self._threads = cast(ThreadList, SimpleNamespace(known={7: KnownThread([(THREAD, ReadHints())])}))
 
