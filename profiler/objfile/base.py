@@ -222,6 +222,13 @@ class ObjectFile(Protocol):
         """
         ...
 
+    def prefixed_symbols(self, prefixes: Sequence[bytes]) -> dict[bytes, int]:
+        """Return the addresses of the defined symbols whose names begin with one of `prefixes`.
+
+        A broken table is skipped.
+        """
+        ...
+
     def embedded(self) -> ObjectFile | None:
         """Return the object file, with more symbols, that a section of this one contains (.gnu_debugdata), or None.
 

@@ -73,5 +73,8 @@ class AbsentFile:
     def named_symbols(self, names: Sequence[bytes]) -> dict[bytes, int]:
         return {}
 
+    def prefixed_symbols(self, prefixes: Sequence[bytes]) -> dict[bytes, int]:
+        return {}
+
     def embedded(self) -> ObjectFile | None:
         return None

@@ -8,4 +8,6 @@ libunwind       Code registered with libunwind: procedures described by directiv
 perf_map        Names from a process's perf map, read while it grows
 process_code    All code descriptions of one process
 recording_code  Run-time generated code of all processes of a recording: unwind rules and names
+runtimes        The managed runtimes that pyprof reads
+v8/             The code of V8, the JavaScript engine of Node.js, read from outside
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -9,7 +10,8 @@ from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.modules import AddressSpace
-from pyprof.model.walk import Trust
+from pyprof.model.sample import SampleBatch
+from pyprof.model.walk import Trust, Walk
 from pyprof.objfile.images import Image
 from pyprof.records import dataclass
 from pyprof.unwind.rules import FunctionRows, Rule
@@ -86,6 +88,64 @@ class CodeSource(Protocol):
     def image(self, span: Span[Any], space: AddressSpace) -> Image | None:
         """Return an object file in memory that describes a piece of JIT code (span), or None."""
         ...
+
+
+Ranges = Sequence[tuple[int, int]]
+"""Start and end of some parts of a process's memory."""
+
+
+class Runtime(CodeSource, Protocol):
+    """The protocol of a managed runtime whose code and frames are read from the process's memory.
+
+    Attributes:
+        reserved: Start and end of memory that the runtime makes executable as it needs it, (0, 0) if unknown.
+    """
+
+    @property
+    def reserved(self) -> tuple[int, int]: ...
+
+    @property
+    def code_ranges(self) -> Ranges:
+        """The parts of files that run the runtime's functions."""
+        ...
+
+    @property
+    def stack_named(self) -> Ranges:
+        """The code whose frames are named from the stack copy, because it runs many functions."""
+        ...
+
+    def bind_frames(
+        self, batch: SampleBatch, walk: Walk, lanes: Sequence[int], frames: Sequence[int]
+    ) -> Iterator[tuple[int, Span[Any]]]:
+        """Yield descriptions of frames in `stack_named` by their functions. Frames of unknown functions are left out.
+
+        Args:
+            batch: The samples.
+            walk: The unwound frames of the samples.
+            lanes: The sample of each frame, ascending.
+            frames: Index of each frame in `walk`.
+        """
+        ...
+
+    def load_all(self) -> None:
+        """Read all generated code and its names, for inspection, if the runtime has a list of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeKind:
+    """A managed runtime that pyprof reads.
+
+    Attributes:
+        open: Makes the reader of one process.
+        symbols: First letters of the symbols that it needs.
+        programs: Names of the files that contain the runtime, if its code is in them; None if all code that runs its
+            functions is without a file.
+    """
+
+    open: Callable[[Arch, Diagnostics], Runtime]
+    symbols: tuple[bytes, ...]
+    programs: re.Pattern[str] | None = None
 
 
 class NoImage:

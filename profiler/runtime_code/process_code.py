@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
@@ -16,16 +16,13 @@ from pyprof.model.modules import AddressSpace
 from pyprof.objfile.file_access import current_opener, open_below
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.options import UnwindOptions
-from pyprof.runtime_code.base import CodeScan, CodeSource, Rows, RuleAt
+from pyprof.runtime_code.base import CodeScan, CodeSource, Rows, RuleAt, Runtime
 from pyprof.runtime_code.gdb_jit import GdbCode
 from pyprof.runtime_code.jitdump import JitdumpCode
 from pyprof.runtime_code.libunwind import LibunwindCode
 from pyprof.runtime_code.perf_map import PerfMapCode
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
 from pyprof.unwind.formats.libunwind.registration_list import LIST
-
-if TYPE_CHECKING:
-    from pyprof.runtime_code.hotspot.vm import JavaCode
 
 REST = 2
 """Factor that limits the cost of updates of JIT code: after an update that took t, there is no quick update for REST *
@@ -46,6 +43,7 @@ class ProcessCode:
 
     Attributes:
         arch: Architecture of the process.
+        runtimes: The managed runtimes that may run in it. They are sources, too.
         sources: The sources in the order in which they give unwind rules and the module's name.
         ended_ns: CLOCK_MONOTONIC time of finish(), None before.
         version: Number that changes whenever unwind rules may have changed.
@@ -58,18 +56,19 @@ class ProcessCode:
         self.arch = arch
         self._jitdump = JitdumpCode(file_owners(space), arch, diagnostics)
         self._perf_map = PerfMapCode(perf_map_file(space), diagnostics)
-        from pyprof.runtime_code.hotspot.source import HotspotCode  # only for processes that generate code
+        from pyprof.runtime_code.runtimes import RUNTIMES  # only for processes that generate code
 
-        self.hotspot = HotspotCode(arch, diagnostics)
+        self.runtimes = [kind.open(arch, diagnostics) for kind in RUNTIMES]
         self.sources: list[CodeSource] = [
             LibunwindCode(diagnostics),
             GdbCode(options.sources, diagnostics),
-            self.hotspot,
+            *self.runtimes,
             self._jitdump,
             self._perf_map,
         ]
         self.ended_ns: int | None = None
-        unwinding = {"libunwind": "libunwind_dynamic", "gdb": "gdb_jit", "jitdump": "jitdump", "hotspot": "hotspot"}
+        unwinding = {"libunwind": "libunwind_dynamic", "gdb": "gdb_jit", "jitdump": "jitdump"}
+        unwinding |= {runtime.label: runtime.label for runtime in self.runtimes}
         ranks = {name: rank for rank, name in enumerate(options.sources)}
         wanted = [(ranks.get(unwinding.get(s.label, ""), -1), at) for at, s in enumerate(self.sources)]
         self._asked = [at for rank, at in sorted(wanted) if rank >= 0]
@@ -153,11 +152,17 @@ class ProcessCode:
     def spans(self, pc: int, time_ns: int) -> Spans:
         return tuple(source.spans.find(pc, time_ns) for source in self.sources)
 
-    def spans_with(self, java: Span[JavaCode]) -> Spans:
-        """Return the description of a frame that only the Java virtual machine describes, in the form for all
-        sources.
-        """
-        return tuple(java if source is self.hotspot else None for source in self.sources)
+    def spans_with(self, runtime: Runtime, span: Span[Any]) -> Spans:
+        """Return the description of a frame that only a managed runtime describes, in the form for all sources."""
+        return tuple(span if source is runtime else None for source in self.sources)
+
+    def is_read(self, spans: Spans) -> bool:
+        """Return True if everything that names a frame has been read: only managed runtimes describe it."""
+        return all(span is None or source in self.runtimes for source, span in zip(self.sources, spans, strict=True))
+
+    def is_reserved(self, avma: int) -> bool:
+        """Return True if a managed runtime has reserved an address for its code."""
+        return any(low <= avma < high for low, high in (runtime.reserved for runtime in self.runtimes))
 
     def first_spans(self, pc: int) -> Spans:
         return tuple(source.spans.first(pc) for source in self.sources)

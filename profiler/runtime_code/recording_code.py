@@ -24,7 +24,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
-from pyprof.runtime_code.base import Rows, RuleAt, module_path
+from pyprof.runtime_code.base import Ranges, Rows, RuleAt, module_path
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.runtime_code.process_code import ProcessCode, Spans
 from pyprof.symbolize.symbolizer import Described
@@ -36,7 +36,7 @@ I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 
 KERNELS = frozenset({"[vdso]", "[vsyscall]"})
-NAME_ORDER = ("gdb", "hotspot", "jitdump", "libunwind", "perf map")
+NAME_ORDER = ("gdb", "hotspot", "v8", "jitdump", "libunwind", "perf map")
 """Labels of the sources of JIT code in the order in which names are taken: first those with lines, then those with
 exact times.
 """
@@ -64,7 +64,8 @@ class RuntimeCode:
         self._options = options
         self._diagnostics = diagnostics
         self._processes: dict[object, ProcessCode] = {}
-        self._candidates: dict[int, tuple[tuple[int, int], U64, U64]] = {}
+        self._may_run_in: dict[int, bool] = {}
+        self._candidates: dict[int, tuple[Ranges, U64, U64]] = {}
         self._symbols: WeakKeyDictionary[ObjectFile, list[tuple[bytes, int, bool]]] = WeakKeyDictionary()
         self._codes: dict[int, _Code] = {}
         self._next = 1
@@ -89,7 +90,7 @@ class RuntimeCode:
 
     def is_reserved(self, space: AddressSpace, avma: int) -> bool:
         process = self._processes.get(space.process)
-        return process is not None and process.hotspot.is_reserved(avma)
+        return process is not None and process.is_reserved(avma)
 
     def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
         process = self.process(space)
@@ -138,9 +139,10 @@ class RuntimeCode:
         registered JIT code in a file.
         """
         file = image.file
-        from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
+        from pyprof.runtime_code.runtimes import SYMBOL_PREFIXES
 
-        found = [(name, svma, False) for name, svma in file.named_symbols((DESCRIPTOR, *SYMBOLS)).items()]
+        symbols = file.named_symbols((DESCRIPTOR,)) | file.prefixed_symbols(SYMBOL_PREFIXES)
+        found = [(name, svma, False) for name, svma in symbols.items()]
         listed = find_list(file, arch, None if ".symtab" in file.sections else image.debug)
         return found + ([(LIST, *listed)] if listed is not None else [])
 
@@ -152,6 +154,7 @@ class RuntimeCode:
     def forget(self, space: AddressSpace) -> None:
         """Drop an address space that no later sample has, with its descriptions of JIT code."""
         self._candidates.pop(space.id, None)
+        self._may_run_in.pop(space.id, None)
 
     def drop_unused(self, numbers: Set[int], since_ns: int) -> None:
         """Drop descriptions of JIT code and processes that are no longer needed.
@@ -183,6 +186,8 @@ class RuntimeCode:
         lane: I64 | None = None
         for space_id in distinct(batch.space).tolist():
             space = batch.spaces[space_id]
+            if space.process not in self._processes and self._may_run(space):
+                self.process(space)
             starts, ends = self._candidate_ranges(space)
             if not len(starts):
                 continue
@@ -200,10 +205,11 @@ class RuntimeCode:
                 pcs, inverse = np.unique(lookup[inside[part]], return_inverse=True)
                 numbers = [self._number(process, space, pc, time_ns) for pc in pcs.tolist()]
                 code[inside[part]] = np.array(numbers, np.int32)[inverse]
-            start, end = process.hotspot.interpreter
-            frames = inside[(lookup[inside] >= start) & (lookup[inside] < end)]
-            for frame, span in process.hotspot.bind_interpreted(batch, walk, lane[frames].tolist(), frames.tolist()):
-                code[frame] = self._number_spans(process, space, int(lookup[frame]), process.spans_with(span))
+            for runtime in process.runtimes:
+                frames = inside[_within(lookup[inside], runtime.stack_named)]
+                for frame, span in runtime.bind_frames(batch, walk, lane[frames].tolist(), frames.tolist()):
+                    spans = process.spans_with(runtime, span)
+                    code[frame] = self._number_spans(process, space, int(lookup[frame]), spans)
         self._finish()
         return code
 
@@ -230,16 +236,27 @@ class RuntimeCode:
     def _candidate_ranges(self, space: AddressSpace) -> tuple[U64, U64]:
         """Return arrays (start, end) of an address space's modules that may be code without a file."""
         process = self._processes.get(space.process)
-        reserved = process.hotspot.reserved if process is not None else (0, 0)
+        runtimes = process.runtimes if process is not None else ()
+        reserved = [runtime.reserved for runtime in runtimes if runtime.reserved[0] < runtime.reserved[1]]
+        further = (*reserved, *(part for runtime in runtimes for part in runtime.code_ranges))
         known = self._candidates.get(space.id)
-        if known is None or known[0] != reserved:
-            low, high = reserved
-            found = [(m.start, m.end) for m in self.find_candidates(space) if not low <= m.start < high]
-            found = sorted(found + [reserved] * (low < high))
+        if known is None or known[0] != further:
+            candidates = ((m.start, m.end) for m in self.find_candidates(space))
+            found = [part for part in candidates if not any(low <= part[0] < high for low, high in reserved)]
+            found = sorted((*found, *further))
             ends = [min(end, (1 << 64) - 1) for _, end in found]  # a mapping may end at 2**64
             columns = (np.array([start for start, _ in found], np.uint64), np.array(ends, np.uint64))
-            known = self._candidates[space.id] = reserved, *columns
+            known = self._candidates[space.id] = further, *columns
         return known[1:]
+
+    def _may_run(self, space: AddressSpace) -> bool:
+        """Return True if a file of an address space may contain a runtime whose functions run by code in that file."""
+        found = self._may_run_in.get(space.id)
+        if found is None:
+            from pyprof.runtime_code.runtimes import may_run
+
+            found = self._may_run_in[space.id] = any(may_run(module.name) for module in space.modules)
+        return found
 
     def _number(self, process: ProcessCode, space: AddressSpace, pc: int, time_ns: int) -> int:
         if self._images.image(space, pc) is not None:
@@ -268,6 +285,9 @@ class RuntimeCode:
         return found
 
     def known_description(self, number: int) -> Described | None:
+        code = self._codes.get(number)
+        if number not in self._described and code is not None and code.process.is_read(code.spans):
+            return self.description(number)
         return self._described.get(number)
 
     def late_description(self, space: AddressSpace, pc: int) -> Described | None:
@@ -295,3 +315,12 @@ class RuntimeCode:
             image = image or source.image(span, space)
             name = name if name and name.name else source.name(span)
         return Described(image.module if image else module, image, name or CodeName("", 0))
+
+
+def _within(pcs: U64, ranges: Ranges) -> npt.NDArray[np.bool_]:
+    """Return for each pc whether it lies in one of these ranges, which do not overlap."""
+    if not ranges:
+        return np.zeros(len(pcs), np.bool_)
+    starts, ends = np.array(sorted(ranges), np.uint64).T
+    at = np.searchsorted(starts, pcs, side="right") - 1
+    return (at >= 0) & (pcs < ends[at])

@@ -125,7 +125,7 @@ class NamesAhead:
         return space.module_at(lookup_pc(key.pc, key.exact)) if space else None
 
     def _in_file(self, key: FrameKey) -> bool:
-        module = self._module(key) if key.kind == FrameKind.NATIVE else None
+        module = self._module(key) if key.kind == FrameKind.NATIVE and not key.code else None
         return module is not None and module.has_file
 
     def _look_up(self, keys: Sequence[FrameKey], lines_s: float) -> bool:

@@ -58,7 +58,8 @@ def survey_code(space: AddressSpace, diagnostics: Diagnostics) -> RunTimeSurvey:
     )
     process = code.process(space)
     if process is not None:
-        process.hotspot.load_all()
+        for runtime in process.runtimes:
+            runtime.load_all()
     found = [survey for source in process.sources for survey in _describe(source)] if process else []
     problems = {p.text for path, known in diagnostics.problems.items() if path.startswith(JIT) for p in known}
     return RunTimeSurvey(unfiled, tuple(found), tuple(sorted(problems)))

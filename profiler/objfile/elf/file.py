@@ -34,7 +34,7 @@ from pyprof.objfile.elf.headers import (
     make_program_header,
     make_section_header,
 )
-from pyprof.objfile.elf.named_symbols import find_named_symbols
+from pyprof.objfile.elf.named_symbols import find_named_symbols, find_prefixed_symbols
 from pyprof.objfile.elf.synthetic_sections import derive_sections
 from pyprof.objfile.elf.unwind_tables import find_unwind_table, has_lost_tables, search_go_table
 
@@ -200,6 +200,9 @@ class ElfFile:
 
     def named_symbols(self, names: Sequence[bytes]) -> dict[bytes, int]:
         return find_named_symbols(self, names)
+
+    def prefixed_symbols(self, prefixes: Sequence[bytes]) -> dict[bytes, int]:
+        return find_prefixed_symbols(self, prefixes)
 
     def embedded(self) -> ElfFile | None:
         """Return the ELF file in .gnu_debugdata ("MiniDebugInfo" in the GDB manual), or None."""

@@ -6,7 +6,7 @@ Source: gABI, "Symbol Table".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,6 +18,10 @@ MAX_PLACES = 64
 """Maximum number of occurrences of a name in a string table that are examined. Linkers store a name once, or as the end
 of a longer one.
 """
+
+MAX_PREFIXED = 4096
+"""Maximum number of names of symbols that are found by their first letters."""
+MAX_NAME = 256
 
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
 
@@ -48,11 +52,31 @@ def find_named_symbols(file: ObjectFile, names: Sequence[bytes]) -> dict[bytes, 
     return found
 
 
+def find_prefixed_symbols(file: ObjectFile, prefixes: Sequence[bytes]) -> dict[bytes, int]:
+    """Return the addresses of the defined symbols whose names begin with one of `prefixes`, MAX_PREFIXED at most.
+
+    A broken table is skipped. Names that a linker stores as the end of longer ones are not found.
+    """
+    found: dict[bytes, int] = {}
+    for table, strings in TABLES:
+        try:
+            text = file.section(strings)
+            places = _prefixed_places(bytes(text), prefixes) if text is not None else {}
+            found = {**_at_places(file, table, places), **found}
+        except FormatError:
+            continue
+    return found
+
+
 def _in_table(file: ObjectFile, table: str, strings: str, names: Sequence[bytes]) -> dict[bytes, int]:
     text = file.section(strings)
     if text is None:
         return {}
-    places = {name: _places(bytes(text), name) for name in names}
+    return _at_places(file, table, {name: _places(bytes(text), name) for name in names})
+
+
+def _at_places(file: ObjectFile, table: str, places: Mapping[bytes, Sequence[int]]) -> dict[bytes, int]:
+    """Return the addresses of symbols by the offsets at which their names may stand in the string table."""
     if not any(places.values()):
         return {}
     data = file.section(table)
@@ -60,15 +84,27 @@ def _in_table(file: ObjectFile, table: str, strings: str, names: Sequence[bytes]
         return {}
     layout = symbol_layout(file)
     symbols = np.frombuffer(data, layout, len(data) // layout.itemsize)
-    found = {}
-    for name, offsets in places.items():
-        if offsets:
-            hits = np.flatnonzero(np.isin(symbols["name"], offsets) & (symbols["shndx"] != SHN_UNDEF))
-            if len(hits):
-                found[name] = int(symbols["value"][hits[0]])
+    names = {offset: name for name, offsets in places.items() for offset in offsets}
+    hits = np.flatnonzero(np.isin(symbols["name"], list(names)) & (symbols["shndx"] != SHN_UNDEF))
+    found: dict[bytes, int] = {}
+    for offset, value in zip(symbols["name"][hits].tolist(), symbols["value"][hits].tolist(), strict=True):
+        found.setdefault(names[offset], value)
     if table == ".symtab":
         file.forget(table)  # it is large, and the reader of function symbols reads it only once
     return found
+
+
+def _prefixed_places(text: bytes, prefixes: Sequence[bytes]) -> dict[bytes, list[int]]:
+    """Return the names in a string table that begin with one of `prefixes`, and where they stand."""
+    places: dict[bytes, list[int]] = {}
+    for prefix in prefixes:
+        at = text.find(b"\0" + prefix)
+        while at >= 0 and len(places) < MAX_PREFIXED:
+            end = text.find(b"\0", at + 1, at + MAX_NAME)
+            if end > 0:
+                places[text[at + 1 : end]] = [at + 1]
+            at = text.find(b"\0" + prefix, at + 1)
+    return places
 
 
 def _places(text: bytes, name: bytes) -> list[int]:

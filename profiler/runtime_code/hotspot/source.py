@@ -20,7 +20,7 @@ from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
 from pyprof.model.reasons import problem_of
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Trust, Walk
-from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
+from pyprof.runtime_code.base import CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
 from pyprof.unwind.sample_memory import LaneMemory
 
@@ -63,10 +63,11 @@ class JavaSpans(CodeMap["JavaCode"]):
 
 
 class HotspotCode(NoImage):
-    """The generated code of one process's Java virtual machine. Implements CodeSource."""
+    """The generated code of one process's Java virtual machine. Implements Runtime."""
 
     label = "hotspot"
     in_memory = True
+    code_ranges: Ranges = ()
 
     def __init__(self, arch: Arch, diagnostics: Diagnostics) -> None:
         self.spans = JavaSpans(self)
@@ -181,28 +182,15 @@ class HotspotCode(NoImage):
         """Start and end of the memory that is reserved for HotSpot's generated code, (0, 0) if it is unknown."""
         return self._vm.cache.reserved if self._vm is not None else (0, 0)
 
-    def is_reserved(self, avma: int) -> bool:
-        start, end = self.reserved
-        return start <= avma < end
-
     @property
-    def interpreter(self) -> tuple[int, int]:
-        """Start and end of the code of HotSpot's interpreter, (0, 0) until a sample was taken in it."""
+    def stack_named(self) -> Ranges:
+        """The code of HotSpot's interpreter, nothing until a sample was taken in it."""
         blob = self._vm.interpreter if self._vm is not None else None
-        return (blob.start, blob.end) if blob is not None else (0, 0)
+        return ((blob.start, blob.end),) if blob is not None else ()
 
-    def bind_interpreted(
+    def bind_frames(
         self, batch: SampleBatch, walk: Walk, lanes: Sequence[int], frames: Sequence[int]
     ) -> Iterator[tuple[int, Span[JavaCode]]]:
-        """Yield descriptions of interpreter frames of Java by their methods. Frames whose method is unknown are left
-        out.
-
-        Args:
-            batch: The samples.
-            walk: The unwound frames of the samples.
-            lanes: The sample of each frame, ascending.
-            frames: Index of each frame in `walk`.
-        """
         memory: LaneMemory | None = None
         last = -1
         for lane, at in zip(lanes, frames, strict=True):
@@ -229,7 +217,7 @@ class HotspotCode(NoImage):
         if span is None or span.value.name != method.name:
             if len(self._interpreted) >= MAX_INTERPRETED:
                 self._interpreted.clear()
-            start, end = self.interpreter
+            ((start, end),) = self.stack_named
             span = Span(start, end, vm.describe_interpreted(method, line))
             self._interpreted[key] = span
         return span

@@ -1,0 +1,261 @@
+"""One V8 whose layout is known: its generated code, and the functions of its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import numpy as np
+
+from pyprof.errors import FormatError
+from pyprof.model.modules import AddressSpace
+from pyprof.records import dataclass, field
+from pyprof.runtime_code.v8.functions import Functions, JsFunction
+from pyprof.runtime_code.v8.heap import Heap, smi
+from pyprof.runtime_code.v8.layout import Layout, read_layout
+from pyprof.runtime_code.v8.positions import MAX_DEPTH, PositionTable, unpack_position
+
+MAX_CODE = 8 << 20
+"""Maximum distance in bytes from an address to the begin of its piece of generated code."""
+MAX_TABLE = 1 << 22
+MAX_LITERALS = 1 << 14
+MAX_POSITIONS = 1 << 16
+_ALIGNMENT = 64
+_FIRST_BLOCK = 4096
+_MAX_BLOCK = 1 << 18
+_FUNCTION_TYPES = 40
+"""Number of types of functions from the first one on: V8 has some for constructors of its own."""
+
+Place = tuple[str, str | None, int]
+"""Name, file and line of one function."""
+
+
+@dataclass(eq=False)
+class JsCode:
+    """A piece of generated code, or a kind of frame, and what was read about it.
+
+    Attributes:
+        pointer: The Code object, 0 for frames that are named from the stack copy.
+        start: Address of the first instruction.
+        end: Address after the last instruction.
+        kind: Kind of the code.
+        name: Name of the function, "" if it is not known.
+        function: The function of which it is the code, None if the code does not state it (baseline code).
+        owner: The BytecodeArray of baseline code, else 0.
+        positions: Source positions by offset.
+        inlined: For each inlined function its SharedFunctionInfo and the packed position of its call.
+        places: Functions at each lookup pc that a sample has met, the innermost first.
+        line: Line of a frame that was named from the stack copy.
+    """
+
+    pointer: int
+    start: int
+    end: int
+    kind: int = 0
+    name: str = ""
+    function: JsFunction | None = None
+    owner: int = 0
+    positions: PositionTable | None = None
+    inlined: tuple[tuple[int, int], ...] = ()
+    places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
+    line: int = 0
+
+
+class V8Engine:
+    """A V8 whose data layout is known."""
+
+    def __init__(self, space: AddressSpace, symbols: Mapping[bytes, int]) -> None:
+        """Read the layout of V8's data.
+
+        Raises:
+            FormatError: The layout is not readable or not known.
+        """
+        self.layout: Layout = read_layout(space.read, symbols)
+        self.heap = Heap(space.read, self.layout)
+        self.functions = Functions(self.heap)
+
+    def renew(self, space: AddressSpace) -> None:
+        """Read from the current address space from now on."""
+        self.heap.renew(space.read)
+
+    def begin_check(self) -> None:
+        """Compare functions and types again before they are used, because the garbage collector may have run."""
+        self.functions.epoch += 1
+        self.heap.forget_types()
+
+    def read_code(self, pc: int, low: int) -> JsCode | None:
+        """Return what V8 states about its generated code at an address, or None.
+
+        Args:
+            pc: The address.
+            low: First address of the mapping.
+        """
+        try:
+            found = self._find_stream(pc, low)
+            return None if found is None else self._describe(found)
+        except FormatError:
+            return None
+
+    def _find_stream(self, pc: int, low: int) -> int | None:
+        """Return the object that contains an address of generated code, by its map before the instructions."""
+        code = self.layout.code
+        high = pc // _ALIGNMENT * _ALIGNMENT - code.header + 8  # instructions are aligned
+        low = max(low, pc - MAX_CODE)
+        size = _FIRST_BLOCK
+        while high > low:
+            start = max(high - size, low)
+            data = self.heap.read_available(start, high - start)
+            if len(data) < 8:
+                return None
+            first = -(start + code.header) % _ALIGNMENT
+            words = np.frombuffer(data[first : first + (len(data) - first) // 8 * 8], "<u8")[:: _ALIGNMENT // 8]
+            places = np.flatnonzero((words & np.uint64(3) == 1) & (words < np.uint64(1 << 47)))
+            for place in reversed(places.tolist()):
+                avma = start + first + place * _ALIGNMENT
+                if self.heap.has_type(avma | 1, "type_stream"):
+                    end = avma + code.header + self._size(avma)
+                    return avma if pc < end else None
+            high, size = start + 8 if start > low else low, min(2 * size, _MAX_BLOCK)
+        return None
+
+    def _code_of(self, stream: int) -> int:
+        """Return the Code of an object with instructions."""
+        return self.heap.field(stream, self.layout.code.code) if self.layout.code.code else stream | 1
+
+    def _size(self, stream: int) -> int:
+        code = self._code_of(stream)
+        if not self.heap.has_type(code, "type_code"):
+            raise FormatError("V8", stream, "instructions without a description")
+        return min(self.heap.number((code & ~3) + self.layout.code.size), MAX_CODE)
+
+    def _describe(self, stream: int) -> JsCode:
+        heap, layout = self.heap, self.layout
+        pointer = self._code_of(stream)
+        start = stream + layout.code.header
+        kind = heap.number((pointer & ~3) + layout.code.flags) & 15
+        code = JsCode(pointer, start, start + self._size(stream), kind)
+        data = heap.field(pointer, layout.code.deoptimization)
+        baseline, maglev, turbofan = layout.code.kinds
+        if kind == baseline:
+            code.owner = self._bytecode(data)
+        elif kind in (maglev, turbofan):
+            with suppress(FormatError):
+                self._read_optimized(code, data)
+            with suppress(FormatError):
+                code.positions = PositionTable(heap.byte_array(heap.field(pointer, layout.code.positions), MAX_TABLE))
+        return code
+
+    def _read_optimized(self, code: JsCode, data: int) -> None:
+        """Read the functions of optimised code from its deoptimisation data."""
+        heap, at = self.heap, self.layout.at
+        words = np.frombuffer(heap.array(data, at["inlining_positions"] + 1), "<u8").tolist()
+        if len(words) <= at["inlining_positions"]:
+            return
+        code.function = self.functions.find(self._unwrap(words[at["own_wrapper"] or at["own_function"]]))
+        code.name = code.function.name if code.function is not None else ""
+        count = smi(words[at["inlined_count"]]) or 0
+        table = heap.byte_array(words[at["inlining_positions"]], 16 * MAX_POSITIONS)
+        literals = np.frombuffer(heap.array(words[at["literals"]], min(count, MAX_LITERALS)), "<u8").tolist()
+        rows = np.frombuffer(table[: len(table) // 16 * 16], "<u8").reshape(-1, 2).tolist()
+        code.inlined = tuple(
+            (literals[number] & ~2 if (number := second & 0xFFFFFFFF) < len(literals) else 0, first)
+            for first, second in rows
+        )
+
+    def _unwrap(self, pointer: int) -> int:
+        """Return the SharedFunctionInfo in a wrapper, or the object itself."""
+        if self.heap.has_type(pointer, "type_wrapper"):
+            return self.heap.field(pointer, 8)
+        return pointer & ~2
+
+    def find_places(self, code: JsCode, pc: int) -> tuple[Place, ...]:
+        """Return the functions at a lookup pc of optimised code, the innermost inlined one first."""
+        if code.function is None:
+            return ()
+        position = code.positions.find(pc - code.start) if code.positions is not None else None
+        found: list[Place] = []
+        while position is not None and 0 <= position.inlining < len(code.inlined) and len(found) < MAX_DEPTH:
+            pointer, call = code.inlined[position.inlining]
+            function = self.functions.find(pointer) if pointer else None
+            if function is None:
+                break
+            found.append(place_of(function, position.offset))
+            position = unpack_position(call)
+        offset = position.offset if position is not None and position.inlining < 0 else -1
+        return (*found, place_of(code.function, offset))
+
+    def is_current(self, code: JsCode) -> bool:
+        """Return True if a piece of generated code is still there."""
+        try:
+            stream = code.start - self.layout.code.header
+            return (
+                self.heap.has_type(stream | 1, "type_stream")
+                and self._code_of(stream) == code.pointer
+                and stream + self.layout.code.header + self._size(stream) == code.end
+            )
+        except FormatError:
+            return False
+
+    def find_function(self, pointer: int, bytecode: int, code: int = 0) -> JsFunction | None:
+        """Return the function of a frame, or None if it is not surely that one.
+
+        Args:
+            pointer: The JSFunction that the frame holds. The garbage collector may have moved it since.
+            bytecode: The BytecodeArray that runs in the frame, 0 if that is not known.
+            code: The baseline code that runs in the frame, 0 if there is none.
+        """
+        heap, at = self.heap, self.layout.at
+        try:
+            pointer = heap.resolve(pointer)
+            kind = heap.type_of(pointer) - at["type_function"]
+            if not 0 <= kind < _FUNCTION_TYPES:
+                return None
+            shared = heap.resolve(heap.field(pointer, at["shared"]))
+            if heap.type_of(shared) != at["type_shared"]:
+                return None
+            data = heap.field(shared, at["function_data"])
+            if data != code and (not bytecode or self._bytecode(data) != bytecode):
+                return None
+        except FormatError:
+            return None
+        return self.functions.find(shared)
+
+    def _bytecode(self, pointer: int) -> int:
+        """Return the BytecodeArray that a function's data leads to, or 0.
+
+        Raises:
+            FormatError: An object is not readable.
+        """
+        heap, layout = self.heap, self.layout
+        for _ in range(3):
+            if not pointer & 1:
+                return 0
+            kind = heap.type_of(pointer)
+            if kind == layout.at["type_bytecode"]:
+                return pointer
+            if kind == layout.at["type_interpreter_data"]:
+                pointer = heap.field(pointer, 8)
+            elif kind == layout.at["type_code"]:
+                pointer = heap.field(pointer, layout.code.deoptimization)
+            else:
+                return 0
+        return 0
+
+    def bytecode_positions(self, bytecode: int) -> PositionTable | None:
+        """Return the source positions of a BytecodeArray, None if V8 has not made them or they are not readable."""
+        heap = self.heap
+        try:
+            table = heap.field(bytecode, self.layout.code.bytecode_positions)
+            if not heap.has_type(table, "type_byte_array") and not heap.has_type(table, "type_trusted_bytes"):
+                return None
+            return PositionTable(heap.byte_array(table, MAX_TABLE))
+        except FormatError:
+            return None
+
+
+def place_of(function: JsFunction, offset: int) -> Place:
+    """Return the place of a function at a position of its script: the line where it begins if that is unknown."""
+    if function.script is None:
+        return function.name, None, 0
+    line = function.script.line_at(offset) or function.line
+    return function.name, function.script.name or None, line

@@ -1,0 +1,186 @@
+"""JavaScript functions on V8's heap: names, scripts and lines."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from pyprof.errors import FormatError
+from pyprof.records import dataclass
+from pyprof.runtime_code.v8.heap import Heap, flag_word, smi
+
+MAX_NAME = 512
+"""Maximum length of the name of a function or a script in characters."""
+MAX_SOURCE = 64 << 20
+"""Maximum length of a script in characters whose lines are counted."""
+MAX_LINES = 1 << 22
+MAX_SCRIPTS = 1 << 12
+MAX_FUNCTIONS = 1 << 16
+MAX_TABLE = 1 << 22
+"""Maximum size of a table of source positions in bytes."""
+MAX_LOCALS = 75
+"""Number of local variables up to which their names stand in a ScopeInfo itself."""
+
+ANONYMOUS = "(anonymous)"
+
+_POSITION_AFTER = 3
+"""Number of fixed slots of a ScopeInfo up to which the function's place follows its name. Later versions have five."""
+_CLASS_VARIABLE, _FUNCTION_NAME, _INFERRED_NAME = 1 << 10, 3 << 12, 1 << 14
+"""Flags of a ScopeInfo: it has the variable of a class, the function's name, a name that V8 has inferred."""
+_NEW_LINE = re.compile("\r\n|[\n\r\u2028\u2029]")
+
+
+@dataclass(eq=False)
+class Script:
+    """A script.
+
+    Attributes:
+        name: Path or URL, "" if it has none.
+        line_ends: Position of each line's end, ascending; empty if unknown.
+    """
+
+    name: str
+    line_ends: Sequence[int]
+
+    def line_at(self, position: int) -> int:
+        """Return the line of a position, 0 if it is unknown."""
+        if position < 0 or not self.line_ends:
+            return 0
+        return min(bisect_left(self.line_ends, position), len(self.line_ends) - 1) + 1
+
+
+@dataclass(eq=False)
+class JsFunction:
+    """A JavaScript function.
+
+    Attributes:
+        name: Its name; for a function without a name, where it begins.
+        script: Its script, None for a function of V8 itself.
+        line: Line in which it begins, 0 if it is not known.
+        key: What the SharedFunctionInfo held when it was read: name and script.
+        epoch: Number of the check at which the function was last compared.
+    """
+
+    name: str
+    script: Script | None
+    line: int
+    key: tuple[int, int]
+    epoch: int
+
+
+class Functions:
+    """A cache of the JavaScript functions of one V8, by the address of their SharedFunctionInfo."""
+
+    def __init__(self, heap: Heap) -> None:
+        self._heap = heap
+        self._known: dict[int, JsFunction] = {}
+        self._scripts: dict[tuple[int, int, int], Script] = {}
+        self.epoch = 0
+        """Number of the current check. A function from an earlier one is compared before it is used."""
+
+    def find(self, pointer: int) -> JsFunction | None:
+        """Return the function that a SharedFunctionInfo describes, or None."""
+        known = self._known.get(pointer)
+        if known is not None and known.epoch == self.epoch:
+            return known
+        heap, at = self._heap, self._heap.layout.at
+        try:
+            if heap.type_of(pointer) != at["type_shared"]:
+                return None
+            key = heap.field(pointer, at["name"]), heap.field(pointer, at["script"])
+            if known is not None and known.key == key:
+                known.epoch = self.epoch
+                return known
+            found = self._read(pointer, key)
+        except FormatError:
+            return None
+        if len(self._known) >= MAX_FUNCTIONS:
+            self._known.clear()
+        self._known[pointer] = found
+        return found
+
+    def _read(self, pointer: int, key: tuple[int, int]) -> JsFunction:
+        name, start = self._name_and_start(pointer, key[0])
+        script = self._script(key[1])
+        line = script.line_at(start) if script is not None else 0
+        if not name:
+            name = f"{ANONYMOUS[:-1]}:{line})" if line else ANONYMOUS
+        return JsFunction(name, script, line, key, self.epoch)
+
+    def _name_and_start(self, pointer: int, named: int) -> tuple[str, int]:
+        """Return the name of a function, "" if it has none, and the position at which it begins, or -1."""
+        heap = self._heap
+        if heap.is_string(named):
+            return heap.text(named, MAX_NAME), self._uncompiled(pointer)[1]
+        if not heap.has_type(named, "type_scope"):  # a small integer: no name
+            return self._uncompiled(pointer)
+        return self._of_scope(named)
+
+    def _uncompiled(self, pointer: int) -> tuple[str, int]:
+        """Return the name that V8 has inferred for a function that is not compiled, and its start, or ("", -1)."""
+        heap, at = self._heap, self._heap.layout.at
+        data = heap.field(pointer, at["function_data"])
+        kinds = at["type_uncompiled_first"], at["type_uncompiled_last"]
+        if not data & 1 or not kinds[0] <= heap.type_of(data) <= kinds[1]:
+            return "", -1
+        name = heap.field(data, at["uncompiled_name"])
+        start = heap.number((data & ~3) + at["uncompiled_start"])
+        return heap.text(name, MAX_NAME) if heap.is_string(name) else "", start
+
+    def _of_scope(self, pointer: int) -> tuple[str, int]:
+        """Return (name, start) of a function from its ScopeInfo."""
+        heap, layout = self._heap, self._heap.layout
+
+        def slot(index: int) -> int:
+            return heap.field(pointer, 8 + 8 * index)
+
+        first = layout.at["scope_first"]
+        flags, locals_ = flag_word(slot(0)), smi(slot(layout.at["scope_locals"]))
+        if locals_ is None or not 0 <= locals_ < 1 << 16:
+            raise FormatError("V8", pointer, "a ScopeInfo that is not plausible")
+        at = first + (locals_ if locals_ < MAX_LOCALS else 1) + locals_
+        at += bool(flags & _CLASS_VARIABLE)
+        name = ""
+        if flags & _FUNCTION_NAME:
+            word = slot(at)
+            name = heap.text(word, MAX_NAME) if heap.is_string(word) else ""
+            at += 2
+        if flags & _INFERRED_NAME:
+            word = slot(at)
+            name = name or (heap.text(word, MAX_NAME) if heap.is_string(word) else "")
+            at += 1
+        place = first - 2 if first > _POSITION_AFTER else at
+        start, end = smi(slot(place)), smi(slot(place + 1))
+        plausible = start is not None and end is not None and 0 <= start <= end
+        return name, start if plausible and start is not None else -1
+
+    def _script(self, pointer: int) -> Script | None:
+        heap, at = self._heap, self._heap.layout.at
+        if not heap.has_type(pointer, "type_script"):
+            return None
+        named, source = heap.field(pointer, at["script_name"]), heap.field(pointer, at["script_source"])
+        key = pointer, named, source
+        found = self._scripts.get(key)
+        if found is None:
+            name = heap.text(named, MAX_NAME) if heap.is_string(named) else ""
+            if len(self._scripts) >= MAX_SCRIPTS:
+                self._scripts.clear()
+            found = self._scripts[key] = Script(name.removeprefix("file://"), self._line_ends(pointer, source))
+        return found
+
+    def _line_ends(self, pointer: int, source: int) -> Sequence[int]:
+        heap, at = self._heap, self._heap.layout.at
+        ends = heap.field(pointer, at["line_ends"])
+        with suppress(FormatError):
+            if heap.has_type(ends, "type_fixed_array"):
+                words = np.frombuffer(heap.array(ends, MAX_LINES), "<u8")
+                if len(words):
+                    found: list[int] = (words >> np.uint64(32)).astype(np.int64).tolist()
+                    return found
+            text = heap.text(source, MAX_SOURCE)
+            return [match.start() for match in _NEW_LINE.finditer(text)] + [len(text)]
+        return []

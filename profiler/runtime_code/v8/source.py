@@ -1,0 +1,326 @@
+"""The code of V8, the JavaScript engine of Node.js: names, inlined functions and lines, read from the process's memory.
+
+V8 keeps the function of an interpreted frame, and the function of baseline code, on the stack: they are read from the
+stack copy of the sample. Optimised code states its functions itself. The garbage collector moves objects, so what is
+read later than the sample is compared with what the frame holds; a frame for which that fails has no name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
+from pyprof.model.modules import AddressSpace
+from pyprof.model.reasons import problem_of
+from pyprof.model.sample import SampleBatch
+from pyprof.model.walk import Walk
+from pyprof.runtime_code.base import CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
+from pyprof.runtime_code.v8.layout import MARK
+from pyprof.unwind.sample_memory import LaneMemory
+
+if TYPE_CHECKING:
+    from pyprof.runtime_code.v8.engine import JsCode, V8Engine
+    from pyprof.runtime_code.v8.functions import JsFunction
+    from pyprof.runtime_code.v8.positions import PositionTable
+
+ARCHES = ("x86_64",)
+REST = 50
+"""Factor that limits the checks of known code: code whose check took t is not checked again for REST * t."""
+MIN_REST_NS = 500_000_000
+"""Minimum time in nanoseconds between two checks of known code."""
+MAX_FRAMES = 1 << 16
+"""Maximum number of functions and lines of frames that are remembered."""
+MAX_MISSES = 1 << 14
+MAX_RETRIES = 128
+"""Maximum number of addresses without code that are looked up again. If there are more, all count as unknown."""
+MAX_PLACES = 1 << 16
+"""Maximum number of addresses of one piece of code whose inlined functions are remembered."""
+MAX_BUILTINS = 64 << 20
+"""Maximum size in bytes of the code that V8 brings along."""
+
+_BLOB, _BLOB_SIZE = b"v8_Default_embedded_blob_code_", b"v8_Default_embedded_blob_code_size_"
+
+
+class JsSpans(CodeMap["JsCode"]):
+    """Pieces of V8's generated code by address and time, read when they are first requested."""
+
+    def __init__(self, source: V8Code) -> None:
+        super().__init__()
+        self._source = source
+
+    def find(self, pc: int, time_ns: int) -> Span[JsCode] | None:
+        span = super().find(pc, time_ns)
+        if span is None and super().find(pc, NEVER - 1) is None:
+            self._source.load(pc)
+            span = super().find(pc, time_ns)
+        if span is not None and span.value.function is not None and pc not in span.value.places:
+            self._source.load_places(span, pc)
+        return span
+
+
+class V8Code(NoImage):
+    """The generated code of one process's V8. Implements Runtime."""
+
+    label = "v8"
+    in_memory = True
+    reserved = (0, 0)
+
+    def __init__(self, arch: Arch, diagnostics: Diagnostics) -> None:
+        self.spans = JsSpans(self)
+        self._arch = arch
+        self._diagnostics = diagnostics
+        self._engine: V8Engine | None = None
+        self._broken = arch.name not in ARCHES
+        self._space: AddressSpace | None = None
+        self._misses: set[int] = set()
+        self._looked_ns = self._rest_until_ns = 0
+        self._frames: dict[tuple[int, int, int], Span[JsCode]] = {}
+        self._bytecode_functions: dict[tuple[int, int], JsFunction] = {}
+        self._bytecode_lines: dict[int, PositionTable | None] = {}
+        self._numbers: dict[tuple[JsFunction, int, int], Span[JsCode]] = {}
+        self._baseline: list[tuple[int, int]] = []
+        self._builtins: tuple[tuple[int, int], ...] = ()
+        self._symbols: Mapping[bytes, int] = {}
+
+    def update(self, scan: CodeScan) -> bool:
+        if scan.quick or self._broken:
+            return False
+        if self._engine is None:
+            symbols = dict(reversed(scan.symbols))  # the first wins: V8 maps a part of its file a second time
+            return MARK in symbols and self._open(scan, symbols)
+        if self._space is not scan.space:
+            self._space = scan.space
+            self._engine.renew(scan.space)
+            self._builtins = find_builtins(scan.space, self._symbols)
+        if scan.now_ns < self._rest_until_ns:
+            return False
+        return self._examine(scan)
+
+    def _open(self, scan: CodeScan, symbols: Mapping[bytes, int]) -> bool:
+        from pyprof.runtime_code.v8.engine import V8Engine
+
+        try:
+            self._engine = V8Engine(scan.space, symbols)
+        except FormatError as error:
+            self._broken = True
+            self._diagnostics.count("v8: engine not readable")
+            report_problem(self._diagnostics, self.label, problem_of(error))
+            return False
+        self._symbols = symbols
+        self._space = scan.space
+        self._builtins = find_builtins(scan.space, symbols)
+        self._looked_ns = scan.now_ns
+        return True
+
+    def _examine(self, scan: CodeScan) -> bool:
+        """Drop the code that has changed. Return True if any has, or if missing code may exist now."""
+        engine = self._engine
+        assert engine is not None
+        engine.begin_check()
+        self._frames.clear()
+        self._bytecode_functions.clear()
+        self._bytecode_lines.clear()
+        changed = False
+        if self._misses:
+            found = [pc for pc in islice(self._misses, MAX_RETRIES) if self._read_code(pc) is not None]
+            if found or len(self._misses) > MAX_RETRIES:
+                self._misses.clear()
+                changed = True
+        for span in list(self.spans):
+            if not engine.is_current(span.value):
+                self.spans.remove(span, scan.now_ns)
+                changed = True
+        if changed:
+            self._note_baseline()
+        took_ns = time.monotonic_ns() - scan.now_ns
+        self._rest_until_ns = scan.now_ns + max(REST * took_ns, MIN_REST_NS)
+        self._looked_ns = scan.now_ns
+        return changed
+
+    def _note_baseline(self) -> None:
+        self._baseline = [(span.start, span.end) for span in self.spans if span.value.owner]
+
+    def _read_code(self, pc: int) -> JsCode | None:
+        mapping = self._space.mapping_at(pc) if self._space is not None else None
+        if self._engine is None or mapping is None or not mapping.executable:
+            return None
+        return self._engine.read_code(pc, mapping.start)
+
+    def load(self, pc: int) -> None:
+        """Read the piece of V8's generated code at an address if there is one."""
+        if self._engine is None or pc in self._misses:
+            return
+        code = self._read_code(pc)
+        if code is None:
+            if len(self._misses) >= MAX_MISSES:
+                self._misses.clear()
+            self._misses.add(pc)
+            return
+        before = self._looked_ns
+        self.spans.add([Span(code.start, code.end, code)], before, before + 1)
+        if code.owner:
+            self._note_baseline()
+
+    def load_all(self) -> None:
+        """Read nothing: V8 has no list of its code that could be read from outside."""
+
+    def load_places(self, span: Span[JsCode], pc: int) -> None:
+        """Find the functions, with inlined ones, at a lookup pc of optimised code."""
+        if self._engine is not None and len(span.value.places) < MAX_PLACES:
+            span.value.places[pc] = self._engine.find_places(span.value, pc)
+
+    def rows(self, span: Span[JsCode], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
+        return None
+
+    def name(self, span: Span[JsCode]) -> CodeName:
+        code = span.value
+        lines = ()
+        if code.function is not None and code.line:
+            script = code.function.script
+            lines = ((0, script.name if script is not None else "", code.line),)
+        return CodeName(code.name, code.start, lines, code.places)
+
+    @property
+    def code_ranges(self) -> Ranges:
+        return self._builtins
+
+    @property
+    def stack_named(self) -> Ranges:
+        return (*self._builtins, *self._baseline)
+
+    def bind_frames(
+        self, batch: SampleBatch, walk: Walk, lanes: Sequence[int], frames: Sequence[int]
+    ) -> Iterator[tuple[int, Span[JsCode]]]:
+        memory: LaneMemory | None = None
+        last = -1
+        for lane, at in zip(lanes, frames, strict=True):
+            if memory is None or lane != last:
+                memory, last = LaneMemory(batch, lane), lane
+            span = self._bind_frame(batch, walk, lane, at, memory)
+            if span is not None:
+                yield at, span
+
+    def _bind_frame(
+        self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory
+    ) -> Span[JsCode] | None:
+        """Return the description of a frame by the function that it holds, None if it holds none."""
+        if self._engine is None or at + 1 >= int(walk.start[lane + 1]):
+            return None
+        slots = self._engine.layout.at
+        fp = int(walk.sp[at + 1]) - 16
+        if fp + slots["fp_function"] < int(walk.sp[at]) or memory.word(fp + 8) != int(walk.pc[at + 1]):
+            return None
+        context, function = memory.word(fp + slots["fp_context"]), memory.word(fp + slots["fp_function"])
+        if context is None or function is None or context & 3 != 1 or function & 3 != 1:
+            return None  # a frame of another kind
+        pc = int(walk.pc[at])
+        code = self.spans.find(pc - (not walk.exact[at]), int(batch.time_ns[lane]))
+        if code is not None:
+            return self._bind_baseline(code.value, function)
+        bytecode = memory.word(fp + slots["fp_bytecode"])
+        offset = memory.word(fp + slots["fp_offset"])
+        if bytecode is None or offset is None or bytecode & 3 != 1 or offset & 0xFFFFFFFF:
+            return None
+        return self._bind_interpreted(function, bytecode, offset >> 32)
+
+    def _bind_baseline(self, code: JsCode, function: int) -> Span[JsCode] | None:
+        key = function, code.owner, -1
+        span = self._frames.get(key)
+        if span is None:
+            found = self._find_function(function, code.owner, code.pointer)
+            if found is None:
+                return None
+            span = self._remember(key, found, found.line, code.start, code.end)
+        return span
+
+    def _bind_interpreted(self, function: int, bytecode: int, offset: int) -> Span[JsCode] | None:
+        key = function, bytecode, offset
+        span = self._frames.get(key)
+        if span is None:
+            assert self._engine is not None
+            if not self._engine.heap.has_type(bytecode, "type_bytecode"):
+                return None  # a function of V8 itself
+            found = self._find_function(function, bytecode, 0)
+            if found is None:
+                return None
+            line = self._line_of(found, bytecode, offset)
+            start, end = self._builtins[0]
+            span = self._remember(key, found, line, start, end)
+        return span
+
+    def _remember(
+        self, key: tuple[int, int, int], function: JsFunction, line: int, start: int, end: int
+    ) -> Span[JsCode]:
+        from pyprof.runtime_code.v8.engine import JsCode
+
+        number = function, line, start
+        span = self._numbers.get(number)
+        if span is None:
+            if len(self._numbers) >= MAX_FRAMES:
+                self._numbers.clear()
+            code = JsCode(0, start, end, name=function.name, function=function, line=line)
+            span = self._numbers[number] = Span(start, end, code)
+        if len(self._frames) >= MAX_FRAMES:
+            self._frames.clear()
+        self._frames[key] = span
+        return span
+
+    def _find_function(self, function: int, bytecode: int, code: int) -> JsFunction | None:
+        """Return the function of a frame, also if the garbage collector has moved its JSFunction meanwhile."""
+        assert self._engine is not None
+        found = self._engine.find_function(function, bytecode, code)
+        if found is not None:
+            if len(self._bytecode_functions) >= MAX_FRAMES:
+                self._bytecode_functions.clear()
+            self._bytecode_functions[bytecode, code] = found
+            return found
+        found = self._bytecode_functions.get((bytecode, code))
+        if found is None:
+            self._diagnostics.count("v8: frames whose function was not readable")
+        return found
+
+    def _line_of(self, function: JsFunction, bytecode: int, offset: int) -> int:
+        """Return the line of an interpreted frame: the one in which the function begins if V8 has no positions."""
+        assert self._engine is not None
+        if bytecode not in self._bytecode_lines:
+            if len(self._bytecode_lines) >= MAX_FRAMES:
+                self._bytecode_lines.clear()
+            self._bytecode_lines[bytecode] = self._engine.bytecode_positions(bytecode)
+        table = self._bytecode_lines[bytecode]
+        position = table.find(offset - self._engine.layout.at["bytecode"] + 1) if table is not None else None
+        line = 0
+        if position is not None and function.script is not None:
+            line = function.script.line_at(position.offset)
+        return line or function.line
+
+
+def find_builtins(space: AddressSpace, symbols: Mapping[bytes, int]) -> tuple[tuple[int, int], ...]:
+    """Return where the code lies that V8 brings along: in its file, and where V8 has mapped it again near its own code.
+
+    Args:
+        space: The address space.
+        symbols: Addresses in the process of V8's symbols.
+    """
+    start = symbols.get(_BLOB, 0)
+    data = space.read(symbols[_BLOB_SIZE], 4) if _BLOB_SIZE in symbols else b""
+    size = int.from_bytes(data, "little") if len(data) == 4 else 0
+    mapping = space.mapping_at(start)
+    if mapping is not None and not mapping.executable:  # V8 10 keeps the address in a variable
+        start = int.from_bytes(space.read(start, 8), "little")
+        mapping = space.mapping_at(start)
+    if mapping is None or not 0 < size <= MAX_BUILTINS:
+        return ()
+    offset = start - mapping.start + mapping.offset
+    found = {(start, start + size)}
+    for other in space.mappings:
+        if other.executable and other.file == mapping.file and other.offset <= offset:
+            again = other.start + offset - other.offset
+            if again < other.end:
+                found.add((again, min(again + size, other.end)))
+    return tuple(sorted(found))
