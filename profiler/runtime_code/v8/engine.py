@@ -26,6 +26,11 @@ _MAX_BLOCK = 1 << 18
 _FUNCTION_TYPES = 40
 """Number of types of functions from the first one on: V8 has some for constructors of its own."""
 
+_REGEXP = 3
+"""Kind of the code of regular expressions."""
+REGEXP = "(RegExp)"
+"""Name of the code of regular expressions."""
+
 Place = tuple[str, str | None, int]
 """Name, file and line of one function."""
 
@@ -128,7 +133,7 @@ class V8Engine:
             raise FormatError("V8", stream, "instructions without a description")
         return min(self.heap.number((code & ~3) + self.layout.code.size), MAX_CODE)
 
-    def _describe(self, stream: int) -> JsCode:
+    def _describe(self, stream: int) -> JsCode | None:
         heap, layout = self.heap, self.layout
         pointer = self._code_of(stream)
         start = stream + layout.code.header
@@ -136,13 +141,17 @@ class V8Engine:
         code = JsCode(pointer, start, start + self._size(stream), kind)
         data = heap.field(pointer, layout.code.deoptimization)
         baseline, maglev, turbofan = layout.code.kinds
-        if kind == baseline:
+        if kind == _REGEXP:
+            code.name = REGEXP
+        elif kind == baseline:
             code.owner = self._bytecode(data)
         elif kind in (maglev, turbofan):
             with suppress(FormatError):
                 self._read_optimized(code, data)
             with suppress(FormatError):
                 code.positions = PositionTable(heap.byte_array(heap.field(pointer, layout.code.positions), MAX_TABLE))
+        else:  # a copy of a function of V8
+            return None
         return code
 
     def _read_optimized(self, code: JsCode, data: int) -> None:
