@@ -39,6 +39,7 @@ OTHERS = {
     "oddities.append",
     "shop.py",  # an example
     *("row_number", "perf.data"),  # SQL, perf
+    *("Node.js", "gen-postmortem-metadata.py"),  # V8
 }
 """Names of files and functions of other projects."""
 CLASS = re.compile(r"(?<![\w`./<$:-])([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)(?![\w/-]|\.\w)")
@@ -65,6 +66,7 @@ OTHER_CLASSES = {
     ),  # formats and libraries
     *("CodeView", "HotSpot", "MiniDebugInfo", "PerfSupportPlugin"),  # compilers and their formats
     *("CodeBlob", "CompressedLineNumberReadStream", "MacroAssembler", "PcDesc"),  # HotSpot
+    *("BytecodeArray", "InstructionStream", "JavaScript", "ScopeInfo", "SharedFunctionInfo", "WebAssembly"),  # V8
     *("InstructionAddressSeemsValid", "ScanForReturnAddress"),  # Breakpad
     "ThumbExpandImm",  # ARM's manual
 }
