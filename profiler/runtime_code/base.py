@@ -94,7 +94,7 @@ Ranges = Sequence[tuple[int, int]]
 """Start and end of some parts of a process's memory."""
 
 
-class Runtime(CodeSource, Protocol):
+class ManagedRuntime(CodeSource, Protocol):
     """The protocol of a managed runtime whose code and frames are read from the process's memory.
 
     Attributes:
@@ -143,7 +143,7 @@ class RuntimeKind:
             functions is without a file.
     """
 
-    open: Callable[[Arch, Diagnostics], Runtime]
+    open: Callable[[Arch, Diagnostics], ManagedRuntime]
     symbols: tuple[bytes, ...]
     programs: re.Pattern[str] | None = None
 

@@ -16,7 +16,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.objfile.file_access import current_opener, open_below
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.options import UnwindOptions
-from pyprof.runtime_code.base import CodeScan, CodeSource, Rows, RuleAt, Runtime
+from pyprof.runtime_code.base import CodeScan, CodeSource, ManagedRuntime, Rows, RuleAt
 from pyprof.runtime_code.gdb_jit import GdbCode
 from pyprof.runtime_code.jitdump import JitdumpCode
 from pyprof.runtime_code.libunwind import LibunwindCode
@@ -152,7 +152,7 @@ class ProcessCode:
     def spans(self, pc: int, time_ns: int) -> Spans:
         return tuple(source.spans.find(pc, time_ns) for source in self.sources)
 
-    def spans_with(self, runtime: Runtime, span: Span[Any]) -> Spans:
+    def spans_with(self, runtime: ManagedRuntime, span: Span[Any]) -> Spans:
         """Return the description of a frame that only a managed runtime describes, in the form for all sources."""
         return tuple(span if source is runtime else None for source in self.sources)
 

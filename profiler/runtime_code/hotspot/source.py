@@ -63,7 +63,7 @@ class JavaSpans(CodeMap["JavaCode"]):
 
 
 class HotspotCode(NoImage):
-    """The generated code of one process's Java virtual machine. Implements Runtime."""
+    """The generated code of one process's Java virtual machine. Implements ManagedRuntime."""
 
     label = "hotspot"
     in_memory = True

@@ -10,10 +10,10 @@ import numpy as np
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.v8.functions import Functions, JsFunction
-from pyprof.runtime_code.v8.heap import Heap, smi
-from pyprof.runtime_code.v8.layout import Layout, read_layout
-from pyprof.runtime_code.v8.positions import MAX_DEPTH, PositionTable, unpack_position
+from pyprof.runtime_code.v8.functions import JsFunction, JsFunctions
+from pyprof.runtime_code.v8.heap import V8Heap, smi
+from pyprof.runtime_code.v8.layout import V8Layout, read_layout
+from pyprof.runtime_code.v8.positions import MAX_DEPTH, JsPositionTable, unpack_position
 
 MAX_CODE = 8 << 20
 """Maximum distance in bytes from an address to the begin of its piece of generated code."""
@@ -60,7 +60,7 @@ class JsCode:
     name: str = ""
     function: JsFunction | None = None
     owner: int = 0
-    positions: PositionTable | None = None
+    positions: JsPositionTable | None = None
     inlined: tuple[tuple[int, int], ...] = ()
     places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
     line: int = 0
@@ -75,9 +75,9 @@ class V8Engine:
         Raises:
             FormatError: The layout is not readable or not known.
         """
-        self.layout: Layout = read_layout(space.read, symbols)
-        self.heap = Heap(space.read, self.layout)
-        self.functions = Functions(self.heap)
+        self.layout: V8Layout = read_layout(space.read, symbols)
+        self.heap = V8Heap(space.read, self.layout)
+        self.functions = JsFunctions(self.heap)
 
     def renew(self, space: AddressSpace) -> None:
         """Read from the current address space from now on."""
@@ -149,7 +149,7 @@ class V8Engine:
             with suppress(FormatError):
                 self._read_optimized(code, data)
             with suppress(FormatError):
-                code.positions = PositionTable(heap.byte_array(heap.field(pointer, layout.code.positions), MAX_TABLE))
+                code.positions = JsPositionTable(heap.byte_array(heap.field(pointer, layout.code.positions), MAX_TABLE))
         else:  # a copy of a function of V8
             return None
         return code
@@ -250,14 +250,14 @@ class V8Engine:
                 return 0
         return 0
 
-    def bytecode_positions(self, bytecode: int) -> PositionTable | None:
+    def bytecode_positions(self, bytecode: int) -> JsPositionTable | None:
         """Return the source positions of a BytecodeArray, None if V8 has not made them or they are not readable."""
         heap = self.heap
         try:
             table = heap.field(bytecode, self.layout.code.bytecode_positions)
             if not heap.has_type(table, "type_byte_array") and not heap.has_type(table, "type_trusted_bytes"):
                 return None
-            return PositionTable(heap.byte_array(table, MAX_TABLE))
+            return JsPositionTable(heap.byte_array(table, MAX_TABLE))
         except FormatError:
             return None
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.records import dataclass
-from pyprof.runtime_code.v8.heap import Heap, flag_word, smi
+from pyprof.runtime_code.v8.heap import V8Heap, flag_word, smi
 
 MAX_NAME = 512
 """Maximum length of the name of a function or a script in characters."""
@@ -35,7 +35,7 @@ _NEW_LINE = re.compile("\r\n|[\n\r\u2028\u2029]")
 
 
 @dataclass(eq=False)
-class Script:
+class JsScript:
     """A script.
 
     Attributes:
@@ -66,19 +66,19 @@ class JsFunction:
     """
 
     name: str
-    script: Script | None
+    script: JsScript | None
     line: int
     key: tuple[int, int]
     epoch: int
 
 
-class Functions:
+class JsFunctions:
     """A cache of the JavaScript functions of one V8, by the address of their SharedFunctionInfo."""
 
-    def __init__(self, heap: Heap) -> None:
+    def __init__(self, heap: V8Heap) -> None:
         self._heap = heap
         self._known: dict[int, JsFunction] = {}
-        self._scripts: dict[tuple[int, int, int], Script] = {}
+        self._scripts: dict[tuple[int, int, int], JsScript] = {}
         self.epoch = 0
         """Number of the current check. A function from an earlier one is compared before it is used."""
 
@@ -158,7 +158,7 @@ class Functions:
         plausible = start is not None and end is not None and 0 <= start <= end
         return name, start if plausible and start is not None else -1
 
-    def _script(self, pointer: int) -> Script | None:
+    def _script(self, pointer: int) -> JsScript | None:
         heap, at = self._heap, self._heap.layout.at
         if not heap.has_type(pointer, "type_script"):
             return None
@@ -169,7 +169,7 @@ class Functions:
             name = heap.text(named, MAX_NAME) if heap.is_string(named) else ""
             if len(self._scripts) >= MAX_SCRIPTS:
                 self._scripts.clear()
-            found = self._scripts[key] = Script(name.removeprefix("file://"), self._line_ends(pointer, source))
+            found = self._scripts[key] = JsScript(name.removeprefix("file://"), self._line_ends(pointer, source))
         return found
 
     def _line_ends(self, pointer: int, source: int) -> Sequence[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import ReadMemory
-from pyprof.runtime_code.v8.layout import Layout
+from pyprof.runtime_code.v8.layout import V8Layout
 
 MAX_PARTS = 64
 """Maximum number of objects that make up one string."""
@@ -31,10 +31,10 @@ def flag_word(word: int) -> int:
     return word >> 32 if word >> 32 else word
 
 
-class Heap:
+class V8Heap:
     """A reader of one V8's heap. Addresses are tagged pointers unless they are called avma."""
 
-    def __init__(self, read: ReadMemory, layout: Layout) -> None:
+    def __init__(self, read: ReadMemory, layout: V8Layout) -> None:
         self._read = read
         self.layout = layout
         self._types: dict[int, int] = {}
@@ -132,7 +132,7 @@ class Heap:
         return int.from_bytes(self.read((kind & ~3) + self.layout.at["instance_type"], 2), "little")
 
     def has_type(self, pointer: int, name: str) -> bool:
-        """Return True if there is an object of a type, which `name` states as in Layout.at."""
+        """Return True if there is an object of a type, which `name` states as in V8Layout.at."""
         try:
             return self.type_of(pointer) == self.layout.at[name]
         except FormatError:

@@ -20,7 +20,7 @@ MARK = b"v8dbg_off_fp_context"
 
 
 @dataclass(frozen=True, slots=True)
-class CodeLayout:
+class V8CodeLayout:
     """Where V8 keeps the description of a piece of generated code.
 
     Attributes:
@@ -45,10 +45,10 @@ class CodeLayout:
 
 
 _CODE = {
-    (10, 2): CodeLayout(0, 128, 16, 24, bytecode_positions=32, flags=48, size=40, kinds=(11, 12, 13)),
-    (11, 3): CodeLayout(8, 16, 16, 24, bytecode_positions=32, flags=48, size=56, kinds=(11, 12, 13)),
-    (12, 4): CodeLayout(8, 32, 8, 16, bytecode_positions=24, flags=48, size=52, kinds=(10, 11, 12)),
-    (13, 6): CodeLayout(8, 32, 8, 16, bytecode_positions=24, flags=52, size=56, kinds=(10, 11, 12)),
+    (10, 2): V8CodeLayout(0, 128, 16, 24, bytecode_positions=32, flags=48, size=40, kinds=(11, 12, 13)),
+    (11, 3): V8CodeLayout(8, 16, 16, 24, bytecode_positions=32, flags=48, size=56, kinds=(11, 12, 13)),
+    (12, 4): V8CodeLayout(8, 32, 8, 16, bytecode_positions=24, flags=48, size=52, kinds=(10, 11, 12)),
+    (13, 6): V8CodeLayout(8, 32, 8, 16, bytecode_positions=24, flags=52, size=56, kinds=(10, 11, 12)),
 }
 _NEEDED: dict[str, str | tuple[str, ...]] = {
     "instance_type": "class_Map__instance_type__uint16_t",
@@ -114,21 +114,21 @@ _OPTIONAL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class V8Layout:
     """The layout of one V8's data.
 
     Attributes:
         version: Major and minor version of V8.
         at: Offsets, types and indexes by name.
-        code: Layout of generated code.
+        code: V8Layout of generated code.
     """
 
     version: tuple[int, int]
     at: Mapping[str, int]
-    code: CodeLayout
+    code: V8CodeLayout
 
 
-def read_layout(read: ReadMemory, symbols: Mapping[bytes, int]) -> Layout:
+def read_layout(read: ReadMemory, symbols: Mapping[bytes, int]) -> V8Layout:
     """Read the layout of V8's data from the constants in the process.
 
     Args:
@@ -162,4 +162,4 @@ def read_layout(read: ReadMemory, symbols: Mapping[bytes, int]) -> Layout:
         found[name] = default if known_value is None else known_value
     if found["instance_type"] < 0 or not -1024 <= found["fp_function"] < 0:
         raise FormatError("V8", 0, "constants that are not plausible")
-    return Layout(version, found, _CODE[version])
+    return V8Layout(version, found, _CODE[version])

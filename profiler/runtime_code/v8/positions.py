@@ -31,7 +31,7 @@ def _signed(value: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePosition:
+class JsPosition:
     """A place in a script.
 
     Attributes:
@@ -43,15 +43,15 @@ class SourcePosition:
     inlining: int
 
 
-def unpack_position(word: int) -> SourcePosition:
+def unpack_position(word: int) -> JsPosition:
     """Return the position that V8 packs into a word: whether it is external, the position plus 1, the number of the
     inlined function plus 1.
     """
     offset = -1 if word & 1 else (word >> 1 & (1 << 30) - 1) - 1
-    return SourcePosition(offset, (word >> 31 & 0xFFFF) - 1)
+    return JsPosition(offset, (word >> 31 & 0xFFFF) - 1)
 
 
-class PositionTable:
+class JsPositionTable:
     """The source positions of some code, by offset in the code."""
 
     def __init__(self, data: bytes) -> None:
@@ -73,7 +73,7 @@ class PositionTable:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def find(self, offset: int) -> SourcePosition | None:
+    def find(self, offset: int) -> JsPosition | None:
         """Return the source position of the code at an offset, or None."""
         at = bisect_right(self._offsets, offset) - 1
         return unpack_position(self._positions[at] & (1 << 64) - 1) if at >= 0 else None

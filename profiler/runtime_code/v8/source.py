@@ -27,7 +27,7 @@ from pyprof.unwind.sample_memory import LaneMemory
 if TYPE_CHECKING:
     from pyprof.runtime_code.v8.engine import JsCode, V8Engine
     from pyprof.runtime_code.v8.functions import JsFunction
-    from pyprof.runtime_code.v8.positions import PositionTable
+    from pyprof.runtime_code.v8.positions import JsPositionTable
 
 ARCHES = ("x86_64",)
 REST = 50
@@ -65,7 +65,7 @@ class JsSpans(CodeMap["JsCode"]):
 
 
 class V8Code(NoImage):
-    """The generated code of one process's V8. Implements Runtime."""
+    """The generated code of one process's V8. Implements ManagedRuntime."""
 
     label = "v8"
     in_memory = True
@@ -82,7 +82,7 @@ class V8Code(NoImage):
         self._looked_ns = self._rest_until_ns = 0
         self._frames: dict[tuple[int, int, int], Span[JsCode]] = {}
         self._bytecode_functions: dict[tuple[int, int], JsFunction] = {}
-        self._bytecode_lines: dict[int, PositionTable | None] = {}
+        self._bytecode_lines: dict[int, JsPositionTable | None] = {}
         self._numbers: dict[tuple[JsFunction, int, int], Span[JsCode]] = {}
         self._baseline: list[tuple[int, int]] = []
         self._builtins: tuple[tuple[int, int], ...] = ()
