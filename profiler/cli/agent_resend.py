@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from pyprof.agent import spool_query
 from pyprof.agent.config import AgentConfig
-from pyprof.agent.push.responses import NotSent, RefusedForGood, cause_and_remedy
-from pyprof.agent.push.sink_interface import SegmentSink
+from pyprof.agent.push.responses import NotSent, RefusedForGood, SegmentSink, cause_and_remedy
 from pyprof.agent.push.sink_types import made
 from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.time_parsing import TimeSpan, moment
