@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from array import array
 from io import BytesIO
 
+import numpy as np
+
 from pyprof.errors import FormatError
-from pyprof.importers.profile_builder import About, Builder, function_frame
+from pyprof.importers.profile_builder import NOBODY, About, Builder, function_frame
 from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
 from pyprof.model.reasons import said
 from pyprof.model.walk import Trust
@@ -16,7 +19,7 @@ _LONGEST = 1 << 24
 """Maximum length of the first line of a collapsed file in bytes; a deep stack makes it long."""
 MAX_DEPTH = 1 << 20
 """Maximum number of frames of one collapsed stack: the largest depth that `pyprof record` writes by default."""
-_MAX_CACHED_LETTERS = 1 << 26
+_MAX_CACHED_LETTERS = 1 << 24
 """Maximum number of letters of the collapsed stacks whose nodes are cached by their text."""
 _MARKER = re.compile(r"\[[^\]]*\]$")
 
@@ -34,17 +37,20 @@ def read_collapsed(data: bytes, title: str) -> Profile:
         OverflowError: The stacks have more calls than a profile holds.
     """
     stacks = _Stacks()
-    left_out = found = 0
+    left_out = 0
+    nodes, counts = array("q"), array("q")
     for row in BytesIO(data):
         line = row.decode("utf-8", "surrogateescape").rstrip("\r\n")
         match = _LINE.fullmatch(line)
         if match is not None:
-            found += 1
-            stacks.builder.add_sample(stacks.find(match[1]), (int(match[2]),))
+            nodes.append(stacks.find(match[1]))
+            counts.append(int(match[2]))
         else:
             left_out += bool(line.strip())
-    if not found:
+    if not nodes:
         raise FormatError("line", 0, "no line is a stack with a count")
+    thread = stacks.builder.add_thread(NOBODY)
+    stacks.builder.add_samples(nodes, [thread] * len(nodes), 0, np.array(counts, np.int64))
     more = said("lines_left_out", count=f"{left_out:,}") if left_out else ""
     note = said("read_from_collapsed", more=more)
     return stacks.builder.build(About(title, (ValueType("samples", "count"),), note, evidence=False))
@@ -55,9 +61,11 @@ class _Stacks:
 
     def __init__(self) -> None:
         self.builder = Builder()
-        self._frames: dict[str, int] = {}
+        self._frames = _Frames(self.builder)
         self._nodes: dict[str, int] = {}
         self._cached_letters = 0
+        self._names: list[str] = []
+        self._path: list[int] = []
 
     def find(self, text: str) -> int:
         """Return the node of a stack such as `root;caller;leaf`.
@@ -70,7 +78,7 @@ class _Stacks:
         if node is None:
             if text.count(";") >= MAX_DEPTH:
                 raise FormatError("line", 0, f"a stack of more than {MAX_DEPTH:,} frames")
-            node = self.builder.add_stack([self._frame(name) for name in text.split(";")])
+            node = self._add(text.split(";"))
             self._cached_letters += len(text)
             if self._cached_letters > _MAX_CACHED_LETTERS:
                 self._nodes.clear()
@@ -78,10 +86,30 @@ class _Stacks:
             self._nodes[text] = node
         return node
 
-    def _frame(self, name: str) -> int:
-        index = self._frames.get(name)
-        if index is None:
-            index = self._frames[name] = self.builder.add_frame(_frame(name))
+    def _add(self, names: list[str]) -> int:
+        """Return the node of a stack. The outer frames that it shares with the stack before it are not looked up."""
+        shared = 0
+        for name, before in zip(names, self._names, strict=False):
+            if name != before:
+                break
+            shared += 1
+        path = self._path
+        del path[shared:]
+        node = path[-1] if path else 0
+        path += self.builder.add_path(map(self._frames.__getitem__, names[shared:]), node)
+        self._names = names
+        return path[-1]
+
+
+class _Frames(dict[str, int]):
+    """The index of each frame by its name. A new name adds a frame to the builder."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__()
+        self._builder = builder
+
+    def __missing__(self, name: str) -> int:
+        index = self[name] = self._builder.add_frame(_frame(name))
         return index
 
 

@@ -204,11 +204,15 @@ class Builder:
         Raises:
             OverflowError: The tree has too many nodes.
         """
-        for frame in frames:
-            below = self._tree.child(below, frame)
+        path = self.add_path(frames, below)
+        return path[-1] if path else below
+
+    def add_path(self, frames: Iterable[int], below: int = 0) -> list[int]:
+        """Add a stack like add_stack(). Return the nodes of all its frames."""
+        path = self._tree.add_path(frames, below)
         if self.nodes > MAX_NODES:
             raise OverflowError(f"more than {MAX_NODES:,} different calls")
-        return below
+        return path
 
     def add_sample(self, stack: int, values: Sequence[int], thread: ThreadInfo = NOBODY, time_ns: int = 0) -> None:
         """Add a sample of one stack to the profile.

@@ -26,14 +26,25 @@ class Tree:
     def __init__(self) -> None:
         self.parent: list[int] = [-1]
         self.frame: list[int] = [-1]
-        self._children: dict[tuple[int, int], int] = {}
+        self._children: dict[int, int] = {}  # by parent << 32 | frame
 
     def child(self, parent: int, frame: int) -> int:
-        node = self._children.setdefault((parent, frame), len(self.parent))
-        if node == len(self.parent):
-            self.parent.append(parent)
-            self.frame.append(frame)
-        return node
+        return self.add_path((frame,), parent)[0]
+
+    def add_path(self, frames: Iterable[int], node: int = 0) -> list[int]:
+        """Return the nodes of frames, outermost first, below a node of the tree, and add those that are new."""
+        children, parents = self._children, self.parent
+        path = []
+        for frame in frames:
+            key = node << 32 | frame
+            child = children.get(key)
+            if child is None:
+                child = children[key] = len(parents)
+                parents.append(node)
+                self.frame.append(frame)
+            node = child
+            path.append(child)
+        return path
 
 
 def rewrite(

@@ -175,13 +175,13 @@ def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Count
     """Count the frames of all samples by Trust (how they were found) and by module index."""
     trust: Counter[str] = Counter()
     modules: Counter[int] = Counter()
-    frames = profile.frame.tolist()
-    for node in range(1, len(frames)):
-        frame = profile.frames[frames[node]]
-        if frame.kind != FrameKind.MARKER:
-            trust[Trust(frame.trust).label] += counts.at[node]
-            modules[frame.module] += counts.at[node]
-    return {k: v for k, v in trust.items() if v}, modules
+    by_frame = np.zeros(len(profile.frames) + 1, np.int64)  # the last is the root's, which is no frame
+    np.add.at(by_frame, profile.frame, np.array(counts.at, np.int64))
+    for frame, count in zip(profile.frames, by_frame.tolist(), strict=False):
+        if frame.kind != FrameKind.MARKER and count:
+            trust[Trust(frame.trust).label] += count
+            modules[frame.module] += count
+    return dict(trust), modules
 
 
 def _shown(
@@ -197,6 +197,9 @@ def _shown(
     """
     values = profile.values[:, -1]
     ends = _Inclusive.of(profile, own).by_end(profile, own)
+    kind_of = profile.value_types[-1]
+    if not languages and profile.state is None:  # a foreign file: nothing is known to be missing
+        return Shown(kind_of.type, kind_of.unit, int(values.sum()), ends), ()
     nodes, from_root, with_functions = _evaluators(profile, languages)
     whole, is_read = from_root[profile.stack], with_functions[profile.stack]
     lacking = nodes[profile.stack]
@@ -218,7 +221,6 @@ def _shown(
         partly = ((profile.state & FRAMES_MISSING) != 0) & (lacking < 0) & whole
         _cut(ends, PARTLY_READ, int(values[partly].sum()))
     total = int(values.sum())
-    kind_of = profile.value_types[-1]
     shown = Shown(kind_of.type, kind_of.unit, total, {label: part for label, part in ends.items() if part})
     return shown, tuple(missing)
 

@@ -281,19 +281,19 @@ def test_collapsed_stack_deeper_than_the_limit_is_refused(tmp_path: Path) -> Non
 def test_collapsed_stack_and_name_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     stacked: list[list[int]] = []
-    make_frame, add_stack = collapsed._frame, profile_builder.Builder.add_stack
+    make_frame, add_path = collapsed._frame, profile_builder.Builder.add_path
 
     def frame(name: str) -> Frame:
         made.append(name)
         return make_frame(name)
 
-    def stack(self: profile_builder.Builder, frames: list[int]) -> int:
-        stacked.append(frames)
-        return add_stack(self, frames)
+    def path(self: profile_builder.Builder, frames: Iterable[int], below: int = 0) -> list[int]:
+        stacked.append(list(frames))
+        return add_path(self, stacked[-1], below)
 
     monkeypatch.setattr(collapsed, "_frame", frame)
-    monkeypatch.setattr(profile_builder.Builder, "add_stack", stack)
+    monkeypatch.setattr(profile_builder.Builder, "add_path", path)
     found = collapsed.read_collapsed(b"main;parse;read 2\nmain;parse;wait 1\n" * 100, "title")
     assert sorted(made) == ["main", "parse", "read", "wait"]
-    assert len(stacked) == 2
+    assert [len(frames) for frames in stacked] == [3, 1]  # the second stack shares two frames with the first
     assert found.values.sum() == 300
