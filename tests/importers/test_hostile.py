@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import orjson
