@@ -44,10 +44,38 @@ def shorten_middle(text: str, width: int) -> str:
 
 def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
     """Cut texts to at most width characters: only their beginnings remain, or both ends of texts whose beginnings are
-    equal.
+    equal. Texts that differ only in the middle keep the middle.
     """
     short = [shorten(text, width) for text in texts]
-    seen: dict[str, set[str]] = {}
+    for at in list_equal(texts, short):
+        short[at] = shorten_middle(texts[at], width)
+    return keep_apart(texts, short, width)
+
+
+def keep_apart(texts: Sequence[str], short: Sequence[str], width: int) -> list[str]:
+    """Replace shortened texts that are equal, though the texts differ, by the part in which they differ."""
+    found = list(short)
+    for at, alike in list_equal(texts, short).items():
+        found[at] = _shorten_around(texts[at], max(_first_difference(texts[at], other) for other in alike), width)
+    return found
+
+
+def list_equal(texts: Sequence[str], short: Sequence[str]) -> dict[int, list[str]]:
+    """Return the other texts with the same short form, by the index of each text that has any."""
+    seen: dict[str, dict[str, None]] = {}
     for text, cut in zip(texts, short, strict=True):
-        seen.setdefault(cut, set()).add(text)
-    return [shorten_middle(text, width) if len(seen[cut]) > 1 else cut for text, cut in zip(texts, short, strict=True)]
+        seen.setdefault(cut, {})[text] = None
+    rows = enumerate(zip(texts, short, strict=True))
+    return {at: [each for each in seen[cut] if each != text] for at, (text, cut) in rows if len(seen[cut]) > 1}
+
+
+def _first_difference(one: str, other: str) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _shorten_around(text: str, at: int, width: int) -> str:
+    """Cut a text to at most width characters around the one at an index."""
+    room = max(width - 2, 1)
+    start = max(min(at - room // 3, len(text) - room), 0)
+    end = start + room
+    return f"{'…' * (start > 0)}{text[start:end]}{'…' * (end < len(text))}"[: max(width, 0)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from pyprof.cli.number_format import shorten, shorten_apart, shorten_middle
+from pyprof.cli.number_format import keep_apart, list_equal, shorten, shorten_apart, shorten_middle
 
 _CLOSING = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w+(?:\[\])?)")
@@ -77,16 +77,17 @@ def _without_folders(name: str) -> str:
 def function_names(names: Sequence[str], width: int) -> list[str]:
     """Shorten function names to at most width characters each.
 
-    Names that would become equal get a suffix: the first template argument or parameter that differs.
+    Names that would become equal get a suffix: the first template argument or parameter that differs. Others keep the
+    part that differs.
     """
+    names = [name[:_LONGEST] for name in names]
     plain = [function_name(name, width) for name in names]
     short = list(plain)
-    for at, name in enumerate(names):
-        alike = [other for nth, other in enumerate(names) if plain[nth] == plain[at] and other != name]
-        if alike:
-            own = shorten(_difference(name[:_LONGEST], [other[:_LONGEST] for other in alike]), max(width // 2, 1))
-            short[at] = f"{function_name(name, max(width - len(own) - 3, 1))} <{own}>"
-    return short
+    for at, alike in list_equal(names, plain).items():
+        own = shorten(_difference(names[at], alike), max(width // 2, 1))
+        if own:
+            short[at] = f"{function_name(names[at], max(width - len(own) - 3, 1))} <{own}>"
+    return keep_apart(names, short, width)
 
 
 def module_names(modules: Sequence[str], width: int) -> list[str]:
@@ -97,12 +98,16 @@ def module_names(modules: Sequence[str], width: int) -> list[str]:
 
 
 def _difference(name: str, others: Sequence[str]) -> str:
-    """Return the template argument or parameter in which a function name first differs from all the others."""
+    """Return the template argument or parameter in which a function name first differs from all the others. The result
+    is empty if the difference is elsewhere.
+    """
     texts = (name, *others)
     begin = next(
         (at for at, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), min(map(len, texts))
     )
-    begin = max((name.rfind(letter, 0, begin) for letter in "<(, "), default=-1) + 1
+    begin = max(name.rfind(letter, 0, begin) for letter in "<(, ") + 1
+    if not begin:
+        return ""
     end = begin
     while end < len(name) and name[end] not in ">),":
         end = max(_close(name, end), end + 1) if name[end] in _CLOSING else end + 1

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 
 from pyprof.cli.function_tables import NATIVE_INCLUDED, FunctionTables, function_tables
-from pyprof.cli.number_format import duration, many, percent, shorten, shorten_middle
+from pyprof.cli.number_format import duration, keep_apart, many, percent, shorten, shorten_middle
 from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal_output import advice, printable
 from pyprof.model.functions import Cost, lock_costs, process_costs
@@ -133,9 +133,11 @@ def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str
     if len(processes := process_costs(profile)) > 1:
         yield ""
         yield _row("process", "with all its threads", "", width)
-        for cost in processes[:PROCESSES]:
+        rows_of, room = processes[:PROCESSES], width - _LABEL - 3 - _MODULE
+        full = [printable(cost.name or "[unnamed]") for cost in rows_of]
+        names = keep_apart(full, [shorten_middle(name, room) for name in full], room)
+        for cost, name in zip(rows_of, names, strict=True):
             pids = f"pid {cost.pids[0]}" if len(cost.pids) == 1 else many(len(cost.pids), "process", "processes")
-            name = shorten_middle(printable(cost.name or "[unnamed]"), width - _LABEL - 3 - _MODULE)
             yield _row(amount(cost.value), name, pids, width)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyprof.cli.number_format import shorten_apart, shorten_middle
 from pyprof.cli.short_names import function_name, function_names, module_names
@@ -24,6 +26,19 @@ def test_long_function_names_keep_what_tells_them_apart() -> None:
     assert function_name("checkout.<locals>.<genexpr>", 12) == "che…genexpr>"
     assert function_name("Shop.make.<locals>.total", 12) == "make.total"
     assert function_name("example.com/a/module/of/somebody/pkg.(*Server).serve", 30) == "pkg.(*Server).serve"
+
+
+def test_names_that_differ_only_in_the_middle_keep_the_middle() -> None:
+    one, two = ("handle_" + "a" * 40 + number + "b" * 40 for number in "12")
+    assert function_names([one, two, "main"], 20) == ["…aaaaaa1bbbbbbbbbbb…", "…aaaaaa2bbbbbbbbbbb…", "main"]
+    assert module_names([f"{one}.so", f"{two}.so"], 20) == ["…aaaaaa1bbbbbbbbbbb…", "…aaaaaa2bbbbbbbbbbb…"]
+
+
+@given(st.lists(st.text("ab", min_size=30, max_size=34), min_size=2, max_size=2, unique=True), st.integers(12, 28))
+def test_two_names_never_become_equal_or_too_wide(names: list[str], width: int) -> None:
+    short = function_names(names, width)
+    assert len(set(short)) == 2
+    assert max(map(len, short)) <= width
 
 
 def test_functions_that_would_look_the_same_have_what_tells_them_apart() -> None:

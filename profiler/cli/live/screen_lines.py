@@ -15,7 +15,7 @@ from pyprof.cli.live.cost_totals import RowCost, Tally, TopRow
 from pyprof.cli.live.keys import help_lines, hints
 from pyprof.cli.live.snapshot_merge import Snapshot
 from pyprof.cli.live.view_state import View, place, rows
-from pyprof.cli.number_format import duration, many, percent, shorten_middle
+from pyprof.cli.number_format import duration, keep_apart, many, percent, shorten_middle
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal_output import printable
 
@@ -257,7 +257,7 @@ def _names(shown: Sequence[TopRow], kind: str, room: int) -> list[str]:
     names = [printable(row.name) for row in shown]
     if kind in ("function", "native"):
         return function_names(names, room)
-    return [shorten_middle(name, room) for name in names]
+    return keep_apart(names, [shorten_middle(name, room) for name in names], room)
 
 
 def fitting(words: str, width: int) -> str:
