@@ -344,21 +344,22 @@ def read_state(pid: int, tid: int) -> str:
     return _STATES.get(letter, letter)
 
 
-def read_waited_s(pid: int, tid: int) -> float:
+def read_waited_s(pid: int, tid: int, with_runs: bool = False) -> float:
     """Return how long a thread was runnable without a processor, in seconds; 0 if it has ended or the kernel has no
-    such data.
+    such data. With `with_runs` its time on processors is included.
     """
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
+            ran, waited = file.read().split()[:2]
+            return (int(waited) + int(ran) * with_runs) / 1e9
     except OSError:
         return 0.0
 
 
-def read_waits(pid: int) -> dict[int, float]:
-    """Return for each thread of a process how long it was runnable without a processor, in seconds."""
+def read_waits(pid: int, with_runs: bool = False) -> dict[int, float]:
+    """Return read_waited_s() of each thread of a process, in seconds by tid."""
     try:
-        return {tid: read_waited_s(pid, tid) for tid in list_tasks(pid)}
+        return {tid: read_waited_s(pid, tid, with_runs) for tid in list_tasks(pid)}
     except OSError:
         return {}
 

@@ -1,7 +1,8 @@
 """A limit for the time that the sampler takes to end.
 
 The sampler may be blocked in a system call, or read an endless list in the target. Then it is abandoned, and the worker
-writes what it has. A sampler that only waits for a processor is not abandoned, because it makes progress.
+writes what it has. A sampler that waits for a processor makes progress and is not abandoned. One that runs is abandoned
+much later than one that is blocked: on a busy machine the last samples of many processes are seconds of work.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 LEAVE_S = 0.65
-"""Time without a batch after which the sampler is abandoned, in seconds without waits for a processor.
+"""Time without a batch for which the sampler may be blocked before it is abandoned, in seconds.
 
 The worker unwinds and resolves names until shortly after (worker/worker_client.py).
 """
 STUB_S = 6.0
 """LEAVE_S in seconds for a target behind a GDB stub. The target is stopped, and the connection may be slow."""
-_MAX_PERIODS = 10
+_MAX_RUN_PERIODS = 4
+"""Time without a batch after which a sampler that runs is abandoned, as a multiple of LEAVE_S, without waits for a
+processor.
+"""
+_MAX_PERIODS = 30
 """Total time after which the sampler is abandoned even if batches still arrive, as a multiple of LEAVE_S."""
 MAX_ELAPSED_S = 60.0
 """Maximum elapsed time in seconds without a batch after which the sampler is abandoned, with its waits for a
@@ -29,13 +34,13 @@ _LOOK_S = 0.02
 
 
 class GrantedTime:
-    """A clock that stands still while a thread of pyprof waits for a processor."""
+    """A clock that stands still while a thread of pyprof waits for a processor, or makes progress in another way."""
 
     def __init__(self, waits: Callable[[], Mapping[int, float]]) -> None:
         """Start the clock that limits the time for the end of a recording.
 
         Args:
-            waits: Returns how long each thread has waited for a processor since it began, in seconds by tid.
+            waits: Returns the time of each thread that does not count, since it began, in seconds by tid.
         """
         self._waits = waits
         self._before = waits()
@@ -43,7 +48,7 @@ class GrantedTime:
         self._seconds = 0.0
 
     def seconds(self) -> float:
-        """Return the seconds since the clock was made in which no thread of pyprof waited. Call it often."""
+        """Return the seconds since the clock was made that count. Call it often."""
         now, after = time.monotonic(), self._waits()
         waited = max((seconds - self._before.get(tid, 0.0) for tid, seconds in after.items()), default=0.0)
         self._seconds += max(now - self._at - waited, 0.0)
@@ -72,6 +77,14 @@ class Ending(Protocol):
         """Return how long each thread of the sampler and the worker has waited for a processor, in seconds by tid."""
         ...
 
+    def activity(self) -> Mapping[int, float]:
+        """Return the time in which the sampler was not blocked, in seconds by tid.
+
+        The sampler's thread is not blocked while it runs or waits for a processor, or while the worker does for which
+        it waits.
+        """
+        ...
+
     def hang_up(self) -> None:
         """Close the connection over which the sampler requests interpreter symbols, so that it does not wait for
         them.
@@ -81,15 +94,16 @@ class Ending(Protocol):
 
 def ended_in_time(sampling: Ending, leave_s: float = LEAVE_S) -> bool:
     """Wait for the end of a sampler that was just requested to end. Return False if it must be abandoned."""
-    clock, sent = GrantedTime(sampling.waits), sampling.sent
-    progress_s, progress_at = 0.0, time.monotonic()
+    granted, blocked, sent = GrantedTime(sampling.waits), GrantedTime(sampling.activity), sampling.sent
+    progress_s = blocked_s = 0.0
+    progress_at = time.monotonic()
     while not sampling.sampled.wait(min(_LOOK_S, leave_s)):
-        granted_s = clock.seconds()
+        now_s, now_blocked_s = granted.seconds(), blocked.seconds()
         if sampling.sent != sent:
-            sent, progress_s, progress_at = sampling.sent, granted_s, time.monotonic()
-        idle_s = granted_s - progress_s
-        if idle_s > leave_s or granted_s > _MAX_PERIODS * leave_s or time.monotonic() > progress_at + MAX_ELAPSED_S:
+            sent, progress_s, blocked_s, progress_at = sampling.sent, now_s, now_blocked_s, time.monotonic()
+        is_late = now_s - progress_s > _MAX_RUN_PERIODS * leave_s or now_s > _MAX_PERIODS * leave_s
+        if is_late or now_blocked_s - blocked_s > leave_s or time.monotonic() > progress_at + MAX_ELAPSED_S:
             return False
-        if idle_s > _HANG_UP * leave_s:
+        if now_blocked_s - blocked_s > _HANG_UP * leave_s or now_s - progress_s > leave_s:
             sampling.hang_up()
     return True

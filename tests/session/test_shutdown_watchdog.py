@@ -15,7 +15,7 @@ class Loop:
     """A sampling loop in simulated time, in which each check takes a tenth of LEAVE_S.
 
     The loop ends after ends_s, or at a closed channel if needs_answers is true. It waits for a processor for the
-    fraction `starved` of the time, and sends a batch at each check if sends is true.
+    fraction `starved` of the time, runs for the fraction `runs`, and sends a batch at each check if sends is true.
     """
 
     def __init__(
@@ -25,11 +25,13 @@ class Loop:
         needs_answers: bool = False,
         starved: float = 0.0,
         sends: bool = False,
+        runs: float = 0.0,
     ) -> None:
         self.now = 0.0
         self.sent = 0
         self.hung_up = False
         self.sampled = self
+        self._runs = runs
         self._ends_s, self._needs_answers, self._starved, self._sends = ends_s, needs_answers, starved, sends
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
@@ -40,6 +42,9 @@ class Loop:
 
     def waits(self) -> dict[int, float]:
         return {7: self._starved * self.now, 8: 0.0}
+
+    def activity(self) -> dict[int, float]:
+        return {7: (self._starved + self._runs) * self.now}
 
     def hang_up(self) -> None:
         self.hung_up = True
@@ -64,6 +69,13 @@ def test_loop_that_ends_is_answered_until_then(monkeypatch: pytest.MonkeyPatch) 
 
 def test_loop_that_waits_for_a_processor_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended_in_time(Loop(monkeypatch, ends_s=8 * LEAVE_S, starved=0.9))
+
+
+def test_loop_that_runs_is_left_later_than_one_that_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended_in_time(Loop(monkeypatch, ends_s=3 * LEAVE_S, runs=1.0))
+    loop = Loop(monkeypatch, runs=1.0)
+    assert not ended_in_time(loop)
+    assert loop.now < (shutdown_watchdog._MAX_RUN_PERIODS + 1) * LEAVE_S
 
 
 def test_loop_that_never_gets_a_processor_is_left_at_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ class Sampling:
         self.is_walked = False
         self.leaves = False
         self._times = 1.0
+        self._awaits_worker = False
         self._collector = collector
         self._link = WorkerLink(worker, names_s, patient)
         self._runtimes = runtimes
@@ -165,6 +166,10 @@ class Sampling:
     def waits(self) -> Mapping[int, float]:
         """Return the time that each thread of this process and of the worker has waited for a processor, in seconds."""
         return self._link.waits()
+
+    def activity(self) -> Mapping[int, float]:
+        """Return the time in which the loop was not blocked, in seconds by tid. See shutdown_watchdog.Ending."""
+        return self._link.activity(self._awaits_worker)
 
     def hang_up(self) -> None:
         """Close the channel over which the sampler requests interpreter symbols, so that the collector does not wait on
@@ -271,7 +276,9 @@ class Sampling:
         link = self._link
         if self._flying:
             link.worker.wake()
+        self._awaits_worker = timeout_s > 0
         link.receive(timeout_s)
+        self._awaits_worker = False
         if self.unfollowed is not None:
             self.unfollowed.look()
         now = time.monotonic()

@@ -343,6 +343,18 @@ class WorkerLink:
         """Return the time that each thread of this process and of the worker has waited for a processor, in seconds."""
         return procfs.read_waits(os.getpid()) | procfs.read_waits(self.worker.pid)
 
+    def activity(self, awaits_worker: bool) -> dict[int, float]:
+        """Return for how long the loop's thread has run or waited for a processor, and the worker's threads have waited
+        for one, in seconds by tid.
+
+        Args:
+            awaits_worker: True if the loop waits for the worker: its threads may then run, too.
+        """
+        found = procfs.read_waits(self.worker.pid, with_runs=awaits_worker)
+        if self._loop[0]:
+            found[self._loop[0]] = procfs.read_waited_s(os.getpid(), self._loop[0], with_runs=True)
+        return found
+
     def _waited_s(self) -> float:
         return self.worker.waited_s() + self._loop_waited_s() + self._replied_s
 
