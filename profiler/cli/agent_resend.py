@@ -76,7 +76,8 @@ def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> None:
     """
     for left in reversed(range(_TRIES)):
         try:
-            return sink.send(name, data)
+            sink.send(name, data)
+            return
         except NotSent as error:
             if error.word != "limited" or not left:
                 raise

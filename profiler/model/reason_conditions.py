@@ -36,7 +36,8 @@ CONDITIONS = (
            retry="NTP on both hosts"),
     Reason("budget_exceeded", Stage.AGENT,
            "The agent costs more than its budget, and doing less is impossible or did not help.",
-           retry="a larger budget (needed_cpu_percent, needed_memory), or rules for fewer processes"),
+           retry="a larger budget (needed_cpu_percent, needed_memory), longer windows.every and windows.durable, or "
+                 "rules for fewer processes"),
     Reason("reload_failed", Stage.AGENT, "The configuration was wrong at the last reload. The one before applies.",
            retry="pyprof agent --config FILE --check"),
 )
