@@ -6,6 +6,7 @@ detected_runtimes  Runtimes that are detected by the file name of their program 
 detection_symbols  Symbols and sections that detect an interpreter in the object files of a process
 frame_merge        Placement of interpreter frames in an unwound native stack, by stack address
 function_numbers   The functions of interpreters that a recording has seen
+go/                Go: the way from a thread to its goroutine, whose stack samples need
 registry           The list of supported interpreters
 ruby/              Ruby (CRuby): detected only, its functions are not read
 """

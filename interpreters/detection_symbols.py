@@ -195,6 +195,21 @@ def _symbols(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
         hits = symbols[np.isin(symbols["name"], list(places)) & (symbols["shndx"] != 0)]
         for name, _, _, _, value, size in hits.tolist():
             yield Symbol(places[name].rstrip(b"\0"), value, size)
+    yield from _go_functions(file, wanted)
+
+
+def _go_functions(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
+    """Yield the wanted functions of Go's runtime. A stripped program has them only in Go's function table."""
+    names = [name.rstrip(b"\0") for name in (wanted.needed, *wanted.names) if name.startswith(b"runtime.")]
+    place = file.unwind_table(".gopclntab") if names else None
+    if place is None:
+        return
+    from pyprof.objfile.gopclntab import GoTable
+
+    table = GoTable(file, place.svma)
+    for name in names:
+        for function in table.find_functions(name):
+            yield Symbol(name, function.start, function.end - function.start)
 
 
 def _occurrences(text: bytes, name: bytes) -> Iterator[int]:

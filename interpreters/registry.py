@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from pyprof.diagnostics import Finding
 from pyprof.errors import FormatError
@@ -10,6 +10,7 @@ from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, 
 from pyprof.interpreters.cpython.interpreter import CPython
 from pyprof.interpreters.detected_runtimes import RUNTIMES
 from pyprof.interpreters.function_numbers import NamedCode
+from pyprof.interpreters.go.goroutine_offsets import GoroutineFinder
 from pyprof.interpreters.ruby.interpreter import Ruby
 from pyprof.model.interpreter_state import (
     Chain,
@@ -17,6 +18,7 @@ from pyprof.model.interpreter_state import (
     FrameRows,
     FramesAhead,
     Gather,
+    GoroutineOffsets,
     KernelReader,
     ThreadPlace,
 )
@@ -32,9 +34,16 @@ class ProcessReaders:
     """The interpreter readers of one process, combined into one model.interpreter_state.StackReader.
 
     The first reader whose interpreter runs in the process is used; if none runs, the first reader stands for all.
+
+    Attributes:
+        readers: The readers.
+        find_goroutines: Returns the offsets of the Go runtime of an address space, or None.
+        goroutines: Offsets of the process's Go runtime, None if it has none.
     """
 
     readers: list[ProcessReader]
+    find_goroutines: Callable[[AddressSpace], GoroutineOffsets | None]
+    goroutines: GoroutineOffsets | None = None
 
     def __post_init__(self) -> None:
         self._current = self.readers[0]
@@ -51,6 +60,7 @@ class ProcessReaders:
         for reader in self.readers:
             reader.look(space, tids)
         self._current = next((reader for reader in self.readers if reader.module), self.readers[0])
+        self.goroutines = self.find_goroutines(space)
 
     def copy(self, tid: int, stack: memoryview, base: int, gather: Gather) -> None:
         self._current.copy(tid, stack, base, gather)
@@ -95,6 +105,9 @@ class KernelReaders:
     def offsets(self) -> tuple[int, FrameOffsets] | None:
         return self._current.offsets() if self._current is not None else None
 
+    def goroutines(self) -> GoroutineOffsets | None:
+        return self._readers.goroutines
+
     def places(self) -> list[ThreadPlace]:
         return self._current.places() if self._current is not None else []
 
@@ -111,10 +124,11 @@ class Interpreters:
 
     def __init__(self, recording: InterpreterContext, kinds: tuple[type[Interpreter], ...] = KINDS) -> None:
         self._kinds = [kind(recording) for kind in kinds]
+        self._goroutines = GoroutineFinder(recording.symbols)
 
     def open_readers(self, process: LiveProcess) -> ProcessReaders:
         found = (kind.open_reader(process) for kind in self._kinds)
-        return ProcessReaders([reader for reader in found if reader is not None])
+        return ProcessReaders([reader for reader in found if reader is not None], self._goroutines.find_offsets)
 
     def detect(self, process: LiveProcess) -> Iterator[Detected]:
         """Return the interpreters that run in a process.

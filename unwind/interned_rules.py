@@ -240,7 +240,7 @@ def encode_fast_rule(rule: Rule, arch: Arch) -> tuple[int, int, int, int, int]:
     """
     flags = 0
     ra_off = fp_off = saved_sp_off = 0
-    if rule.replacing:
+    if rule.replacing or rule.switching:
         return SLOW, 0, 0, 0, 0
     if rule.ra.kind is RegKind.UNDEFINED:
         return OUTERMOST, 0, 0, 0, 0

@@ -25,8 +25,17 @@ def describe_rule(rule: Rule, arch: Arch) -> str:
         name = register_name(arch, column)
         parts.append(f"{name} = {_value(reg_rule, name, arch)}")
     parts.append(f"ra = {_value(rule.ra, register_name(arch, arch.pc), arch)}")
-    parts += [flag for flag, on in (("signal", rule.signal), ("pac", rule.pac), ("replacing", rule.replacing)) if on]
+    parts += [flag for flag, on in _flags(rule) if on]
     return "; ".join(parts)
+
+
+def _flags(rule: Rule) -> tuple[tuple[str, bool], ...]:
+    return (
+        ("signal", rule.signal),
+        ("pac", rule.pac),
+        ("replacing", rule.replacing),
+        ("switching", rule.switching),
+    )
 
 
 def register_name(arch: Arch, column: int) -> str:

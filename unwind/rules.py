@@ -71,6 +71,7 @@ class Rule(NamedTuple):
         pac: The return address is signed. The unwinder strips the signature by the architecture's mask.
         replacing: The code overwrites the saved registers of its frame by those of another frame. Only the CFA is sure,
             and the return address must be proved.
+        switching: The code has switched stacks. The caller's stack may be anywhere.
     """
 
     cfa_reg: int
@@ -82,6 +83,7 @@ class Rule(NamedTuple):
     signal: bool = False
     pac: bool = False
     replacing: bool = False
+    switching: bool = False
 
 
 class FunctionRows(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
+from pyprof.model.goroutines import GOROUTINE_WORD
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import (
@@ -105,6 +106,8 @@ def apply_rule(
     machine = Machine(arch, values, memory.read, bias, budget=budget)
     cfa = _cfa(rule, machine, memory)
     if isinstance(cfa, ExpressionFailed):
+        if cfa.at == GOROUTINE_WORD:  # code that does not return has the root of its stack
+            return NoCaller(_ROOT if rule.ra.kind is RegKind.EXPR else StackEnd.NO_RULE)
         return _stopped(cfa, None)
     machine.cfa = cfa
 
@@ -129,8 +132,15 @@ def apply_rule(
         caller[arch.sp] = cfa + arch.sp_off & machine.mask
     caller[arch.pc] = pc
     caller_sp = caller[arch.sp]
-    # Only a signal handler's stack may lie above its caller's, and only the innermost frame may have size 0.
-    up = rule.signal or sp is None or caller_sp is None or caller_sp > sp or (caller_sp == sp and registers.exact)
+    # Only a stack that was switched to may lie above its caller's, and only the innermost frame may have size 0.
+    up = (
+        rule.signal
+        or rule.switching
+        or sp is None
+        or caller_sp is None
+        or caller_sp > sp
+        or (caller_sp == sp and registers.exact)
+    )
     if not up:
         return NoCaller(_STUCK, cfa=cfa)
     withheld = _still_withheld(registers, caller, known, arch) if registers.withheld else registers.withheld

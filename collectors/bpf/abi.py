@@ -8,7 +8,8 @@ from enum import IntEnum, IntFlag
 from pyprof.collectors.linux.sampled_arch import WIDE
 
 REGISTERS = len(WIDE.registers)
-HEAD_WORDS = 14 + REGISTERS
+GOROUTINE_WORDS = 20
+HEAD_WORDS = 17 + REGISTERS + GOROUTINE_WORDS
 ENDED_WORDS = 13
 FRAME_WORDS = 5
 ANCHOR_WORDS = 2
@@ -18,7 +19,7 @@ MOST_STACK = 256 << 10
 STACK_SLACK = 256
 
 LAYOUT = struct.Struct("=20IQ22I")
-PROCESS = struct.Struct("=QIIQQ56x")
+PROCESS = struct.Struct("=QIIQQ56xq5I4x")
 THREAD = struct.Struct("=QQQQ")
 WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")

@@ -43,6 +43,12 @@ class Records:
             alternate stack has interrupted, or the root part of a longer stack.
         below_holes: Bits of its missing pages.
         below_size: Its size in bytes.
+        goroutine: Address of the goroutine (struct g) that a thread of a Go program runs, 0 if it runs none.
+        goroutine_head: (n, GOROUTINE_WORDS) The memory at that address.
+        goroutine_base: Address of a third copy, which follows the second: the goroutine's stack, if the thread has left
+            it.
+        goroutine_holes: Bits of its missing pages.
+        goroutine_size: Its size in bytes.
         why: Why the thread stopped running: state of the task, for threads that leave their processor.
         call: Number of the thread's system call.
         waiting: Number of frames, at the end of each sample's rows, of interpreter evaluator calls that wait on the
@@ -63,6 +69,11 @@ class Records:
     below_base: U64
     below_holes: U64
     below_size: I64
+    goroutine: U64
+    goroutine_head: U64
+    goroutine_base: U64
+    goroutine_holes: U64
+    goroutine_size: I64
     run_ns: U32
     why: U32
     call: npt.NDArray[np.int32]
@@ -136,6 +147,11 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
         below_base=heads[:, _BASE + 5],
         below_holes=heads[:, _BASE + 6],
         below_size=halves[:, 2 * _BASE + 14].astype(np.int64),
+        goroutine=heads[:, _BASE + 11],
+        goroutine_head=heads[:, _BASE + 14 : HEAD_WORDS],
+        goroutine_base=heads[:, _BASE + 12],
+        goroutine_holes=heads[:, _BASE + 13],
+        goroutine_size=halves[:, 2 * _BASE + 21].astype(np.int64),
         run_ns=halves[:, 2 * _BASE + 5],
         why=halves[:, 2 * _BASE + 16],
         call=halves[:, 2 * _BASE + 17].view(np.int32),

@@ -35,6 +35,7 @@ from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.goroutines import make_goroutine_pieces
 from pyprof.model.interpreter_state import Chain, CopiedStack, FrameRows, KernelReader
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import said
@@ -135,12 +136,13 @@ class BpfSource:
             needs = reader.look(space, procfs.list_tasks(pid), self._parent(pid))
         except (OSError, FormatError):
             return ""
-        found = reader.offsets()
-        if found is not None:
+        found, goroutines = reader.offsets(), reader.goroutines()
+        if found is not None or goroutines is not None:
             self._place(reader)
-            self._sampler.add_process(pid, *found)
-            if needs == "" and found[1].seeks and not self._sampler.seeks:
-                return said("waits_of_greenlets")
+            runtime, offsets = found or (0, None)
+            self._sampler.add_process(pid, runtime, offsets, goroutines)
+        if found is not None and needs == "" and found[1].seeks and not self._sampler.seeks:
+            return said("waits_of_greenlets")
         return needs
 
     def _reader(self, pid: int) -> KernelReader:
@@ -355,10 +357,10 @@ def _copied_stack(records: Records, lane: np.int64, words: U64) -> CopiedStack:
 def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
     """End each stack copy at its first missing page, and add the rest as pieces.
 
-    The pieces are the memory after that page, the root part of a longer stack, and the stack that a signal handler on
-    an alternate stack has interrupted.
+    The pieces are the memory after that page, the root part of a longer stack, the stack that a signal handler on an
+    alternate stack has interrupted, and the stack of a goroutine that its thread has left.
     """
-    odd = np.flatnonzero((records.holes != 0) | (records.below_size > 0))
+    odd = np.flatnonzero((records.holes != 0) | (records.below_size > 0) | (records.goroutine_size > 0))
     if not len(odd):
         return stack
     size = stack.size.copy()
@@ -372,8 +374,24 @@ def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
         base, at = int(records.below_base[lane]), at + whole
         below = _spans(base, int(records.below_size[lane]), int(records.below_holes[lane]))
         found += [(base + low, at + low, high - low) for low, high in below]
-        pieces[lane] = tuple(Piece(avma, stack.data[place : place + length].tobytes()) for avma, place, length in found)
+        copied = [Piece(avma, stack.data[place : place + length].tobytes()) for avma, place, length in found]
+        if records.goroutine_size[lane]:
+            at += int(records.below_size[lane])
+            copied += _goroutine_pieces(stack, records, lane, at)
+        pieces[lane] = tuple(copied)
     return replace(stack, size=size, pieces=pieces)
+
+
+def _goroutine_pieces(stack: StackSlab, records: Records, lane: int, at: int) -> tuple[Piece, ...]:
+    """Return the pieces of a sample whose thread has left its goroutine's stack, which is copied at offset `at`.
+
+    The stack ends at its first missing page.
+    """
+    base = int(records.goroutine_base[lane])
+    spans = _spans(base, int(records.goroutine_size[lane]), int(records.goroutine_holes[lane]))
+    end = at + (spans[0][1] if spans and not spans[0][0] else 0)
+    head = records.goroutine_head[lane].tobytes()
+    return make_goroutine_pieces(int(records.goroutine[lane]), head, base, stack.data[at:end].tobytes())
 
 
 def _spans(base: int, size: int, holes: int) -> list[tuple[int, int]]:

@@ -139,6 +139,16 @@ struct walk {
 	u32 slots;
 	u32 members; /* so many of those */
 	u32 unknown; /* something of a task cannot be read */
+	/* Go */
+	u64 own_end; /* of the stack that the thread is on; 0: not known */
+	u64 goroutine_low; /* bounds of its goroutine's stack, if it has left that */
+	u64 goroutine_high;
+	u64 goroutine_from; /* the first word that is needed of that */
+	u64 scheduler_from; /* the same of the scheduler's stack, if a signal interrupted that; 0: none did */
+	u64 scheduler_high;
+	u64 end; /* of the stack that is copied */
+	u64 below; /* as record.below_base and its size */
+	u64 below_size;
 };
 
 /* Set before load. */
@@ -1309,7 +1319,7 @@ static long next_reference(u32 index, void *context)
  * A handler on a stack of its own refers to the stack that it interrupted: its signal frame has that one's sp. 0: no word
  * of it does, so it is not that.
  */
-static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u64 sp, u64 end)
+static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u64 sp, u64 low, u64 end)
 {
 	struct walk *walk = &space->walk;
 	u32 words = 0;
@@ -1319,7 +1329,7 @@ static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u6
 		if (words == page * (PAGE / 8) && !probe_read_user(space->signal + page * (PAGE / 8), PAGE, (void *)from))
 			words += PAGE / 8;
 	}
-	walk->low = end - STACK_REACH;
+	walk->low = low;
 	walk->high = end;
 	walk->lowest = end;
 	loop(words & (2 * SIGNAL_STACK / 8 - 1), next_reference, &space, 0);
@@ -1342,6 +1352,71 @@ static __attribute__((noinline)) u64 beginning(void *task, u64 sp, u64 end)
 	    probe_read_kernel(&first, 8, (void *)(memory + stack_of_memory)))
 		return end;
 	return first >= sp && first < end && end - first > STACK_SLACK ? (first + STACK_SLACK) & ~7ull : end;
+}
+
+/* What Go calls stack.lo and stack.hi, of a struct g. */
+inline_ u32 is_on_stack_of(u64 goroutine, u64 sp, u64 *low, u64 *high)
+{
+	*low = word(goroutine);
+	*high = word(goroutine + 8);
+	return sp >= *low && sp < *high;
+}
+
+/*
+ * The goroutine that a thread of a Go program runs, and what is needed of its stack if the thread is on another one: that of
+ * its scheduler (runtime.systemstack, runtime.morestack, calls of C), or of a signal handler. There the stack begins with the
+ * sp that was saved, or where a register or the handler's stack refers to it: to call the vDSO, Go saves sp in a register.
+ */
+static __attribute__((noinline)) void find_goroutine(struct scratch_space *space, struct process *process, void *task, u64 sp)
+{
+	struct record *record = &space->record;
+	struct walk *walk = &space->walk;
+	u64 pointer = 0, low = 0, high = 0, found;
+	walk->own_end = walk->goroutine_from = walk->scheduler_from = 0;
+	walk->goroutine_low = walk->goroutine_high = 0;
+	record->goroutine = 0;
+	if (!process || !process->go_m || !task || probe_read_kernel(&pointer, 8, task + pointer_of_task))
+		return;
+	u64 m = word(word(pointer + process->go_tls) + process->go_m);
+	if (!m)
+		return;
+	u64 goroutine = word(m + process->go_curg);
+	if (goroutine && !probe_read_user(record->goroutine_head, sizeof(record->goroutine_head), (void *)goroutine)) {
+		record->goroutine = goroutine;
+		low = record->goroutine_head[0];
+		high = record->goroutine_head[1];
+		if (sp >= low && sp < high) {
+			walk->own_end = high;
+			return;
+		}
+		u64 from = record->goroutine_head[process->go_sched >> 3 & 15];
+		if (from < low || from > high)
+			from = high;
+#pragma unroll
+		for (u32 n = 0; n < REGISTERS; n++)
+			if (record->regs[n] >= low && record->regs[n] < from)
+				from = record->regs[n];
+		walk->goroutine_from = from;
+		walk->goroutine_low = low;
+		walk->goroutine_high = high;
+	}
+	u64 scheduler = word(m + process->go_g0);
+	if (is_on_stack_of(scheduler, sp, &low, &high)) {
+		if (!OF_C_LIBRARY(pointer)) /* else it has the stack of a thread of C, and Go knows only a part of that */
+			walk->own_end = high;
+		return;
+	}
+	walk->scheduler_high = high;
+	if (!is_on_stack_of(word(m + process->go_gsignal), sp, &found, &walk->own_end)) {
+		walk->own_end = 0;
+		return;
+	}
+	walk->scheduler_from = interrupted(space, sp, low, high);
+	if (!walk->goroutine_high)
+		return;
+	found = interrupted(space, sp, walk->goroutine_low, walk->goroutine_high);
+	if (found && found < walk->goroutine_from)
+		walk->goroutine_from = found;
 }
 
 static __attribute__((noinline)) void remember_end(struct thread *thread, u32 tid, u64 end)
@@ -1376,6 +1451,60 @@ static __attribute__((noinline)) void find_zone(struct scratch_space *space)
 	space->walk.zone = zone;
 }
 
+/* Where the stack ends that the thread is on, and what is copied of the one below it. */
+static __attribute__((noinline)) void find_end(struct scratch_space *space, struct process *process, struct thread *thread,
+					       void *task, u32 tid)
+{
+	struct walk *walk = &space->walk;
+	u64 sp = space->record.regs[SP] & ~7ull;
+	find_goroutine(space, process, task, sp);
+	walk->guessed = 0;
+	walk->below = walk->below_size = 0;
+	walk->end = walk->own_end;
+	if (walk->end) {
+		walk->below = walk->scheduler_from;
+		walk->below_size = walk->below ? walk->scheduler_high - walk->below : 0;
+		if (walk->below_size > MOST_STACK)
+			walk->below_size = MOST_STACK;
+		return;
+	}
+	u64 end = thread ? thread->stack_end : 0;
+	struct bound bound = {};
+	u32 is_inside = end > sp && end - sp <= STACK_REACH;
+	walk->end = end;
+	if (is_inside && ++walk->looks & 63)
+		return;
+	find_vma(task, sp, mapping_ends, &bound, 0);
+	if (is_inside) {
+		/* the mapping may have been parted for a moment, by mprotect, when its end was looked for */
+		u64 now = bound.end ? beginning(task, sp, bound.end) : 0;
+		if (now > end) {
+			walk->end = now;
+			remember_end(thread, tid, now);
+		}
+		return;
+	}
+	if (end)
+		walk->below = interrupted(space, sp, end - STACK_REACH, end);
+	if (walk->below) {
+		walk->below_size = end - walk->below;
+		if (walk->below_size > MOST_STACK)
+			walk->below_size = MOST_STACK;
+		end = bound.end;
+		if (!end || end > sp + SIGNAL_STACK)
+			end = sp + SIGNAL_STACK;
+	} else if (!bound.end) {
+		/* the process changes its mappings at this moment, and they are locked; the next sample looks again */
+		end = sp + UNKNOWN_STACK;
+		walk->guessed = 1;
+		count(STACK_END_GUESSED);
+	} else {
+		end = beginning(task, sp, bound.end);
+		remember_end(thread, tid, end);
+	}
+	walk->end = end;
+}
+
 /* A record's registers and the kernel's frames are there already: the rest of it. 0: it was left in the ring. */
 static __attribute__((noinline)) int take_record(struct scratch_space *space, struct process *process, void *task, u64 ids,
 						 u64 began)
@@ -1404,42 +1533,9 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 			take_awaiting(space);
 	}
 
-	u64 sp = record->regs[SP] & ~7ull;
-	u64 end = thread ? thread->stack_end : 0;
-	u64 below = 0, below_size = 0;
-	space->walk.guessed = 0;
-	u32 again = end > sp && end - sp <= STACK_REACH && !(++space->walk.looks & 63);
-	if (again) {
-		/* the mapping may have been parted for a moment, by mprotect, when its end was looked for */
-		struct bound bound = {};
-		find_vma(task, sp, mapping_ends, &bound, 0);
-		u64 now = bound.end ? beginning(task, sp, bound.end) : 0;
-		if (now > end) {
-			end = now;
-			remember_end(thread, tid, end);
-		}
-	} else if (end <= sp || end - sp > STACK_REACH) {
-		struct bound bound = {};
-		find_vma(task, sp, mapping_ends, &bound, 0);
-		if (end)
-			below = interrupted(space, sp, end);
-		if (below) {
-			below_size = end - below;
-			if (below_size > MOST_STACK)
-				below_size = MOST_STACK;
-			end = bound.end;
-			if (!end || end > sp + SIGNAL_STACK)
-				end = sp + SIGNAL_STACK;
-		} else if (!bound.end) {
-			/* the process changes its mappings at this moment, and they are locked; the next sample looks again */
-			end = sp + UNKNOWN_STACK;
-			space->walk.guessed = 1;
-			count(STACK_END_GUESSED);
-		} else {
-			end = beginning(task, sp, bound.end);
-			remember_end(thread, tid, end);
-		}
-	}
+	find_end(space, process, thread, task, tid);
+	struct walk *walk = &space->walk;
+	u64 sp = record->regs[SP] & ~7ull, end = walk->end, below = walk->below, below_size = walk->below_size;
 	if (seeks_waiting && process && record->flags & FLAG_CHAIN && space->layout.seeks && end > sp)
 		seek(space, process, sp, end);
 	u64 size = end > sp ? end - sp : 0;
@@ -1456,8 +1552,13 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 		if (most == MOST_STACK)
 			count(STACK_CUT);
 	}
+	u64 goroutine_base = space->walk.goroutine_from & ~7ull;
+	u64 goroutine_size = goroutine_base ? space->walk.goroutine_high - goroutine_base : 0;
+	if (goroutine_size > MOST_STACK)
+		goroutine_size = MOST_STACK;
 	size += space->walk.zone;
 	sp -= space->walk.zone;
+	record->goroutine_base = goroutine_base;
 	record->stack_base = sp;
 	record->below_base = below;
 	record->time_ns = began;
@@ -1472,12 +1573,11 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	u32 kernel = (record->kernel & MOST_KERNEL) * 8;
 	u32 head = sizeof(struct record) + rows + anchors + texts + kernel;
 	struct copy copy = {.space = space};
-	if (ringbuf_reserve_dynptr(&ring, head + (u32)size + (u32)below_size + PAGE, 0, copy.record)) {
+	if (ringbuf_reserve_dynptr(&ring, head + (u32)size + (u32)below_size + (u32)goroutine_size + PAGE, 0, copy.record)) {
 		ringbuf_discard_dynptr(copy.record, 0);
 		count(record->flags & (FLAG_WAITS | FLAG_WAKER) ? NO_STACK_OF_WAIT : RING_FULL);
 		return 1;
 	}
-	struct walk *walk = &space->walk;
 	walk->at = head;
 	walk->from = sp;
 	walk->left = size;
@@ -1495,6 +1595,13 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 		loop(MOST_STACK / PAGE + 2, next_page, &copy, 0);
 	record->below_size = (u32)below_size - walk->left;
 	record->below_holes = walk->holes;
+	walk->from = goroutine_base;
+	walk->left = goroutine_size;
+	walk->holes = 0;
+	if (goroutine_base)
+		loop(MOST_STACK / PAGE + 2, next_page, &copy, 0);
+	record->goroutine_size = (u32)goroutine_size - walk->left;
+	record->goroutine_holes = walk->holes;
 	put(copy.record, sizeof(struct record), space->frames, rows, sizeof(space->frames));
 	put(copy.record, sizeof(struct record) + rows, space->anchors, anchors, sizeof(space->anchors));
 	put(copy.record, sizeof(struct record) + rows + anchors, space->texts, texts, sizeof(space->texts));
@@ -1856,7 +1963,7 @@ int executed(struct raw_tracepoint *context)
 	u32 tgid = ids >> 32;
 	struct process *known = map_lookup(&processes, &tgid);
 	if (known)
-		known->runtime = 0;
+		known->runtime = known->go_m = 0;
 	struct thread *thread = map_lookup(&threads, &tgid);
 	if (thread) {
 		thread->stack_end = 0;

@@ -32,6 +32,7 @@ typedef long long s64;
 #define MOST_NAMING 256          /* words of a stack that may name the innermost frame of one */
 #define MOST_SLOTS 4             /* places of such words that are known of a process */
 #define MOST_RUN_FRAMES 256      /* of one */
+#define GOROUTINE_WORDS 20       /* of a struct g of Go: stack bounds, m, sched, goid */
 /* In the order of DWARF, pc last. */
 #if defined(__TARGET_ARCH_arm64)
 #define REGISTERS 33 /* x0 to x30, sp */
@@ -81,7 +82,11 @@ struct record {
 	u32 kernel;     /* addresses of the kernel's frames behind the texts, innermost first */
 	u32 waiting;    /* the last so many rows of frames are of activations that wait on the stack */
 	u32 awaiting;   /* and so many before them of tasks that await the running one */
-	u32 unused;
+	u32 goroutine_size; /* bytes of the stack that the thread's goroutine has left, behind those of the other copies */
+	u64 goroutine;  /* address of the goroutine that the thread runs, 0: none */
+	u64 goroutine_base;
+	u64 goroutine_holes;
+	u64 goroutine_head[GOROUTINE_WORDS]; /* the memory at that address, if there is one */
 };
 
 /* Who woke a thread. */
@@ -202,6 +207,13 @@ struct process {
 	u64 mark; /* of its entry frames, as the last chain with one had it: instruction and code; 0: none was met */
 	u64 code;
 	u64 heap; /* frames are near it */
+	s64 go_tls;     /* Go: the word so far from the thread pointer is the address of a struct g */
+	u32 go_m;       /* offset in that of the address of its struct m; 0: no Go program */
+	u32 go_g0;      /* and in that of those of others: with the stack on which the scheduler runs, */
+	u32 go_gsignal; /* on which signal handlers run, */
+	u32 go_curg;    /* and of the goroutine that the thread runs */
+	u32 go_sched;   /* offset in a struct g of the stack pointer with which it left its stack */
+	u32 go_unused;
 };
 
 /* By task, of threads of the recording. */

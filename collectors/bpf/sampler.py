@@ -25,7 +25,7 @@ from pyprof.collectors.perf.attr import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
 from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.errors import FormatError
-from pyprof.model.interpreter_state import AwaitOffsets, FrameOffsets, ThreadPlace
+from pyprof.model.interpreter_state import AwaitOffsets, FrameOffsets, GoroutineOffsets, ThreadPlace
 from pyprof.records import dataclass
 
 _SET_BPF, _ENABLE = 0x40042408, 0x2400
@@ -214,13 +214,20 @@ class BpfSampler:
         """Open perf events on processors that were offline or are new."""
         return self._events.reopen_events(list_online_cpus) if self._events is not None else {}
 
-    def add_process(self, pid: int, runtime: int = 0, offsets: FrameOffsets | None = None) -> None:
+    def add_process(
+        self,
+        pid: int,
+        runtime: int = 0,
+        offsets: FrameOffsets | None = None,
+        goroutines: GoroutineOffsets | None = None,
+    ) -> None:
         """Make the BPF program record a process from now on.
 
         Args:
             pid: The process to record.
             runtime: Address of its interpreter's runtime, which may become known later.
             offsets: Offsets in its interpreter's structures.
+            goroutines: Offsets in the structures of its Go runtime, None if it has none.
         """
         place = self._layout(offsets) if offsets is not None else _MAX_LAYOUTS
         if place == _MAX_LAYOUTS:
@@ -228,7 +235,7 @@ class BpfSampler:
         device = inode = 0
         if runtime:
             device, inode = _namespace(pid)
-        value = abi.PROCESS.pack(runtime, place, 0, device, inode)
+        value = abi.PROCESS.pack(runtime, place, 0, device, inode, *_pack_goroutines(goroutines))
         bpf.update_element(self._object.maps["processes"], _U32.pack(pid), value)
 
     def _layout(self, offsets: FrameOffsets) -> int:
@@ -356,6 +363,12 @@ def _taken(fd: int, what: str) -> int:
     if fd < 0:
         raise ProgramRefused(f"The kernel refuses {what}: {os.strerror(-fd)}.", "--collector perf")
     return fd
+
+
+def _pack_goroutines(offsets: GoroutineOffsets | None) -> tuple[int, ...]:
+    if offsets is None:
+        return (0,) * 6
+    return offsets.tls, offsets.m, offsets.g0, offsets.gsignal, offsets.curg, offsets.sched
 
 
 def pack_offsets(offsets: FrameOffsets) -> bytes:

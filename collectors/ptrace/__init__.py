@@ -3,6 +3,7 @@
 collector               A collector that samples live processes by ptrace
 copy_size               The amount of a thread's stack to copy, learned for each thread from what the walks needed
 deep_stack              Stacks that are longer than what a stop may copy
+goroutine_copy          The copy of a goroutine's stack, which a stopped thread of a Go program has left
 interrupted_calls       The effect of a stop on a thread's system call: undone if possible, else counted
 native_abi              The data that machine code gets for its rounds, and access to the frames that it has read
 native_loop             Rounds of samples by machine code, and the conversion of their results

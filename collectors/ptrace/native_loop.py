@@ -119,9 +119,11 @@ class NativeRounds:
     def is_usable(self, target: TracedProcess) -> bool:
         """Return True if machine code can sample a process now.
 
-        Python handles threads that have not stopped yet, visited processors and 32-bit programs.
+        Python handles threads that have not stopped yet, visited processors, 32-bit programs, and Go programs, whose
+        threads change between stacks.
         """
-        suits = self._wanted and target.spaces.image.arch.word == WORD
+        is_go = target.reader is not None and target.reader.goroutines is not None
+        suits = self._wanted and target.spaces.image.arch.word == WORD and not is_go
         return suits and self._is_free() and sample_rounds(not libc.can_read_without_gil()) is not None
 
     def _is_free(self) -> bool:

@@ -13,8 +13,11 @@ import numpy as np
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
+from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.native.bindings import SampleRow
+from pyprof.collectors.ptrace.copy_size import RED_ZONE
 from pyprof.collectors.ptrace.deep_stack import pieces
+from pyprof.collectors.ptrace.goroutine_copy import GoroutineCopy
 from pyprof.collectors.ptrace.native_abi import FramesRead
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
@@ -45,6 +48,7 @@ class StackCopy:
         self._gather = libc.Gatherer(max(_FRAMES, stack_size))
         self._base = self._size = 0
         self._piece_base = self._piece_size = 0
+        self._goroutine = GoroutineCopy()
         self._length = 0
         self._spans: list[tuple[int, int]] = []
         self._spots = libc.Gatherer(_SPOT_BYTES)
@@ -53,10 +57,25 @@ class StackCopy:
     def clear(self) -> None:
         """Forget the latest copy of a stack."""
         self._size = self._piece_size = self._length = 0
+        self._goroutine.clear()
 
-    def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """Copy a stopped thread's stack, and the memory with its interpreter frames."""
+    def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int, regset: Regset | None = None) -> None:
+        """Copy a stopped thread's stack, and the memory with its interpreter frames.
+
+        Args:
+            thread: The thread.
+            spaces: Address spaces of its process.
+            sp: The thread's stack pointer.
+            regset: Its registers, None if it is not stopped.
+        """
+        goroutines = thread.reader.goroutines if thread.reader is not None and regset is not None else None
+        if goroutines is not None and regset is not None:
+            self._goroutine.find(thread.tid, goroutines, regset)
         self._copy(thread, spaces, sp)
+        if goroutines is not None:
+            used = self._memory.used
+            stack = self._arena[used : used + self._size]
+            self._goroutine.copy_left_stacks(stack)
         if thread.reader is not None:
             self._copy_frames(thread)
 
@@ -118,7 +137,11 @@ class StackCopy:
         memory, ptrace, shape = self._memory, self._ptrace, thread.shape
         into = memory.address + memory.used
         self._length = 0
-        self._base, size = shape.length(sp, spaces.find_region)
+        if self._goroutine.own_end:
+            self._base = max(sp - RED_ZONE, 0) & ~7
+            size = self._goroutine.own_end - self._base
+        else:
+            self._base, size = shape.length(sp, spaces.find_region)
         if size > shape.most:
             size = self._begin_deep(thread, size)
         got = ptrace.read_memory(thread.tid, self._base, size, into)
@@ -130,7 +153,7 @@ class StackCopy:
         self._piece_size = 0
         if self._length:
             self._look_beyond(thread)
-        if self._size == 0 or shape.is_home(sp, spaces.find_region):
+        if self._size == 0 or self._goroutine.own_end or shape.is_home(sp, spaces.find_region):
             return
         home = shape.occupied
         if home is None:
@@ -191,6 +214,9 @@ class StackCopy:
         if self._piece_size:
             data = bytes(self._memory.bytes[piece_at : piece_at + self._piece_size])
             builder.add_pieces(lane, (Piece(self._piece_base, data),))
+        left = self._goroutine.take_pieces()
+        if left:
+            builder.add_pieces(lane, left)
         if thread.reader is not None:
             try:
                 chain = thread.reader.take()

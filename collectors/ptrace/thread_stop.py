@@ -402,7 +402,7 @@ class Stopper:
             regset = self._regset(held.spaces.image, got)
             if regset is not None:
                 thread.arch = regset.arch
-                self.copy.copy_stack(thread, held.spaces, regset.sp)
+                self.copy.copy_stack(thread, held.spaces, regset.sp, regset)
                 evidence = held.spaces.collect_evidence(regset.arch.code_address(regset.pc))
                 call = self._calls.prepare_release(tid, status, regset)
                 if regset.arch.pac_mask and not held.spaces.image.pac_known:

@@ -52,6 +52,9 @@ class PythonInKernel:
         own = self._runtime
         return own is not None and (own.address, own.layout) == (runtime.address, runtime.layout)
 
+    def goroutines(self) -> None:
+        """Return None: Python has none."""
+
     def offsets(self) -> tuple[int, FrameOffsets] | None:
         if self._runtime is None:
             return None

@@ -100,6 +100,10 @@ class PythonProcess:
 
         return FrameRowReader(runtime, self._finder.memory, self._recording.book, parent)
 
+    @property
+    def goroutines(self) -> None:
+        """No offsets, because Python has no goroutines."""
+
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
         finder = self._finder
         changed = finder.find_runtime(space, lambda: set(map(self._namespace_tid, tids)))

@@ -14,6 +14,7 @@ callers_and_callees     Callers and callees of a function
 columns                 Functions on columns of integers that avoid numpy.ma
 compiler_command_lines  The file that a compiler works on, by its command line
 functions               The functions of a profile and their costs, independent of where they were mapped
+goroutines              Goroutines of Go programs: where a thread's goroutine is, and how a sample carries it
 idle_loops              The loops in which threads wait for work, by the functions of their stacks
 idle_waits              Waits of idle threads: pools that wait for work, event loops, processes that supervise others
 incremental_merge       Merges the windows of one recording, one after the other

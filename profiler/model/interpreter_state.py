@@ -184,6 +184,27 @@ class FramesAhead:
     room: int
 
 
+@dataclass(frozen=True, slots=True)
+class GoroutineOffsets:
+    """Byte offsets that lead from a thread of a Go program to its goroutine.
+
+    Attributes:
+        tls: Offset from the thread pointer of the address of the current struct g.
+        m: Offset in struct g of the address of the thread's struct m.
+        g0: Offset in struct m of the struct g with the stack of the scheduler.
+        gsignal: Offset in struct m of the struct g with the stack of signal handlers.
+        curg: Offset in struct m of the goroutine that the thread runs.
+        sched: Offset in struct g of the stack pointer with which a goroutine left its stack.
+    """
+
+    tls: int
+    m: int
+    g0: int
+    gsignal: int
+    curg: int
+    sched: int
+
+
 class StackReader(Protocol):
     """Reader of an interpreter's frames in the threads of one process, together with each thread's stack.
 
@@ -194,6 +215,11 @@ class StackReader(Protocol):
     @property
     def reads(self) -> bool:
         """Return True if look() has found an interpreter whose frames must be copied in stops."""
+        ...
+
+    @property
+    def goroutines(self) -> GoroutineOffsets | None:
+        """Return the offsets of the process's Go runtime that look() has found, or None if it has none."""
         ...
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
@@ -452,6 +478,10 @@ class KernelReader(Protocol):
         """Return (avma of the interpreter's runtime, offsets of its fields), or None if there is no interpreter that
         BPF can read.
         """
+        ...
+
+    def goroutines(self) -> GoroutineOffsets | None:
+        """Return the offsets of the process's Go runtime, or None if it has none that is known."""
         ...
 
     def places(self) -> list[ThreadPlace]:

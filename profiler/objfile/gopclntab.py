@@ -57,6 +57,7 @@ _PROBES, _MAX_EXAMINED = 64, 1 << 12
 """Number of Go inline trees that must be valid with a base address, and of functions among which they are searched."""
 _MAX_KEPT = 64
 """Maximum number of decoded Go value tables that are cached. A full cache is cleared."""
+_MAX_WRAPPERS = 4
 _TOP_FRAME = 1
 """Flag funcFlag_TOPFRAME of Go: the function is the outermost of its stack."""
 
@@ -209,6 +210,24 @@ class GoTable:
             return None
         at = int(np.searchsorted(self._start, np.uint64(svma), "right")) - 1
         return self.function(at) if 0 <= at < self.count else None
+
+    def find_functions(self, name: bytes) -> list[GoFunction]:
+        """Return the Go functions with this name: an assembly function and its wrappers have one name.
+
+        Tables before Go 1.16 are not searched.
+
+        Raises:
+            FormatError: The table is broken.
+        """
+        names = bytes(self._file.at_svma(self._svma + self._names, max(self._units - self._names, 0)))
+        offset = names.find(b"\0" + name + b"\0") + 1
+        last = int(self._record.max()) + self._layout.fields + 4
+        if not offset or last > MAX_SEARCHED:
+            return []
+        records = np.frombuffer(self._bytes(self._functions, last), np.uint8)
+        at = self._record.astype(np.int64)[:, None] + self._layout.fields + np.arange(4)
+        found = np.flatnonzero(np.ascontiguousarray(records[at]).view("<u4")[:, 0] == offset)
+        return [self.function(at) for at in found[:_MAX_WRAPPERS].tolist()]
 
     def function(self, at: int) -> GoFunction:
         """Return a Go function by its index (0 <= at < count).

@@ -39,6 +39,7 @@ class MadeProcess:
         sp: Stack pointer of the thread.
         stack_end: End of the thread's stack as an earlier sample found it, or 0 if none did.
         absent: Stack addresses that cannot be read.
+        goroutines: Offsets of a Go runtime as in the map of processes, zeros for none.
     """
 
     runtime, interpreter, thread, pthread = HEAP, HEAP + 0x8000, HEAP + 0x10000, HEAP + 0x14000
@@ -56,6 +57,7 @@ class MadeProcess:
         self.heap, self.stack = bytearray(HEAP_BYTES), bytearray(STACK_BYTES)
         self.sp, self.stack_end = STACK, 0
         self.absent = range(0)
+        self.goroutines: tuple[int, ...] = (0,) * 6
         offsets = self.offsets
         self.put(self.runtime + offsets.interpreters_head, self.interpreter)
         self.put(self.interpreter + offsets.threads_head, self.thread)
@@ -147,7 +149,7 @@ class MadeProcess:
         if self.absent:
             said.memory(high, STACK + STACK_BYTES, bytes(self.stack[high - STACK :]))
         said.entry("layouts", 0, pack_offsets(self.offsets))
-        said.entry("processes", PID, abi.PROCESS.pack(self.runtime, 0, 0, 0, 0))
+        said.entry("processes", PID, abi.PROCESS.pack(self.runtime, *(0,) * 4, *self.goroutines))
         said.constant("seeks_waiting", 1)
         said.constant("follows_tasks", 1)
         if self.stack_end:

@@ -81,10 +81,18 @@ class Ran:
     @property
     def copies(self) -> tuple[bytes, bytes]:
         """The copies of the stack and of the interrupted stack, both inside the record."""
+        stack, below, _ = self.three_copies
+        return stack, below
+
+    @property
+    def three_copies(self) -> tuple[bytes, bytes, bytes]:
+        """The copies of the stack, of the interrupted stack and of the goroutine's stack, all inside the record."""
         ((_, data),), record = self.records, self.record
-        at, size, below = (int(column[0]) for column in (record.offset, record.size, record.below_size))
-        assert at + size + below <= len(data)
-        return data[at : at + size], data[at + size : at + size + below]
+        columns = (record.offset, record.size, record.below_size, record.goroutine_size)
+        at, size, below, goroutine = (int(column[0]) for column in columns)
+        edges = (at, at + size, at + size + below, at + size + below + goroutine)
+        assert edges[3] <= len(data)
+        return data[edges[0] : edges[1]], data[edges[1] : edges[2]], data[edges[2] : edges[3]]
 
 
 def counted(counters: Mapping[int, bytes]) -> dict[LossReason, int]:

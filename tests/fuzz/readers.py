@@ -37,7 +37,9 @@ from pyprof.interpreters.cpython.memory import Memory as Words
 from pyprof.interpreters.cpython.memory import Unreadable
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.interpreters.go.goroutine_offsets import decode_offsets
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
+from pyprof.model.modules import AddressSpace
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import read_notes
@@ -60,8 +62,10 @@ from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.dwarf_expressions import ExpressionFailed, Machine, evaluate_expression
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.gdb_jit import read_list, read_object
+from pyprof.unwind.formats.go_stack_switches import add_stack_switches
 from pyprof.unwind.formats.libunwind.registered_info import DynReader, RegionFormat
 from pyprof.unwind.formats.libunwind.registered_tables import open_table
+from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 from tests.breakpad.test_fuzz import exhaust as use_symbol_file
 from tests.jit.java_vm import exhaust as read_java_vm
 from tests.jit.memory import Memory
@@ -373,12 +377,23 @@ def go_table(data: bytes) -> None:
     gopclntab(data)
 
 
+def goroutine_offsets(data: bytes) -> None:
+    """Decode code of Go's runtime, in a process whose memory is the same bytes."""
+    space = AddressSpace(0, 1, 0, (), lambda avma, size: data[avma : avma + size], "")
+    found = decode_offsets(data, 0, space)
+    assert found is None or all(0 <= at < 4096 for at in (found.m, found.g0, found.gsignal, found.curg, found.sched))
+    rows = FunctionRows(0, len(data), (0,), (Rule(X86_64.sp, 8, RegRule(RegKind.AT_CFA, -8)),))
+    for name in ("runtime.systemstack", "runtime.morestack", "runtime.asmcgocall"):
+        switched = add_stack_switches(rows, name, data, X86_64)
+        assert list(switched.starts) == sorted(set(switched.starts))
+
+
 READERS: dict[str, Reader] = {
     reader.__name__: reader
     for reader in (
         *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
         *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
         *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, java_vm, names),
-        *(imported, pushed, asks, push_answers, sample_columns, packed_blocks, go_table),
+        *(imported, pushed, asks, push_answers, sample_columns, packed_blocks, go_table, goroutine_offsets),
     )
 }

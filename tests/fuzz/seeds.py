@@ -42,6 +42,7 @@ from tests.unwind.exidx.test_hostile import small_library
 from tests.unwind.go_table import VERSIONS, table
 from tests.unwind.sframe.test_hostile import SECTIONS
 from tests.unwind.test_cfi_hostile import FRAMES
+from tests.unwind.test_go_stacks import ASMCGOCALL, MORESTACK, SYSTEMSTACK
 
 
 @cache
@@ -115,6 +116,7 @@ def seeds() -> Mapping[str, list[bytes]]:
         "sframe": [b"\0" + data for data, _, _ in SECTIONS.values()],
         "exidx": [small_library()],
         "go_table": [table(version=version)[0] for version in VERSIONS],
+        "goroutine_offsets": [SYSTEMSTACK, MORESTACK, ASMCGOCALL],
         "perf_map": [b"7f00 10 py::f:/a b.py\n0x7f10 0x8 LazyCompile:~g x.js:1\nFFFF0 1  void A::b(int)\r\n"],
         "jitdump": [
             jit.HEADER + jit.lines(5, (0x1000, 7, "a")) + jit.load(6, 0x1000, 32, "f") + jit.move(7, 0x1000, 0x2000, 32)

@@ -62,6 +62,10 @@ class Reader:
     def kernel_reader(self) -> None:
         return None
 
+    @property
+    def goroutines(self) -> None:
+        return None
+
 
 class Known(Interpreter):
     language = "Lisp"
@@ -101,7 +105,7 @@ def findings(*kinds: type[Interpreter]) -> Iterator[Finding]:
 def test_reader_of_the_interpreter_that_runs_reads_the_process() -> None:
     nowhere: Any = memoryview(b"")
     first, second = Reader(""), Reader("/usr/bin/second")
-    readers = ProcessReaders([first, second])
+    readers = ProcessReaders([first, second], lambda space: None)
     readers.copy(7, nowhere, 0, lambda spans: nowhere)
     assert (first.copied, second.copied) == (7, 0)
     readers.look(SPACE, [1])

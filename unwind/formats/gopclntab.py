@@ -7,7 +7,7 @@ The table states the size of each function's frame at each pc, without the retur
 
 It does not say where the caller's frame pointer is. On x86-64 the prologue tells that. Functions that Go marks as the
 first of their stack (`runtime.goexit`, `runtime.mstart`, `runtime.rt0_go`) are outermost. The places where the runtime
-switches stacks are those of cfi/go_stacks.py.
+switches stacks have the rules of go_stack_switches.py.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.gopclntab import NAME, GoFunction, GoTable
-from pyprof.unwind.formats.cfi.go_stacks import MAX_CODE, NO_RULE, correct_rows
+from pyprof.unwind.formats.cfi.go_stacks import MAX_CODE, NO_RULE
+from pyprof.unwind.formats.go_stack_switches import CALLBACKS, add_stack_switches
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 
 ARCHES = ("x86_64", "aarch64")
 
-OUTERMOST = ("runtime.goexit", "runtime.mstart", "runtime.rt0_go")
-"""Names of the first functions of a Go stack, for versions whose records do not mark them (before Go 1.17)."""
+OUTERMOST = ("runtime.goexit", "runtime.mstart", "runtime.rt0_go", "runtime.execute")
+"""Names of the first functions of a Go stack. Records mark them since Go 1.17, but for `runtime.execute`: it does not
+return, and the thread has a new goroutine by then, which did not call it.
+"""
 SIGNAL_HANDLERS = ("runtime.sigtramp", "runtime.cgoSigtramp")
 """Functions that Go marks as the first of their stack, and whose caller is the kernel's signal trampoline."""
-
-CALLBACKS = ("runtime.cgocallback", "runtime.cgocallback_gofunc")
-"""Functions of Go that push the saved pc of a goroutine (`runtime.systemstack_switch`), at which no call returns."""
 
 _PROLOGUE = 128
 """Number of bytes from a Go function's start in which its code saves the frame pointer."""
@@ -105,7 +105,9 @@ class GoFrames:
             starts.append(at)
             rules.append(self._rule(0, saved=False))
         rows = FunctionRows(start, end, tuple(starts), tuple(rules))
-        return correct_rows(rows, self._code(start, end)) if self._is_x86 and end - start <= MAX_CODE else rows
+        if not self._is_x86 or end - start > MAX_CODE:
+            return rows
+        return add_stack_switches(rows, function.name, self._code(start, end), self._arch)
 
     def _rule(self, size: int, saved: bool) -> Rule:
         arch = self._arch

@@ -25,7 +25,9 @@ assembly.
 _LOAD = rb"[\x48\x49]\x8b[\x60-\x63\x65-\x67]\x38"  # mov 0x38(%reg),%rsp: g.sched.sp
 _BY_RBX = rb"\x48\x8b[\x58-\x5b\x5d-\x5f]\x38\x48\x89\xdc"  # mov 0x38(%reg),%rbx; mov %rbx,%rsp
 _ALIGN = rb"\x48\x83\xe4\xf0"  # and $-16,%rsp
-_BACK = rb"[\x48\x4c]\x89[\xc4\xcc\xd4\xdc\xe4\xec\xf4\xfc]|\x48\x8b\x64\x24"  # mov %reg,%rsp; mov n(%rsp),%rsp
+_BACK = (
+    rb"[\x48\x4c]\x89[\xc4\xcc\xd4\xdc\xe4\xec\xf4\xfc]|\x48\x8b(?:\x64|\x24)\x24"  # mov %reg,%rsp; mov n(%rsp),%rsp
+)
 _AWAY = re.compile(b"|".join((_LOAD, _BY_RBX, _ALIGN)), re.DOTALL)
 _HOME = re.compile(_LOAD + b"|" + _BACK, re.DOTALL)
 

@@ -1,0 +1,111 @@
+"""Tests of what the BPF program copies of a Go program: the stack of a goroutine that its thread has left."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from pyprof.collectors.bpf.abi import MOST_STACK
+from tests.bpf.made_memory import FREE, HEAP, HEAP_BYTES, STACK, STACK_BYTES, MadeProcess
+from tests.bpf.user_space import RED_ZONE, Ran
+
+pytestmark = pytest.mark.system
+
+M, CURG, G0, GSIGNAL, SCHED = 48, 192, 0, 80, 56
+POINTER, CURRENT, MACHINE = FREE + 0x1000, FREE + 0x2000, FREE + 0x3000
+GOROUTINE, SCHEDULER, HANDLER = FREE + 0x4000, FREE + 0x5000, FREE + 0x6000
+LOW, HIGH = FREE + 0x10000, FREE + 0x12000
+"""Bounds of the goroutine's stack."""
+G0_LOW, G0_HIGH = STACK + 0x1000, STACK + 0x5000
+SIGNAL_LOW, SIGNAL_HIGH = STACK + 0x8000, STACK + 0x10000
+
+
+def go_process(sp: int, saved: int = LOW + 0x1800) -> MadeProcess:
+    process = MadeProcess(12)
+    process.heap[FREE - HEAP :] = bytes(n * 7 & 0x7F for n in range(HEAP + HEAP_BYTES - FREE))
+    process.goroutines = (-8, M, G0, GSIGNAL, CURG, SCHED)
+    process.sp = sp
+    words = {
+        POINTER: 0,
+        POINTER - 8: CURRENT,
+        CURRENT + M: MACHINE,
+        MACHINE + CURG: GOROUTINE,
+        MACHINE + G0: SCHEDULER,
+        MACHINE + GSIGNAL: HANDLER,
+        GOROUTINE: LOW,
+        GOROUTINE + 8: HIGH,
+        GOROUTINE + SCHED: saved,
+        SCHEDULER: G0_LOW,
+        SCHEDULER + 8: G0_HIGH,
+        HANDLER: SIGNAL_LOW,
+        HANDLER + 8: SIGNAL_HIGH,
+    }
+    for address, value in words.items():
+        process.put(address, value)
+    return process
+
+
+def sampled(process: MadeProcess) -> Ran:
+    told = process.in_user_space()
+    told.setting("pointer", POINTER)
+    process.sample(told)
+    samples, _ = told.run()
+    return samples[-1]
+
+
+def test_stack_of_a_goroutine_is_copied_to_its_end() -> None:
+    process = go_process(LOW + 0x1000)
+    ran = sampled(process)
+    assert ran.three_copies == (process.at(LOW + 0x1000 - RED_ZONE)[: RED_ZONE + 0x1000], b"", b"")
+    assert int(ran.record.goroutine[0]) == GOROUTINE
+
+
+@pytest.mark.parametrize("saved", [LOW + 0x1800, LOW])
+def test_goroutine_that_its_thread_has_left_is_copied_from_its_saved_stack_pointer(saved: int) -> None:
+    process = go_process(G0_LOW + 0x2000, saved)
+    ran = sampled(process)
+    stack, below, goroutine = ran.three_copies
+    assert stack == process.at(process.sp - RED_ZONE)[: RED_ZONE + 0x2000]
+    assert below == b""
+    assert goroutine == process.at(saved)[: HIGH - saved]
+    assert ran.record.goroutine_head[0].tobytes() == process.at(GOROUTINE)[:160]
+
+
+@pytest.mark.parametrize("saved", [0, LOW - 8, HIGH + 8, (1 << 64) - 1])
+def test_saved_stack_pointer_outside_of_the_goroutine_copies_nothing_of_it(saved: int) -> None:
+    ran = sampled(go_process(G0_LOW + 0x2000, saved))
+    assert ran.three_copies[2] == b""
+
+
+def test_handler_on_its_own_stack_copies_what_it_interrupted() -> None:
+    process = go_process(SIGNAL_LOW + 0x7000, saved=LOW + 0x1F00)
+    process.put(process.sp + 0x100, LOW + 0x1000)
+    process.put(process.sp + 0x108, G0_LOW + 0x3000)
+    ran = sampled(process)
+    stack, below, goroutine = ran.three_copies
+    assert stack == process.at(process.sp - RED_ZONE)[: RED_ZONE + 0x1000]
+    assert below == process.at(G0_LOW + 0x3000)[:0x1000]
+    assert goroutine == process.at(LOW + 0x1000)[:0x1000]
+
+
+def test_thread_without_a_goroutine_has_the_stack_of_its_scheduler() -> None:
+    process = go_process(G0_LOW + 0x2000)
+    process.put(MACHINE + CURG, 0)
+    ran = sampled(process)
+    assert int(ran.record.goroutine[0]) == 0
+    assert len(ran.three_copies[0]) == RED_ZONE + 0x2000
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_forged_goroutines_are_copied_within_bounds(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    odd = (0, 1, LOW, HIGH, STACK, STACK + STACK_BYTES, GOROUTINE, MACHINE, POINTER, (1 << 64) - 8, 1 << 63)
+    process = go_process(int(chance.choice((G0_LOW, SIGNAL_LOW, LOW, STACK))) + 0x800)
+    for address in (POINTER - 8, CURRENT + M, MACHINE + CURG, GOROUTINE, GOROUTINE + 8, GOROUTINE + SCHED, HANDLER + 8):
+        if chance.random() < 0.5:
+            process.put(address, odd[int(chance.integers(len(odd)))])
+    ran = sampled(process)
+    assert all(len(copy) <= MOST_STACK + RED_ZONE for copy in ran.three_copies)
+    assert struct.unpack_from("<Q", process.at(POINTER)) == (0,)
