@@ -192,21 +192,33 @@ def _least(spent_ns: int) -> float:
     return max(_MIN_NS, _MIN_SHARE * spent_ns)
 
 
-def find_unsampled_time(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[UnsampledTime, ...]:
+def find_unsampled_time(
+    before: Mapping[int, Account], after: Mapping[int, Account], span_ns: tuple[int, int] | None = None
+) -> tuple[UnsampledTime, ...]:
     """Return the processor time that no sample stands for between two moments, for process trees where it exceeds
     chance and rounding.
+
+    Args:
+        before: Accounts at the first moment.
+        after: Accounts at the second moment.
+        span_ns: The two moments by the monotonic clock. A late collector reads the accounts after them. Without it
+            each account is exact for its moment.
     """
     found = []
     for root, account in after.items():
         old = before.get(root, NO_ACCOUNT)
+        read_ns = account.spent_ns - old.spent_ns
+        spent_ns = find_spent_time(old, account, *span_ns) if span_ns and account.readings else read_ns
         if account.all_or_nothing:
-            missing = 0 if account.pids else account.spent_ns - old.spent_ns
+            missing = 0 if account.pids else spent_ns
             if missing >= _MIN_PROCESS_NS:
                 found.append(UnsampledTime(root, account.name, missing, 0, 0))
             continue
-        least = _least(account.spent_ns - old.spent_ns)
+        least = _least(spent_ns)
         kernel = account.kernel_ns - old.kernel_ns
-        missing = account.due_ns - old.due_ns - (account.seen_ns - old.seen_ns)
+        due_ns = account.due_ns - old.due_ns
+        due_ns += round((spent_ns - read_ns) * (due_ns / read_ns if read_ns else 1))
+        missing = due_ns - (account.seen_ns - old.seen_ns)
         lost = min(missing, account.lost_ns - old.lost_ns)
         if account.only_lost:
             missing = lost

@@ -114,7 +114,9 @@ def _pieces(ns: int) -> list[int]:
 
 
 def _found(window: Window) -> tuple[UnsampledTime, ...]:
-    return find_unsampled_time(window.before.accounts, window.after.accounts)
+    start_ns = window.start_ns - window.epoch_ns
+    span_ns = start_ns, start_ns + window.duration_ns
+    return find_unsampled_time(window.before.accounts, window.after.accounts, span_ns)
 
 
 def _parts(each: UnsampledTime) -> list[tuple[Mark, int]]:

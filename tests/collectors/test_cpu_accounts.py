@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
@@ -243,6 +244,25 @@ def test_time_of_the_end_is_known_although_the_account_is_read_later(program: St
     kept.read_accounts({target.pid: target.pid}, force=True)
     found = find_spent_time(NO_ACCOUNT, kept.result()[target.pid], start_ns, end_ns)
     assert found == pytest.approx(spent_ns, abs=15 * MS)
+
+
+@pytest.mark.parametrize("is_machine", [False, True])
+def test_account_that_is_read_late_makes_no_unsampled_time_in_its_window(is_machine: bool) -> None:
+    """Close two windows of a second, whose accounts are read at 3 s, because the collector is late."""
+
+    def account(at_ms: int, seen_ms: int) -> Account:
+        readings = tuple((ms * MS, ms * MS) for ms in (0, *[at_ms] * (at_ms > 0)))
+        times = (at_ms * MS, at_ms * MS, seen_ms * MS)
+        return Account("a", *times, readings=readings, all_or_nothing=is_machine)
+
+    accounts = [account(0, 0), account(3000, 1000), account(3000, 2000)]
+    spans = [(0, 1000 * MS), (1000 * MS, 2000 * MS)]
+    found = [
+        find_unsampled_time({7: old}, {7: new}, span)
+        for (old, new), span in zip(itertools.pairwise(accounts), spans, strict=True)
+    ]
+    unsampled_ms = [sum(each.short_ns for each in window) // MS for window in found]
+    assert unsampled_ms == ([1000, 1000] if is_machine else [0, 0])  # the machine's process has no sample at all
 
 
 def test_pause_is_spent_but_no_samples_are_due_in_it(program: Start) -> None:

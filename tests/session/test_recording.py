@@ -166,7 +166,7 @@ def test_sink_takes_windows_and_its_errors_are_told(target: subprocess.Popen[str
 
 @dataclass(frozen=True)
 class Lengths:
-    """A sink that writes the length of each window into a file."""
+    """A sink that writes the length of each window, and the sum of its samples' time, into a file."""
 
     folder: Path
 
@@ -174,7 +174,7 @@ class Lengths:
         """Return no journal."""
 
     def receive_profile(self, profile: Profile, number: int) -> None:
-        (self.folder / f"{number:03}").write_text(str(profile.duration_ns))
+        (self.folder / f"{number:03}").write_text(f"{profile.duration_ns} {profile.values[:, 1].sum()}")
 
 
 @pytest.mark.parametrize("collector", ["auto", "perf", "ptrace"])
@@ -210,8 +210,10 @@ def test_windows_that_are_late_at_the_end_keep_their_own_length(
         recording.run(delay_once(recording, 2.5))
         recording.deliveries.rest(Lengths(tmp_path))
         assert not recording.deliveries.failures()
-    lengths = [int(path.read_text()) / 1e9 for path in sorted(tmp_path.iterdir())]
+    windows = [[int(ns) / 1e9 for ns in path.read_text().split()] for path in sorted(tmp_path.iterdir())]
+    lengths = [length for length, _ in windows]
     assert len(lengths) >= 6
+    assert all(spent <= 1.02 * length for length, spent in windows), windows
     assert lengths[:-1] == pytest.approx([0.3] * (len(lengths) - 1))
     assert 0 < lengths[-1] < 0.4
 
