@@ -19,7 +19,7 @@ _RUNTIME = re.compile(
 """File names of language runtimes: programs and libraries that run other code."""
 _PACKAGE = re.compile(
     r"^/usr/(?:local/)?lib(?:64)?/|(?:^|/)(?:site-packages|dist-packages|node_modules|gems|\.cargo/registry|go/pkg/mod"
-    r"|usr/local/go/src|usr/include|include/python\d[\d.]*t?|rustc/[0-9a-f]+/library|lib(?:64)?/(?:python|pypy|perl)\d[\d.]*t?"
+    r"|usr/local/go/src|usr/include|rust/deps|include/python\d[\d.]*t?|rustc/[0-9a-f]+/library|lib(?:64)?/(?:python|pypy|perl)\d[\d.]*t?"
     r"|lib(?:64)?/\w{1,64}/\d+\.\d[\d.]*|lib_pypy|lib-python|python\d+\.zip|share/(?:perl|php|lua)[\d.]*)/"
 )
 """Folders of installed packages and of standard libraries, as part of a path."""

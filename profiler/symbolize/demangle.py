@@ -77,16 +77,24 @@ def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str
         shown[name] = decode_generated_name(bare) if bare.startswith(GENERATED) else bare
         if not bare.startswith(PREFIXES) or len(bare) > MAX_LENGTH or not bare.isprintable():
             continue
-        if is_harmless(bare):
+        function, member = _split_member(bare)
+        if is_harmless(function):
             if time.monotonic() < until:
-                shown[name] = _tidy(bare, _demangled(bare))
+                shown[name] = _tidy(function, _demangled(function)) + member
         elif most_s is None:
             doubtful.append(name)
     if doubtful:
-        bare_names = [strip_version(name) for name in doubtful]
-        for name, bare, text in zip(doubtful, bare_names, _isolate(bare_names), strict=True):
-            shown[name] = _tidy(bare, text)
+        split = [_split_member(strip_version(name)) for name in doubtful]
+        texts = _isolate([function for function, _ in split])
+        for name, (function, member), text in zip(doubtful, split, texts, strict=True):
+            shown[name] = _tidy(function, text) + member
     return shown
+
+
+def _split_member(name: str) -> tuple[str, str]:
+    """Split a name of debug information into its function and what is declared in it: "_Z1fv::{lambda}::operator()"."""
+    function, separator, member = name.partition("::")
+    return function, separator + member
 
 
 def strip_version(name: str) -> str:

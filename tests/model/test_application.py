@@ -26,7 +26,8 @@ def test_source_files_outside_of_libraries_are_the_applications(path: str) -> No
      "<__array_function__ internals>", "node:internal/modules/cjs/loader", "/srv/node_modules/express/lib/router.js",
      "/usr/lib/perl/5.36/POSIX.pm", "/opt/x/lib/tcl/8.6.1/init.tcl",
      "/usr/include/c++/12/bits/stl_algo.h", "/usr/local/go/src/net/http/server.go",
-     "/rustc/0123abcd/library/core/src/iter/range.rs", "/root/.cargo/registry/src/index/serde-1.0/src/de.rs"],
+     "/rustc/0123abcd/library/core/src/iter/range.rs", "/root/.cargo/registry/src/index/serde-1.0/src/de.rs",
+     "/rust/deps/hashbrown-0.16.1/src/raw/mod.rs"],
 )  # fmt: skip
 def test_source_files_of_libraries_are_not_the_applications(path: str) -> None:
     assert not is_application_file(path)

@@ -98,6 +98,7 @@ def test_rust_escapes_are_written_as_rust_writes_them() -> None:
         ("_ZN1a1bEv@plt", "a::b()@plt"),
         ("_ZN3foo3barEv.cold", "foo::bar() (.cold)"),
         ("_ZN3foo3barEv@@V1", "foo::bar()"),
+        ("_ZN4shop4sortEi::{lambda}::operator()", "shop::sort(int)::{lambda}::operator()"),
         ("_Znonsense", "_Znonsense"),
         ("_Z", "_Z"),
         ("@", "@"),

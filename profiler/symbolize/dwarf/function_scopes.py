@@ -34,7 +34,10 @@ class Scopes:
             entry = self._unit.entry(offset) if offset >= 0 else None
             if entry is None:
                 break
-            parts.append(self._unit.plain_name(entry[1]) or self._unnamed(offset, parts[-1]))
+            scope, is_whole, _ = self._unit.function(entry[1])
+            parts.append(scope or self._unnamed(offset, parts[-1]))
+            if is_whole:  # a linkage name has its scopes
+                break
         return b"::".join(reversed(parts))
 
     def _unnamed(self, offset: int, member: bytes) -> bytes:
