@@ -10,6 +10,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
@@ -20,6 +21,7 @@ _CONTROL = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff]")
 _PROCESS = re.compile(r"\bprocess (\d+)\b")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _UNKNOWN = "unrecognized arguments: "
+_NO_TARGET = "one of the arguments -p/--pid"
 _COLUMNS = 80
 _AS_ROOT = re.compile(r"(?:, or: )?sudo pyprof …(?:, or(?: once)?: |, in a container: |, where .*)?|\bsudo ")
 
@@ -87,12 +89,15 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that suggests the command or option which a mistyped one resembles."""
+    """An argument parser that suggests the word that a mistyped one resembles, and -p for a bare number."""
+
+    _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Report unknown options in the parser of a subcommand, because only that parser knows the subcommand's
         options.
         """
+        self._given = args or ()
         found, unknown = super().parse_known_args(args, namespace)
         if unknown and self._subparsers is None:
             self.error(_UNKNOWN + " ".join(unknown))
@@ -102,6 +107,9 @@ class Parser(argparse.ArgumentParser):
         super().error(message + self._suggestion(message))
 
     def _suggestion(self, message: str) -> str:
+        if message.startswith(_NO_TARGET):
+            pid = next((each for each in self._given if each.isdecimal()), "")
+            return f", did you mean -p {pid}?" if pid else ""
         if found := _CHOICE.search(message):
             given, known = found[1], [choice.strip("' ") for choice in found[2].split(",")]
         elif message.startswith(_UNKNOWN):

@@ -142,6 +142,7 @@ def test_impossible_options_are_usage_errors(arguments: tuple[str, ...], tmp_pat
         (("record", "-p", "1", "--colector=ptrace"), "--collector"),
         (("record", "-p", "1", "--mode", "offcp"), "offcpu"),
         (("agent", "stats"), "status"),
+        (("dump", "1234"), "-p 1234"),
     ],
 )
 def test_mistyped_word_is_answered_with_the_nearest_one(mistyped: tuple[str, ...], meant: str) -> None:
