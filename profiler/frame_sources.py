@@ -54,6 +54,12 @@ FRAME_SOURCES = (
         "What HotSpot states about its code: the size of a compiled frame, the links of an interpreter frame",
     ),
     FrameSource("jitdump", "jitdump", "jitdump", "The unwind tables of a jitdump file"),
+    FrameSource(
+        "code",
+        "code",
+        "the function's code",
+        "What the instructions on all paths of a function do to the stack pointer",
+    ),
     FrameSource("fp", "fp", "frame pointer", "A frame record that the frame pointer leads to"),
     FrameSource("lr", "fp", "link register", "The link register, of a function that has no frame yet or makes none"),
     FrameSource("epilogue", "fp", "instructions up to the return", "The instructions that lead to the frame's return"),
@@ -75,9 +81,9 @@ FRAME_SOURCES = (
 )
 """All frame sources. Those whose option equals their name are in the order in which the unwinder tries them."""
 
-FALLBACK, SCAN = "fp", "scan"
-"""Values of --unwind that are no unwind table: FALLBACK is tried after all tables, and SCAN enables a guess after
-that.
+CODE, FALLBACK, SCAN = "code", "fp", "scan"
+"""Values of --unwind that are no unwind table: CODE is tried after all tables, then FALLBACK. SCAN enables a guess
+after that.
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyprof.frame_sources import FALLBACK, FRAME_SOURCES, SCAN, selectable
+from pyprof.frame_sources import CODE, FALLBACK, FRAME_SOURCES, SCAN, selectable
 from pyprof.model.walk import Trust
 from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES
 from pyprof.unwind.module_sources import add_symbol_reader
@@ -24,7 +24,7 @@ def test_options_are_the_sources_that_can_be_chosen_and_tables_have_readers() ->
     assert (*DEFAULT_SOURCES, SCAN) == KNOWN_SOURCES
     assert {source.option for source in FRAME_SOURCES} - {""} == set(KNOWN_SOURCES)
     tables = list(add_symbol_reader(lambda file: None))
-    assert [source.name for source in selectable()] == [*tables, *OF_RUN_TIME_CODE, FALLBACK, SCAN]
+    assert [source.name for source in selectable()] == [*tables, *OF_RUN_TIME_CODE, CODE, FALLBACK, SCAN]
 
 
 def test_page_shows_the_words_of_the_table() -> None:

@@ -2,6 +2,7 @@
 
 batch_step            One unwind step of many samples at once
 batch_walk            The walk of a batch
+code_analysis/        Unwind rules from machine code, for functions without unwind tables
 dwarf_expressions     DWARF expressions in CFI: a stack machine over one frame's registers and memory, and a writer
 exception_return      The frame that a Cortex-M pushes when it enters an exception handler
 formats/              Readers of unwind formats

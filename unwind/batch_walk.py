@@ -25,7 +25,7 @@ from pyprof.records import dataclass, field
 from pyprof.unwind.batch_step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped, Words, load_words, step_lanes
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.outer_frame_cache import MIN_FRAMES, StackCache
-from pyprof.unwind.interned_rules import RuleTable
+from pyprof.unwind.interned_rules import OUTERMOST, RuleTable
 from pyprof.unwind.one_sample_walk import PlainWalker
 from pyprof.unwind.return_address_check import SpaceCode
 from pyprof.unwind.rule_lookup import SpaceIndex
@@ -43,6 +43,7 @@ LONG = 2 << 20
 _BLOCKED = int(SampleKind.BLOCKED)
 
 I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
 
 
 _WORD = (1 << 64) - 1
@@ -214,8 +215,10 @@ class BatchWalk:
 
     def _step(self, lanes: Lanes, depth: int, spaces: LaneSpaces) -> Lanes:
         """Make one unwind step of all samples, and return those that have a caller."""
-        ids = spaces.rule_ids(lanes.lane, lookup_pcs(lanes.pc, lanes.exact), lanes.exact)
+        asked, was_exact = lookup_pcs(lanes.pc, lanes.exact), lanes.exact
+        ids = spaces.rule_ids(lanes.lane, asked, lanes.exact)
         done = step_lanes(lanes, ids, self._rules, self._words, self._batch.arch)
+        self._check_code_rules(lanes, ids, asked, was_exact, done, spaces)
         if done.uncovered.any():
             rest = np.flatnonzero(done.uncovered)
             for which, index, single in spaces.parts(lanes.lane[rest]):
@@ -238,6 +241,21 @@ class BatchWalk:
             lanes, trust = lanes.select_lanes(going), trust[going]
         self._frames.add(depth, lanes, trust)
         return lanes
+
+    def _check_code_rules(
+        self, lanes: Lanes, ids: I64, asked: U64, was_exact: npt.NDArray[np.bool_], done: Stepped, spaces: LaneSpaces
+    ) -> None:
+        """Leave samples to the reference unwinder whose caller a rule from code found and no call proves."""
+        found = np.flatnonzero((done.trust == Trust.CODE) & ~done.slow & ~done.uncovered)
+        if not len(found):
+            return
+        for which, _, single in spaces.parts(lanes.lane[found]):
+            allows = single.walker.allows_call
+            for at in found[which].tolist():
+                if done.end[at] == StackEnd.RUNNING:
+                    done.slow[at] = not allows(int(lanes.pc[at]), int(asked[at]), bool(was_exact[at]))
+                elif done.end[at] == StackEnd.ROOT:
+                    done.slow[at] = not self._rules.flags[ids[at]] & OUTERMOST
 
     def _fall_back(
         self, lanes: Lanes, rest: I64, done: Stepped, index: SpaceIndex, walker: ScalarWalker, first: bool

@@ -92,7 +92,7 @@ class PlainRules:
         flags = int(self._table.flags[at])
         if flags & OUTERMOST:
             found = _ROOT
-        elif flags & ~(CFA_FP | FP_SAVED):
+        elif flags & ~(CFA_FP | FP_SAVED) or self._table.trust[at] == Trust.CODE:
             found = _NO_RULE
         else:
             cfa_off, ra_off, fp_off = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.frame_sources import FALLBACK
+from pyprof.frame_sources import CODE, FALLBACK
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import problem_of
@@ -24,13 +25,14 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.unwind.code_analysis.code_rules import ANALYSED_ARCH, AnalysedCode, CodeRules
 from pyprof.unwind.heuristics.epilogue import MAX_CODE, epilogue_rule, sigreturn_rule
 from pyprof.unwind.heuristics.frame_overwriting_code import find_replacing_spans, restores_other_frame, unprovable_rule
 from pyprof.unwind.interned_rules import UNCOVERED_ID, KnownRule, MetPcs, Row, RowCache, RuleTable
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.module_sources import READERS, Reader, open_sources, order_sources, promises_frame_pointers
 from pyprof.unwind.return_address_check import SpaceCode, Verdict
-from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule, Source
+from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, Rule, Source
 
 MAX_ROWS = 1 << 19
 """Maximum number of cached unwind rows per address space. A full cache is cleared."""
@@ -100,6 +102,14 @@ class FileTables:
                 return functions[at]
         return None
 
+    def extents(self) -> list[Extents]:
+        """Return the address ranges of the functions of each open source."""
+        found = []
+        for source in self.sources:
+            with suppress(FormatError):
+                found.append(source.extents())
+        return found
+
     def _function_of(self, source: Source, svma: int) -> FunctionRows | None:
         starts, functions = self._functions[self.sources.index(source)]
         at = bisect_right(starts, svma) - 1
@@ -141,6 +151,7 @@ class RuleIndex:
         self._diagnostics = diagnostics
         self._files: dict[int, tuple[ObjectFile, FileTables]] = {}
         self._file_rows: dict[int, tuple[ObjectFile, tuple[RowCache, RowCache]]] = {}
+        self._code_rules: dict[int, CodeRules] = {}
         self._spaces: dict[int, SpaceIndex] = {}
 
     def open_space(self, space: AddressSpace) -> SpaceIndex:
@@ -158,6 +169,7 @@ class RuleIndex:
         for file in files:
             self._files.pop(id(file), None)
             self._file_rows.pop(id(file), None)
+            self._code_rules.pop(id(file), None)
 
     def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
         """Return a function's unwind rows that were decoded before, as FileTables.decoded() does."""
@@ -171,6 +183,7 @@ class RuleIndex:
             if len(self._files) >= MAX_FILES:
                 self._files.clear()
                 self._file_rows.clear()
+                self._code_rules.clear()
             tables = FileTables(file.name, self._open(file), self._diagnostics, lambda: self._open(image.debug))
             found = self._files[id(file)] = (file, tables)
         return found[1]
@@ -197,10 +210,25 @@ class RuleIndex:
         svma, rel = image.svma(pc), image.rel(pc)
         found = self.open_tables(image).function(svma, exact)
         if found is None:
-            pushed = UNCOVERED_ID if exact else self._pushed(image, code, pc)
-            return (rel, rel + 1, pushed or self.find_sourceless_rule_id(code, pc, exact))
+            special = UNCOVERED_ID if exact else self._pushed(image, code, pc)
+            special = special or self.find_uncovered_rule_id(code, pc, exact)
+            piece = self.find_code(image, svma) if special == UNCOVERED_ID else None
+            if piece is None:
+                return (rel, rel + 1, special or self._epilogue(code, pc, exact))
+            return self.make_row(piece.rows, Trust.CODE, code, pc, (svma, rel), exact)
         row = self.make_row(*found, code, pc, (svma, rel), exact)
         return self._mark_replaced_frame(row, *found, image, code, rel, exact)
+
+    def find_code(self, image: Image, svma: int) -> AnalysedCode | None:
+        """Return the analysed code that covers a file address which no table covers, or None."""
+        file = image.file
+        if CODE not in self._names or self.arch.name != ANALYSED_ARCH or not file.is_here:
+            return None
+        key = id(file)
+        if key not in self._code_rules:
+            tables = self.open_tables(image)
+            self._code_rules[key] = CodeRules(file, image.debug, self.arch, tables.extents())
+        return self._code_rules[key].piece_at(svma)
 
     def _mark_replaced_frame(
         self, row: Row, function: FunctionRows, trust: Trust, image: Image, code: SpaceCode, rel: int, exact: bool
@@ -438,7 +466,10 @@ class SpaceIndex:
         if image is None:
             return None
         found = self._index.open_tables(image).function(image.svma(pc), exact)
-        return None if found is None else (found[0].start + image.bias, found[0].end + image.bias)
+        if found is not None:
+            return (found[0].start + image.bias, found[0].end + image.bias)
+        piece = self._index.find_code(image, image.svma(pc))
+        return None if piece is None else (piece.function + image.bias, piece.rows.end + image.bias)
 
     def find_load_bias(self, pc: int) -> int:
         """Return the load bias of the module at a pc: its address in the process minus its address in the file."""

@@ -32,6 +32,7 @@ from pyprof.unwind.sample_memory import LaneMemory
 # Local names, because looking up an enum's member is slow.
 _AT_CFA, _AT_REG, _UNDEFINED = RegKind.AT_CFA, RegKind.AT_REG, RegKind.UNDEFINED
 _SLOTS = (RegKind.AT_CFA, RegKind.AT_REG, RegKind.AT_EXPR)
+_CODE = Trust.CODE
 _RUNNING, _ROOT, _STUCK, _UNWINDER = StackEnd.RUNNING, StackEnd.ROOT, StackEnd.STUCK, StackEnd.UNWINDER
 
 Frame = tuple[int, bool, int, int]
@@ -380,6 +381,7 @@ class ScalarWalker:
         max_depth: Maximum number of frames.
         budget: Operations that the expressions of all samples may still run.
         proves_call: Decides about the return address of a frame that overwrites its registers (Rule.replacing).
+        allows_call: Decides about the return address of a frame whose rule comes from its code (Trust.CODE).
     """
 
     arch: Arch
@@ -390,6 +392,7 @@ class ScalarWalker:
     max_depth: int
     budget: Budget
     proves_call: ProvesCall
+    allows_call: ProvesCall
 
     def walk(
         self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: EarlierWalk | None = None
@@ -489,7 +492,15 @@ class ScalarWalker:
             budget.at = pc
         if known.rule.replacing:
             return self._proved_caller(outcome, pc, registers)
+        if known.trust is _CODE and not self._may_be_caller(outcome, pc, registers):
+            return self.fallback.caller(registers, memory)
         return outcome
+
+    def _may_be_caller(self, outcome: Outcome, pc: int, registers: Registers) -> bool:
+        """Return True if a frame that a rule from code found can be the caller, or if the rule found no frame."""
+        if isinstance(outcome, NoCaller):
+            return outcome.end is not _ROOT or outcome.cfa is None
+        return self.allows_call(outcome.registers.values[self.arch.pc] or 0, pc, registers.exact)
 
     def _proved_caller(self, outcome: Outcome, pc: int, registers: Registers) -> Outcome:
         """Return the caller of a frame that overwrites its registers, if a call proves it.

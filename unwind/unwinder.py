@@ -224,7 +224,7 @@ class Unwinder:
     def _walker(
         self, arch: Arch, index: SpaceIndex, fallback: Fallback, recovery: FramePointerRecovery
     ) -> ScalarWalker:
-        proves_call = CallSites(arch, index.space, index.code, index).proves_call
+        calls = CallSites(arch, index.space, index.code, index)
         depth = self._options.max_depth
         return ScalarWalker(
             arch,
@@ -234,7 +234,8 @@ class Unwinder:
             recovery.recover_callers,
             depth,
             self._budget,
-            proves_call,
+            calls.proves_call,
+            calls.allows_call,
         )
 
     def _fallback(self, arch: Arch, space: AddressSpace, index: SpaceIndex, recovery: FramePointerRecovery) -> Fallback:

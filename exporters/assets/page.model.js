@@ -137,6 +137,7 @@ const TRUST_TITLES = {
   gdb_jit: "JIT, debugger interface",
   hotspot: "Java virtual machine",
   jitdump: "jitdump",
+  code: "the function's code",
   fp: "frame pointer",
   lr: "link register",
   sigreturn: "signal frame",

@@ -54,6 +54,7 @@ class Trust(IntEnum):
     KERNEL = 15
     GO = 17
     HOTSPOT = 18
+    CODE = 19
 
     @property
     def label(self) -> str:

@@ -50,6 +50,7 @@ def _length(code: bytes, at: int, wide: bool) -> int:
     big = False
     if wide and code[at] & 0xF0 == 0x40:
         big = bool(code[at] & 8)
+        short &= not big
         at += 1
     opcode = code[at]
     if opcode in (0xC4, 0xC5, 0x62) and (wide or code[at + 1] >= 0xC0):

@@ -58,11 +58,12 @@ class CallSites:
         self._entries: dict[int, Span | None] = {}
         self._outward: dict[int, Sequence[int | None]] = {}
         self._jumped: dict[tuple[int, int], CallEvidence] = {}
+        self._allowed: dict[tuple[int, int], bool] = {}
 
     def begin_search(self) -> None:
         """Start a new budget of searched functions, and clear caches that are full."""
         self._left = MAX_SCANNED
-        for known in (self._targets, self._entries, self._outward, self._jumped):
+        for known in (self._targets, self._entries, self._outward, self._jumped, self._allowed):
             if len(known) > _ROOM:
                 known.clear()
 
@@ -93,6 +94,25 @@ class CallSites:
         """
         self.begin_search()
         return self.call_evidence(ra, pc, exact) is CallEvidence.PROVED
+
+    def allows_call(self, ra: int, pc: int, exact: bool) -> bool:
+        """Return True if the call before `ra` may have called the function that covers the lookup pc.
+
+        The kernel's signal trampoline calls a handler without a call instruction. Results are cached.
+        """
+        function = self._index.function_start(pc, exact)
+        key = ra, pc if function is None else function
+        known = self._allowed.get(key)
+        if known is None:
+            self.begin_search()
+            known = self._allowed[key] = self.call_evidence(
+                ra, pc, exact
+            ) is not CallEvidence.REFUTED or self._is_trampoline(ra)
+        return known
+
+    def _is_trampoline(self, ra: int) -> bool:
+        known = self._index.find_rule(ra - 1, False) if ra else None
+        return known is not None and known.rule.signal
 
     def find_entry(self, pc: int, exact: bool) -> Span | None:
         """Return the lowest and the highest address at which the function that covers a lookup pc may begin.

@@ -1,0 +1,151 @@
+"""Tests of the unwind rules that the code of a function proves."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.objfile.formats import open_object_file
+from pyprof.options import UnwindOptions
+from pyprof.unwind.code_analysis.code_rules import CodeRules, make_rule
+from pyprof.unwind.code_analysis.x86_flow import LOST, Code, FunctionStates, analyse
+from pyprof.unwind.module_sources import open_sources
+from pyprof.unwind.rules import UNDEFINED, FunctionRows
+from tests.support import PROGRAMS, build, need
+from tests.unwind.test_unwinder import process, stacks
+
+START = 0x1000
+
+
+def states_of(code: bytes, start: int = START, entry: int = 0) -> FunctionStates | None:
+    data = memoryview(code)
+    end = START + len(code)
+    return analyse(Code(data, START, lambda at: end, lambda at, size: b"", lambda at: at == entry), start)
+
+
+def depths(code: bytes) -> dict[int, int | None]:
+    """Return the distance from rsp to the CFA at the start of each range of equal instructions."""
+    states = states_of(code)
+    assert states is not None
+    return {start - START: states.ranges[start].state.sp for start in states.starts}
+
+
+def test_depth_follows_pushes_and_pops() -> None:
+    # push %rbx; sub $16,%rsp; call +0; nop; add $16,%rsp; pop %rbx; ret
+    code = bytes.fromhex("53 4883ec10 e80b000000 90 4883c410 5b c3") + bytes(16)
+    assert depths(code) == {0: -8, 1: -16, 5: -32, 10: -32, 11: -32, 15: -16, 16: -8}
+
+
+def test_saved_register_is_found_while_its_slot_is_in_the_frame() -> None:
+    states = states_of(bytes.fromhex("55 4889e5 5d c3"))
+    assert states is not None
+    rules = [make_rule(states.ranges[start].state, X86_64) for start in states.starts]
+    assert [dict(rule.regs).get(X86_64.fp) is not None for rule in rules] == [False, True, True, False]
+
+
+def test_aligned_frame_has_the_frame_pointer_as_base() -> None:
+    states = states_of(bytes.fromhex("55 4889e5 4883e4f0 90 c9 c3"))  # push; mov; and $-16,%rsp; nop; leave; ret
+    assert states is not None
+    rule = make_rule(states.ranges[START + 8].state, X86_64)
+    assert (rule.cfa_reg, rule.cfa_off) == (X86_64.fp, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("two depths at one instruction", "85ff 7401 53 90 c3"),  # test; je over push; push %rbx; nop; ret
+        ("a return at a wrong depth", "53 c3"),
+        ("the return address is popped", "58 ffe0"),
+        ("a jump into an instruction", "85ff 7401 b853909090 c3"),
+        ("an invalid instruction", "90 06 c3"),
+    ],
+)
+def test_contradiction_gives_no_rule(name: str, code: str) -> None:
+    assert states_of(bytes.fromhex(code)) is None, name
+
+
+def test_call_that_does_not_return_is_found_by_the_code_behind_it() -> None:
+    # test; je 1f; push %rax; call abort; 1: ret -- the depth at 1 is that of the jump
+    code = bytes.fromhex("85ff 7406 50 e800100000 c3")
+    assert depths(code)[10] == -8
+
+
+def test_code_behind_a_jump_without_a_table_has_the_depth_that_its_return_proves() -> None:
+    # push %rbx; jmp *%rax; pop %rbx; ret
+    assert depths(bytes.fromhex("53 ffe0 5b c3"))[3] == -16
+    # push %rbx; jmp *%rax; pop %rbx; pop %rcx; ret
+    assert 3 not in depths(bytes.fromhex("53 ffe0 5b 59 c3"))
+
+
+def test_entry_that_clears_the_frame_pointer_is_outermost() -> None:
+    code = bytes.fromhex("31ed 4889e7 e800100000 f4")
+    states = states_of(code, entry=START)
+    assert states is not None
+    assert make_rule(states.ranges[START + 2].state, X86_64).ra is UNDEFINED
+    other = states_of(code)
+    assert other is not None
+    assert other.ranges[START + 2].state.saved[1] == LOST
+
+
+@given(st.binary(min_size=1, max_size=400))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_give_states_within_them_or_none(code: bytes) -> None:
+    states = states_of(code)
+    for start in states.starts if states else ():
+        assert START <= start < states.ranges[start].end <= START + len(code)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("name", "share"), [("libc.so.6", 0.97), ("libgmp.so.10", 0.97), ("libcrypto.so.3", 0.9)])
+def test_rules_from_code_equal_those_of_eh_frame(name: str, share: float) -> None:
+    found = [path for path in (Path("/lib/x86_64-linux-gnu") / name, Path("/usr/lib64") / name) if path.exists()]
+    if not found:
+        need(name)
+    file = open_object_file(str(found[0]))
+    (table,) = open_sources(file, X86_64, ("eh_frame",), Diagnostics())
+    rules = CodeRules(file, None, X86_64, [table.extents()])
+    text = file.sections[".text"]
+    functions = [f for f in table.functions() if text.addr <= f.start < text.addr + text.size and begins_plainly(f)]
+    rows = given_rows = 0
+    wrong = []
+    for function in functions[:: max(len(functions) // 600, 1)]:
+        for start, rule in zip(function.starts, function.rules, strict=True):
+            rows += 1
+            piece = rules.piece_at(start)
+            if piece is None or piece.function != function.start:
+                continue
+            ours = piece.rows.rules[bisect_right(piece.rows.starts, start) - 1]
+            if ours.ra is UNDEFINED or rule.ra is UNDEFINED:
+                continue
+            given_rows += 1
+            if ours.cfa_reg == rule.cfa_reg and ours.cfa_off != rule.cfa_off:
+                wrong.append((hex(function.start), hex(start), ours.cfa_off, rule.cfa_off))
+    assert wrong == []
+    assert given_rows > share * rows > 1000
+
+
+def begins_plainly(function: FunctionRows) -> bool:
+    """Return True for a table entry that is a whole function, and for whose code the compiler wrote rows."""
+    first = function.rules[0]
+    return len(function.rules) > 1 and (first.cfa_reg, first.cfa_off) == (X86_64.sp, 8) and not first.signal
+
+
+NO_TABLES = ("-O2", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("compiler", ["gcc", "musl-gcc"])
+def test_sleeping_thread_of_a_stripped_program_without_tables_is_whole(tmp_path: Path, compiler: str) -> None:
+    program = build(PROGRAMS / "sigreturn_bare.c", tmp_path / "bare", *NO_TABLES, "-s", compiler=need(compiler))
+    with process(program) as pid:
+        (stack,) = stacks(pid, Diagnostics()).values()
+        (cut,) = stacks(pid, Diagnostics(), UnwindOptions(sources=("eh_frame", "fp"))).values()
+    assert (stack.end, cut.end) == (StackEnd.ROOT, StackEnd.NO_RULE)
+    assert Trust.CODE in {trust for _, trust in stack.frames}

@@ -1,0 +1,182 @@
+"""Unwind rules of functions without unwind tables, from the analysis of their code.
+
+A function is analysed when a pc first needs it. Its rows are kept with the file, so that all processes and recordings
+of the file share them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from pyprof.model.arch import Arch
+from pyprof.objfile.base import ObjectFile, Segment
+from pyprof.records import dataclass
+from pyprof.unwind.code_analysis.function_index import FunctionIndex
+from pyprof.unwind.code_analysis.x86_flow import (
+    KEPT,
+    LOST,
+    Code,
+    FrameState,
+    FunctionStates,
+    analyse,
+    end_of_padding,
+    is_padding,
+)
+from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED
+from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
+
+ANALYSED_ARCH = "x86_64"
+
+MAX_GUESSES = 16
+"""Maximum number of functions without a known start that are tried one after another, for one pc."""
+
+_COLUMN = dict(zip(CALLEE_SAVED, (3, 6, 12, 13, 14, 15), strict=True))
+"""Column of each callee-saved register in the x86-64 Arch."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedCode:
+    """Consecutive code of one function whose rules are known.
+
+    Attributes:
+        rows: Its unwind rows.
+        function: First address of the function.
+    """
+
+    rows: FunctionRows
+    function: int
+
+
+class CodeRules:
+    """The unwind rules that the code of one file proves."""
+
+    def __init__(self, file: ObjectFile, debug: ObjectFile | None, arch: Arch, extents: Iterable[Extents]) -> None:
+        """Create the rules of a file without analysing any function.
+
+        Args:
+            file: The file.
+            debug: Its separate debug file.
+            arch: The architecture.
+            extents: Start and end addresses of the functions that each unwind table covers.
+        """
+        self._file = file
+        self._arch = arch
+        self._index = FunctionIndex(file, debug, extents)
+        self._pieces: dict[int, AnalysedCode] = {}
+        self._starts: list[int] = []
+        self._analysed: dict[int, int] = {}
+        self._rules: dict[FrameState, Rule] = {}
+
+    def piece_at(self, svma: int) -> AnalysedCode | None:
+        """Return the code with known rules that covers an address, or None."""
+        found = self._known(svma)
+        start = self._index.before(svma) if found is None else None
+        for _ in range(MAX_GUESSES):
+            if start is None or start > svma:
+                return found
+            end = self._analyse(start)
+            found = self._known(svma)
+            if found is not None or end <= start:
+                return found
+            start = end
+        return found
+
+    def _known(self, svma: int) -> AnalysedCode | None:
+        at = bisect_right(self._starts, svma) - 1
+        if at < 0:
+            return None
+        piece = self._pieces[self._starts[at]]
+        return piece if svma < piece.rows.end else None
+
+    def _analyse(self, begin: int) -> int:
+        """Analyse the function at or after an address, and return where the code after it begins (0 if that is
+        unknown).
+        """
+        if begin in self._analysed:
+            return self._analysed[begin]
+        self._analysed[begin] = 0
+        start = begin
+        segment = next((s for s in self._file.loads if s.executable and 0 <= start - s.vaddr < s.filesz), None)
+        if segment is None:
+            return 0
+        code = self._code(segment)
+        start = start if start in self._index.named else end_of_padding(code, start)
+        states = analyse(code, start)
+        if states is None or not (states.returns or start in self._index.named):
+            return 0
+        self._store(states, code)
+        self._analysed[begin] = _end_of_first_part(states, code)
+        return self._analysed[begin]
+
+    def _code(self, segment: Segment) -> Code:
+        end = segment.vaddr + segment.filesz
+
+        def next_start(at: int) -> int:
+            found = self._index.after(at)
+            return end if found is None else min(found, end)
+
+        def read(svma: int, size: int) -> bytes:
+            return bytes(self._file.at_svma(svma, size))
+
+        entry = self._file.entry
+        data = self._file.at_svma(segment.vaddr, segment.filesz)
+        return Code(data, segment.vaddr, next_start, read, lambda at: at == entry)
+
+    def _store(self, states: FunctionStates, code: Code) -> None:
+        """Store the rules of a function. Padding between its parts has the rule of the code before it."""
+        starts: list[int] = []
+        rules: list[Rule] = []
+        end = 0
+        for start in states.starts:
+            found = states.ranges[start]
+            rule = self._rule(found.state)
+            if starts and end != start and not is_padding(code, end, start):
+                self._store_piece(starts, rules, end, states.start)
+                starts, rules = [], []
+            if not rules or rule != rules[-1]:
+                starts.append(start)
+                rules.append(rule)
+            end = found.end
+        if starts:
+            self._store_piece(starts, rules, end, states.start)
+
+    def _store_piece(self, starts: list[int], rules: list[Rule], end: int, function: int) -> None:
+        """Store a piece, unless another function already has a part of it."""
+        at = bisect_right(self._starts, starts[0])
+        if at and starts[0] < self._pieces[self._starts[at - 1]].rows.end:
+            return
+        if at < len(self._starts) and self._starts[at] < end:
+            return
+        self._starts.insert(at, starts[0])
+        self._pieces[starts[0]] = AnalysedCode(FunctionRows(starts[0], end, tuple(starts), tuple(rules)), function)
+
+    def _rule(self, state: FrameState) -> Rule:
+        known = self._rules.get(state)
+        if known is None:
+            known = self._rules[state] = make_rule(state, self._arch)
+        return known
+
+
+def make_rule(state: FrameState, arch: Arch) -> Rule:
+    """Return the unwind rule of a state."""
+    if state.outermost:
+        return Rule(arch.sp, 0, UNDEFINED)
+    regs = []
+    for register, place in zip(CALLEE_SAVED, state.saved, strict=True):
+        if place == LOST or (state.sp is not None and place < state.sp):
+            regs.append((_COLUMN[register], UNDEFINED))
+        elif place != KEPT:
+            regs.append((_COLUMN[register], RegRule(RegKind.AT_CFA, place)))
+    base = (arch.sp, -state.sp) if state.sp is not None else (arch.fp, -(state.base or 0))
+    return Rule(*base, RegRule(RegKind.AT_CFA, -8), tuple(regs))
+
+
+def _end_of_first_part(states: FunctionStates, code: Code) -> int:
+    """Return where the code after a function begins, without the parts that the compiler placed apart."""
+    end = states.start
+    while end in states.ranges:
+        end = states.ranges[end].end
+        if end not in states.ranges:
+            end = end_of_padding(code, end)
+    return end
