@@ -42,11 +42,14 @@ class Wanted(NamedTuple):
         needed: A file without this symbol counts as one without the others; b"" if no symbol is searched.
         names: Other symbols.
         section: Name of a section that is also sufficient, "" if there is none.
+        go_function: Name of a function that is searched only in the function table of Go programs, b"" for none. It is
+            sufficient, too.
     """
 
     needed: bytes
     names: tuple[bytes, ...] = ()
     section: str = ""
+    go_function: bytes = b""
 
 
 class Symbol(NamedTuple):
@@ -178,7 +181,8 @@ def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> FoundSymbols:
     symbols = tuple(symbol._replace(avma=symbol.avma + bias) for symbol in _symbols(file, wanted))[:MAX_SYMBOLS]
     if not any(symbol.name == wanted.needed.rstrip(b"\0") for symbol in symbols):
         symbols = ()
-    return FoundSymbols(symbols, None if section is None else (section.addr + bias, section.size))
+    go_functions = tuple(symbol._replace(avma=symbol.avma + bias) for symbol in _go_functions(file, wanted.go_function))
+    return FoundSymbols(symbols + go_functions, None if section is None else (section.addr + bias, section.size))
 
 
 def _symbols(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
@@ -195,21 +199,21 @@ def _symbols(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
         hits = symbols[np.isin(symbols["name"], list(places)) & (symbols["shndx"] != 0)]
         for name, _, _, _, value, size in hits.tolist():
             yield Symbol(places[name].rstrip(b"\0"), value, size)
-    yield from _go_functions(file, wanted)
 
 
-def _go_functions(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
-    """Yield the wanted functions of Go's runtime. A stripped program has them only in Go's function table."""
-    names = [name.rstrip(b"\0") for name in (wanted.needed, *wanted.names) if name.startswith(b"runtime.")]
-    place = file.unwind_table(".gopclntab") if names else None
+def _go_functions(file: ObjectFile, name: bytes) -> list[Symbol]:
+    """Return the functions with this name in a Go program's function table, at their address in the file (svma).
+
+    Raises:
+        FormatError: The table is broken.
+    """
+    place = file.unwind_table(".gopclntab") if name else None
     if place is None:
-        return
+        return []
     from pyprof.objfile.gopclntab import GoTable
 
-    table = GoTable(file, place.svma)
-    for name in names:
-        for function in table.find_functions(name):
-            yield Symbol(name, function.start, function.end - function.start)
+    found = GoTable(file, place.svma).find_functions(name)
+    return [Symbol(name, function.start, function.end - function.start) for function in found]
 
 
 def _occurrences(text: bytes, name: bytes) -> Iterator[int]:

@@ -23,6 +23,9 @@ from pyprof.objfile.core.notes import AT_ENTRY, AT_PHDR, CoreNotes, CoreThread, 
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.records import replace
 
+_FS_BASE = 21
+"""Index of the thread pointer in user_regs_struct (x86-64)."""
+
 CORE_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
 """Signals that write a core (signal(7)): QUIT ILL TRAP ABRT BUS FPE SEGV XCPU XFSZ SYS."""
 
@@ -92,7 +95,8 @@ class CoreFileCollector(SavedCollector):
             seen.add(tid)
             if not threads:
                 self._signal = thread.signal
-            threads.append(SavedThread(tid, row, copy))
+            pointer = int(words[_FS_BASE]) if arch.name == "x86_64" and len(words) > _FS_BASE else 0
+            threads.append(SavedThread(tid, row, copy, pointer))
         return threads, frozenset(unknown)
 
     def _process_id(self) -> int:

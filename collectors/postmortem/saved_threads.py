@@ -16,6 +16,8 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
+from pyprof.model.goroutines import make_goroutine_piece
+from pyprof.model.interpreter_state import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Piece, SampleBatch, SampleKind
 from pyprof.objfile.core.memory import SavedMemory
@@ -53,11 +55,17 @@ def choose_first_copy(wanted: int, threads: int) -> int:
 class SavedThread:
     """A thread of a core file or crash dump, its registers by the architecture's columns (`row`), and the amount of its
     memory to copy.
+
+    Attributes:
+        thread_pointer: Its thread pointer, 0 if that is unknown.
+        goroutine: Address of the goroutine that it runs, 0 if it runs none.
     """
 
     tid: int
     row: RegisterRow
     size: int
+    thread_pointer: int = 0
+    goroutine: int = 0
     pieces: dict[int, int] = field(default_factory=dict)
 
 
@@ -133,6 +141,16 @@ class SavedThreads:
             if not wanted or self._stopped:
                 return
 
+    def find_goroutines(self, offsets: GoroutineOffsets) -> None:
+        """Find the goroutine of each saved thread; offsets are those of the process's Go runtime."""
+        for thread in self.threads:
+            if thread.thread_pointer:
+                machine = self._word(self._word(thread.thread_pointer + offsets.tls) + offsets.m)
+                thread.goroutine = self._word(machine + offsets.curg)
+
+    def _word(self, avma: int) -> int:
+        return int.from_bytes(self._space.read(avma, 8), "little") if 0 < avma < 1 << 63 else 0
+
     def sample_again(self) -> Iterator[SampleBatch]:
         """Yield samples of all saved threads once more, with their latest amount of memory."""
         yield from self._all(self.threads)
@@ -157,8 +175,10 @@ class SavedThreads:
             made = Lane(self._arch, SampleKind.STOPPED, 0, self._pid, thread.tid, self._space, 1)
             lane = builder.add_sample(made, start, len(data))
             builder.set_registers(lane, thread.row)
-            if thread.pieces:
-                found = [Piece(avma, self._space.read(avma, size)) for avma, size in thread.pieces.items()]
+            found = [Piece(avma, self._space.read(avma, size)) for avma, size in thread.pieces.items()]
+            if thread.goroutine:
+                found.append(make_goroutine_piece(thread.goroutine))
+            if found:
                 builder.add_pieces(lane, found)
                 extra += sum(len(piece.data) for piece in found)
             at += 1

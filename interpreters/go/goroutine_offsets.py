@@ -21,9 +21,9 @@ import struct
 
 from pyprof.interpreters.detection_symbols import KnownSymbols, Wanted
 from pyprof.model.interpreter_state import GoroutineOffsets
-from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.modules import AddressSpace
 
-_WANTED = Wanted(b"runtime.systemstack\0")
+_WANTED = Wanted(b"", go_function=b"runtime.systemstack")
 _MAX_CODE = 512
 _MAX_OFFSET = 4096
 _MAX_TLS = 1 << 20
@@ -45,7 +45,7 @@ _STEPS = tuple(re.compile(each, re.DOTALL) for each in (_M, _GSIGNAL, _G0, _CURG
 class GoroutineFinder:
     """Finds the Go runtime of processes. Each file is searched once.
 
-    A process has one: the program itself, or else the first library that was written in Go.
+    Only the program itself is searched. Libraries are not, because a process may have hundreds of them.
     """
 
     def __init__(self, symbols: KnownSymbols) -> None:
@@ -58,7 +58,8 @@ class GoroutineFinder:
         Raises:
             OSError: The process has ended.
         """
-        found = self._symbols.find_first(space, _candidates(space), _WANTED)
+        program = next((m for m in space.modules if m.has_file and any(part.executable for part in m.mappings)), None)
+        found = self._symbols.find_first(space, [program], _WANTED) if program is not None else None
         if found is None:
             return None
         module, symbols = found
@@ -105,8 +106,3 @@ def _signed(data: bytes) -> int:
     if len(data) == 4:
         return int(struct.unpack("<i", data)[0])
     return int.from_bytes(data, "little", signed=True)
-
-
-def _candidates(space: AddressSpace) -> list[Module]:
-    """Return the modules with code that may hold a Go runtime: the program itself, then libraries."""
-    return [m for m in space.modules if m.has_file and any(mapping.executable for mapping in m.mappings)]

@@ -26,4 +26,9 @@ def make_goroutine_pieces(goroutine: int, head: bytes, base: int, stack: bytes) 
         base: Address of the first word that is needed of the goroutine's stack.
         stack: Memory from there on.
     """
-    return Piece(GOROUTINE_WORD, struct.pack("=Q", goroutine)), Piece(goroutine, head), Piece(base, stack)
+    return make_goroutine_piece(goroutine), Piece(goroutine, head), Piece(base, stack)
+
+
+def make_goroutine_piece(goroutine: int) -> Piece:
+    """Return the piece of a sample that says which goroutine its thread runs, by the address of its struct g."""
+    return Piece(GOROUTINE_WORD, struct.pack("=Q", goroutine))

@@ -7,6 +7,7 @@ data is in files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
@@ -14,10 +15,15 @@ from pyprof.collectors.postmortem.minidump_collector import MinidumpCollector, l
 from pyprof.collectors.postmortem.saved_threads import SavedThreads
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
+from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
+from pyprof.interpreters.go.goroutine_offsets import GoroutineFinder
 from pyprof.model.arch import Arch
+from pyprof.model.interpreter_state import GoroutineOffsets
+from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import Profile
 from pyprof.model.thread_stacks import ThreadStack, thread_stacks
 from pyprof.objfile.file_access import debuginfod_cache
+from pyprof.objfile.images import ImageStore
 from pyprof.objfile.minidump.crash_dump import DumpException, DumpModule
 from pyprof.options import DeadTarget, is_confined
 from pyprof.records import dataclass
@@ -126,6 +132,9 @@ def _of_core(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
             raise PyprofError(f"{path}: no core file", f"pyprof dump --minidump {path}") from error
         hint = "--core takes a core file: coredumpctl dump PID -o core"
         raise PyprofError(f"{path}: {error.message}", hint) from error
+    goroutines = _find_goroutines(collector.space)
+    if goroutines is not None:
+        collector.saved.find_goroutines(goroutines)
     states = dict.fromkeys(collector.order, "stopped")
     if collector.crashed and collector.order:
         states[collector.order[0]] = "crashed"
@@ -141,6 +150,11 @@ def _of_core(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
         crash=None,
         registers=registers,
     )
+
+
+def _find_goroutines(space: AddressSpace) -> GoroutineOffsets | None:
+    """Return the offsets of the Go runtime in a core file's process, or None if it has none."""
+    return GoroutineFinder(KnownSymbols(partial(read_symbols, ImageStore(Diagnostics())))).find_offsets(space)
 
 
 def _of_minidump(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
