@@ -111,7 +111,7 @@ def dump(target: int | RemoteOptions, options: DumpOptions) -> ThreadStacks:
     if isinstance(target, RemoteOptions):
         return thread_dump.of_stub(target, options)
     if not _is_pid(target):
-        raise UsageError(f"{target!r} is no target: a pid, or RemoteOptions")
+        raise UsageError(f"{target!r} is not a target; a target is a pid, or RemoteOptions")
     return thread_dump.of_process(target, options)
 
 
@@ -127,7 +127,7 @@ def _opened(target: Target, options: RecordOptions) -> Recording:
     if isinstance(target, int) and _is_pid(target):
         return recording_factory.of_processes(TargetOptions(pids=(target,)), options)
     if isinstance(target, str):
-        raise UsageError(f"a command is a sequence of words, not {target!r}", "shlex.split() makes one of a line")
+        raise UsageError(f"a command is a list of words, not {target!r}", "shlex.split() splits a command line")
     if not isinstance(target, Sequence) or not all(isinstance(word, str) for word in target):
-        raise UsageError(f"{target!r} is no target: a pid, a command, TargetOptions or RemoteOptions")
+        raise UsageError(f"{target!r} is not a target; a target is a pid, a command, TargetOptions or RemoteOptions")
     return recording_factory.of_command(launch(target), options)

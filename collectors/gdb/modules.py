@@ -177,7 +177,7 @@ class RemoteModules:
     def _by_segments(self) -> tuple[Mapping, ...]:
         """Return the mappings of a program that is loaded exactly as its file states, without pages and loader."""
         if self.program.elf is None:
-            raise RemoteError("the stub does not say what its target runs", "name the program's file: --exe FILE")
+            raise RemoteError("the stub does not name the target's program", "name the program's file: --exe FILE")
         inode = self._inode(self.program.path)
         found = [
             Mapping(s.vaddr, s.vaddr + s.filesz, _perms(s.flags), s.offset, DEVICE, inode, self.program.path)
@@ -258,7 +258,7 @@ def find_program(stub: Stub, pid: int, exe: str | None) -> StubImage:
         except OSError as error:
             raise RemoteError(f"{exe} cannot be read: {error.strerror}") from None
         except FormatError as error:
-            raise RemoteError(f"{exe} is no ELF file: {error.message}") from None
+            raise RemoteError(f"{exe} is not an ELF file: {error.message}") from None
     path = None
     if stub.has_feature("qXfer:exec-file:read"):
         data = stub.read_object("exec-file", f"{pid:x}" if stub.multiprocess else "", limit=1 << 14)

@@ -72,7 +72,7 @@ def unescape_payload(body: bytes) -> bytes:
         elif byte == 0x2A:
             count = body[at + 1] - 29 if at + 1 < size else 0
             if not out or not 3 <= count <= 97:
-                raise RemoteError("the stub sent a run length that makes no sense")
+                raise RemoteError("the stub sent an invalid run length")
             out += out[-1:] * count
             at += 2
         else:
@@ -110,7 +110,7 @@ class PacketReader:
                 return Incoming(PacketKind.ACK if first == 0x2B else PacketKind.NAK)
             self._noise += 1
             if self._noise > MAX_NOISE:
-                raise RemoteError("what answers does not speak the GDB remote protocol")
+                raise RemoteError("the peer does not speak the GDB remote protocol")
         return None
 
     def _packet(self, kind: PacketKind) -> Incoming | None:

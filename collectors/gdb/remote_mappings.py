@@ -52,7 +52,7 @@ class RemoteSpaces:
         try:
             mappings = self._modules.read_mappings()
         except FormatError as error:
-            raise RemoteError(f"what the stub says of the target's mappings is broken: {error.message}") from None
+            raise RemoteError(f"the stub's description of the target's mappings is broken: {error.message}") from None
         self._looked_ns = time.monotonic_ns()
         pause = min(max(_LOOK_SHARE * (self._looked_ns - now), _MIN_LOOK_NS), _MAX_LOOK_NS)
         self._look_ns = self._looked_ns + pause

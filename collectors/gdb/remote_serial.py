@@ -29,7 +29,7 @@ def parse_address(text: str) -> tuple[str, int] | str:
         return text.removeprefix("unix:")
     host, colon, port = text.removeprefix("tcp:").rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"{text!r} is not the address of a stub", "--gdb HOST:PORT, or --gdb unix:PATH")
+        raise UsageError(f"{text!r} is not an address of a stub", "--gdb HOST:PORT, or --gdb unix:PATH")
     return host.removeprefix("[").removesuffix("]") or "localhost", int(port)
 
 
@@ -153,7 +153,7 @@ class PacketLink:
         left = within_s
         while not self.notifications:
             if self._from_buffer() is not None:
-                raise RemoteError(f"the stub at {self.address} answered what it was not asked")
+                raise RemoteError(f"the stub at {self.address} sent an unexpected response")
             if self.notifications or left < 0:
                 break
             left = until - time.monotonic()
@@ -184,7 +184,7 @@ class PacketLink:
             return
         self._broken += 1
         if not self.acks or self._broken > _MAX_TRIES:
-            raise RemoteError(f"the connection to {self.address} is no good: {kind.value}")
+            raise RemoteError(f"the connection to {self.address} failed: {kind.value}")
         self._write(b"-" if kind is PacketKind.BROKEN else self._last)
 
     def _fill(self, within_s: float) -> bool:

@@ -168,7 +168,7 @@ class AllStop:
             if stop is not None and self._took(stop):
                 stops += 1
                 if stops > _MAX_STOPS:
-                    raise RemoteError(f"the target stops by itself all the time (signal {stop.signal})")
+                    raise RemoteError(f"the target stops on its own again and again (signal {stop.signal})")
                 self._resume()
 
     def _took(self, stop: StopReply) -> bool:

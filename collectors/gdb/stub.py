@@ -190,7 +190,7 @@ class Stub:
             for reply, want in zip(replies, wants, strict=True):
                 got = _hex(reply)
                 if len(got) > want:
-                    raise RemoteError("the stub answers with more memory than it was asked for")
+                    raise RemoteError("the stub sent more memory than requested")
                 data += got
                 if len(got) < want:
                     if got or not reply:
@@ -277,7 +277,7 @@ class Stub:
         if result is None or result[0] <= 0:
             return b""
         if len(result[1]) > size:
-            raise RemoteError("the stub answers with more of a file than it was asked for")
+            raise RemoteError("the stub sent more bytes of a file than requested")
         return result[1]
 
     def close_file(self, fd: int) -> None:
@@ -332,7 +332,7 @@ def _hex(reply: bytes) -> bytes:
     try:
         return bytes.fromhex(reply.decode("ascii"))
     except ValueError:
-        raise RemoteError("the stub answers a memory read with what is not hexadecimal") from None
+        raise RemoteError("the stub answered a memory read with text that is not hexadecimal") from None
 
 
 def _file_result(reply: bytes) -> tuple[int, bytes] | None:

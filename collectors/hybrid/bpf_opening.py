@@ -62,7 +62,7 @@ def _refusal() -> PyprofError | None:
         return CollectorRefused(text, "run pyprof outside of it, or: docker run --pid=host …")
     lacks = _lacks()
     if lacks:
-        text = f"programs in the kernel (BPF) need root, or CAP_BPF and CAP_PERFMON: we lack {' and '.join(lacks)}"
+        text = f"programs in the kernel (BPF) need root, or CAP_BPF and CAP_PERFMON: pyprof lacks {' and '.join(lacks)}"
         return CollectorRefused(text, "sudo pyprof …")
     return None
 

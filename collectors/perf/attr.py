@@ -204,23 +204,25 @@ def refusal(
         )
     if error in (errno.EACCES, errno.EPERM) and tid < 0:
         return PerfNotAllowed(
-            f"perf_events of the whole machine are not allowed: kernel.perf_event_paranoid is {level}, and we have no "
+            f"perf_events of the whole machine are not allowed: kernel.perf_event_paranoid is {level}, and "
+            "pyprof lacks "
             "CAP_PERFMON.",
             "sudo sysctl kernel.perf_event_paranoid=0, or: sudo pyprof …",
         )
     if error in (errno.EACCES, errno.EPERM) and level == 2 and kernel:
         return PerfNotAllowed(
-            "The kernel's frames are not allowed: kernel.perf_event_paranoid is 2, and we have no CAP_PERFMON.",
+            "The kernel's frames are not allowed: kernel.perf_event_paranoid is 2, and pyprof lacks CAP_PERFMON.",
             "sudo sysctl kernel.perf_event_paranoid=1, or: sudo pyprof …",
         )
     if error in (errno.EACCES, errno.EPERM) and level > 2:
         return PerfNotAllowed(
-            f"perf_events are not allowed: kernel.perf_event_paranoid is {level}, and we have no CAP_PERFMON.",
+            f"perf_events are not allowed: kernel.perf_event_paranoid is {level}, and pyprof lacks CAP_PERFMON.",
             "sudo sysctl kernel.perf_event_paranoid=2, or: sudo pyprof …",
         )
     if error in (errno.EACCES, errno.EPERM):
         return PerfNotAllowed(
-            f"perf_events of thread {tid} are not allowed: it is not ours, or a container's seccomp rules refuse them.",
+            f"perf_events of thread {tid} are not allowed: the thread belongs to another user, or a "
+            "container's seccomp rules forbid them.",
             "sudo pyprof …, in a container: docker run --cap-add=PERFMON …",
         )
     return PerfNotAllowed(f"perf_event_open failed: {os.strerror(error)}.", "--collector ptrace works without it.")

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """Return an error if stops cannot show what the options request or if the process may not be traced, else None."""
     if options.kernel:
-        return CollectorRefused("a stop does not show the kernel's frames", "-k --collector perf")
+        return CollectorRefused("samples by stops have no kernel frames", "-k --collector perf")
     if options.wakers:
-        return CollectorRefused("a stop does not show who ended a wait", "--collector bpf")
+        return CollectorRefused("samples by stops do not show which thread ended a wait", "--collector bpf")
     if not native_arches(os.uname().machine):
         return UnsupportedArchitecture(f"nothing is known of {os.uname().machine}")
     try:

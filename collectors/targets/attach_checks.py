@@ -106,7 +106,7 @@ def _machine_findings() -> Iterator[Finding]:
     yield _foreign(capable)
     yield _yama(capable)
     if status.get("Seccomp", "0") != "0":
-        yield Finding(False, "seccomp filters our system calls: ptrace and process_vm_readv may be refused",
+        yield Finding(False, "seccomp filters the system calls of pyprof: ptrace and process_vm_readv may be refused",
                       "docker run --cap-add=SYS_PTRACE --security-opt seccomp=unconfined …")  # fmt: skip
     else:
         yield Finding(True, "seccomp: no filter, all system calls are allowed")
@@ -121,7 +121,7 @@ def _foreign(capable: bool) -> Finding:
         return Finding(True, "CAP_SYS_PTRACE: yes")
     text = "yes, but without CAP_DAC_READ_SEARCH" if capable else "no,"
     remedy = "sudo pyprof …, or: sudo setcap cap_sys_ptrace,cap_dac_read_search+ep PYTHON"
-    return Finding(False, f"CAP_SYS_PTRACE: {text} only our own processes can be sampled", remedy)
+    return Finding(False, f"CAP_SYS_PTRACE: {text} only processes of this user can be sampled", remedy)
 
 
 def _yama(capable: bool) -> Finding:
@@ -133,8 +133,8 @@ def _yama(capable: bool) -> Finding:
         return _fatal(AccessDenied, "kernel.yama.ptrace_scope is 3: nobody may trace, until the next boot",
                       "set kernel.yama.ptrace_scope = 0 in /etc/sysctl.d and reboot")  # fmt: skip
     if capable:
-        return Finding(True, f"kernel.yama.ptrace_scope: {scope}, and we have CAP_SYS_PTRACE")
-    text = "only our own children can be sampled" if scope == 1 else "only with CAP_SYS_PTRACE"
+        return Finding(True, f"kernel.yama.ptrace_scope: {scope}, and pyprof has CAP_SYS_PTRACE")
+    text = "only children of pyprof can be sampled" if scope == 1 else "only with CAP_SYS_PTRACE"
     return Finding(False, f"kernel.yama.ptrace_scope is {scope}: {text}", "sudo sysctl kernel.yama.ptrace_scope=0")
 
 
@@ -153,8 +153,9 @@ def _namespaces() -> Finding:
         return Finding(True, "namespaces: those of process 1")
     own = ", ".join(apart)
     if "pid" not in apart:
-        return Finding(True, f"namespaces: our own ({own}); processes of {_OUR_NAMESPACES} can be recorded")
-    return Finding(False, f"namespaces: our own ({own}); processes outside of this pid namespace cannot be recorded",
+        return Finding(True, f"namespaces: pyprof's own ({own}); processes of {_OUR_NAMESPACES} can be recorded")
+    return Finding(False, f"namespaces: pyprof's own ({own}); processes outside of this pid namespace cannot "
+        "be recorded",
                    "pyprof on the host, or: docker run --pid=host …")  # fmt: skip
 
 
@@ -166,13 +167,13 @@ def _perf() -> Finding:
     text = f"kernel.perf_event_paranoid: {paranoid}"
     if paranoid > 2 and not capable:
         return Finding(False, f"{text}: perf_events only with CAP_PERFMON", "sudo sysctl kernel.perf_event_paranoid=2")
-    return Finding(True, text + (", and we have CAP_PERFMON" if capable else ""))
+    return Finding(True, text + (", and pyprof has CAP_PERFMON" if capable else ""))
 
 
 def _connector() -> Finding:
     if has_capability(CAP_NET_ADMIN):
         return Finding(True, "CAP_NET_ADMIN: yes, --subprocesses hears of every child")
-    return Finding(False, "CAP_NET_ADMIN: no, --subprocesses finds children by looking for them",
+    return Finding(False, "CAP_NET_ADMIN: no, --subprocesses finds children by polling",
                    "sudo pyprof …, where children live only for milliseconds")  # fmt: skip
 
 
@@ -246,7 +247,7 @@ def _rights(pid: int, directory: procfs.ProcDir, status: dict[str, str]) -> Iter
     if not maps:
         yield _fatal(NotTraceable, f"process {pid} has no memory of its own: it is ending or not yet begun")
         return
-    yield Finding(True, "we may read its registers and memory")
+    yield Finding(True, "pyprof may read its registers and memory")
     yield _architecture(pid, directory)
 
 
@@ -279,11 +280,11 @@ def _denied(pid: int, status: dict[str, str]) -> Finding:
     root = os.geteuid() == 0
     python = os.path.realpath(sys.executable)
     if root and not has_capability(CAP_SYS_PTRACE):
-        text = f"process {pid} may not be traced: we are root without CAP_SYS_PTRACE, as in a container"
+        text = f"process {pid} may not be traced: pyprof runs as root without CAP_SYS_PTRACE, as in a container"
         return _fatal(AccessDenied, text, "docker run --cap-add=SYS_PTRACE … (podman: the same)")
     others = [uid for uid in uids if uid != ours]
     if others and not root:
-        text = f"process {pid} belongs to user {others[0]}, we are user {ours}"
+        text = f"process {pid} belongs to user {others[0]}, pyprof runs as user {ours}"
         if has_capability(CAP_SYS_PTRACE) and not _reads_all_files():
             text += " with CAP_SYS_PTRACE and without CAP_DAC_READ_SEARCH: its files in /proc are its user's alone"
         both = f"sudo setcap cap_sys_ptrace,cap_dac_read_search+ep {python}"

@@ -3,7 +3,7 @@
 
 const GREW = "grew";
 const SHRANK = "shrank";
-const NOISE = "may be chance";
+const NOISE = "not significant";
 
 /**
  * What a function cost, in itself ("own") or with what it calls.
@@ -77,9 +77,9 @@ function changeFacts(model, frame) {
   /** @type {(column: "own" | "total") => string} */
   const text = (column) => {
     const amount = amountOf(changes, frame, column);
-    return `${formatValue(amount.before, type)} → ${formatValue(amount.after, type)} (${changeText(amount)}${amount.sure || changes.doubt ? "" : ", may be chance"})`;
+    return `${formatValue(amount.before, type)} → ${formatValue(amount.after, type)} (${changeText(amount)}${amount.sure || changes.doubt ? "" : ", not significant"})`;
   };
-  return [["In itself", text("own")], ["With calls", text("total")]];
+  return [["Self", text("own")], ["Total", text("total")]];
 }
 
 /**
@@ -130,7 +130,7 @@ function showChanges(model, changes, state, matches, letter, on) {
     ),
   );
   const many = rows.length > TABLE_ROWS ? firstRows(model, TABLE_ROWS, rows.length) : `${formatCount(rows.length, "function")}.`;
-  byId("rows-note").textContent = `${many} Of both recordings as a whole; grey: may be chance.`;
+  byId("rows-note").textContent = `${many} Of both recordings as a whole; grey: not significant.`;
   for (const head of queryAll("#changes th")) {
     const mine = head.querySelector("button")?.dataset.sort === column;
     if (mine) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
@@ -145,6 +145,6 @@ function showChanges(model, changes, state, matches, letter, on) {
 function changesText(changes) {
   const sure = changes.own.sure.filter((_, frame) => sureChange(changes, frame)).length;
   const together = Math.abs(changes.drift) >= 0.005 ? `all together ${changes.drift > 0 ? "+" : ""}${(100 * changes.drift).toFixed(1)} %` : "";
-  const verdict = changes.doubt || (sure ? `${formatCount(sure, "function")} changed more than by chance` : "no change is more than chance");
+  const verdict = changes.doubt || (sure ? `${formatCount(sure, "function")} changed significantly` : "no significant change");
   return [changes.titles.join(" → "), changes.words, verdict, together].filter(Boolean).join(" · ");
 }

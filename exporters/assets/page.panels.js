@@ -47,7 +47,7 @@ function describe(model, tree, node, metric, zoomed) {
   const measured = type[1] === "count" ? samples : model.changes ? formatValue(value, type) : `${formatValue(value, type)} · ${samples}`;
   /** @type {[string, string][]} */
   const pairs = [["Total", `${formatShare(value, tree.whole)} · ${measured}`]];
-  if (zoomed > 0 && zoomed !== node) pairs.push(["Of zoomed", formatShare(value, tree.value[zoomed])]);
+  if (zoomed > 0 && zoomed !== node) pairs.push(["Of the zoomed frame", formatShare(value, tree.value[zoomed])]);
   if (!tree.bottomUp && tree.self[node] > 0 && frame.kind < KIND.ROOT) {
     pairs.push(["Self", `${formatShare(tree.self[node], tree.whole)} · ${formatValue(tree.self[node], type)}`]);
   }

@@ -50,7 +50,7 @@ def read(path: str) -> str:
         with open(open_regular(path), "rb") as file:
             found = os.fstat(file.fileno())
             if os.geteuid() == 0 and (found.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-                raise UsageError(f"others than root may write {path}", f"chown root {path}; chmod go-w {path}")
+                raise UsageError(f"users other than root may write {path}", f"chown root {path}; chmod go-w {path}")
             return file.read(_MOST_BYTES).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "") or str(error)

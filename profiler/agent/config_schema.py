@@ -37,36 +37,78 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("spool", "path", "TEXT", "", "its folder; root: /var/lib/pyprof/spool, else ~/.local/state/pyprof/spool"),
-    Setting("spool", "max_bytes", "SIZE", '"1G"', "of all segments; the oldest go first"),
+    Setting(
+        "spool",
+        "path",
+        "TEXT",
+        "",
+        "folder of the spool; default for root: /var/lib/pyprof/spool, else ~/.local/state/pyprof/spool",
+    ),
+    Setting("spool", "max_bytes", "SIZE", '"1G"', "maximum size of all segments; the oldest are deleted first"),
     Setting("spool", "max_files", "COUNT", "100000", "segments"),
-    Setting("spool", "max_age", "SPAN", '"14d"', "older segments go"),
-    Setting("windows", "every", "SPAN", '"60s"', "length of a window; they end at multiples of it, a bit shifted"),
-    Setting("windows", "durable", "SPAN", '"10s"', "at most so much of a window is lost when the agent is killed"),
+    Setting("spool", "max_age", "SPAN", '"14d"', "age after which segments are deleted"),
+    Setting("windows", "every", "SPAN", '"60s"', "length of a window; windows end near multiples of it"),
+    Setting(
+        "windows",
+        "durable",
+        "SPAN",
+        '"10s"',
+        "time between two checkpoints: at most this much is lost if the agent is killed",
+    ),
     Setting("sampling", "rate", "RATE", "19", "samples a second of each thread"),
-    Setting("sampling", "modes", "MODES", '["cpu"]', "cpu: on processors; offcpu: waiting; wall: both"),
+    Setting("sampling", "modes", "MODES", '["cpu"]', "cpu: running threads; offcpu: waiting threads; wall: both"),
     Setting("sampling", "python", "VIEW", '"extensions"', f"native frames beside Python's: {', '.join(NATIVE_VIEWS)}"),
     Setting("sampling", "collector", "COLLECTOR", '"auto"', f"how samples are taken: {', '.join(COLLECTORS)}"),
-    Setting("sampling", "max_stopped", "PERCENT", "1", "percent of its time that a process may be stopped, by stops"),
-    Setting("budget", "cpu", "PERCENT", "1", "percent of one processor that the agent may use, with its workers"),
-    Setting("budget", "memory", "SIZE", '"200M"', "that it may have, what its processes share once"),
     Setting(
-        "budget", "over", "SPAN", '"60s"', "over which both are kept: cpu by fewer samples, memory by fewer processes"
+        "sampling",
+        "max_stopped",
+        "PERCENT",
+        "1",
+        "maximum percentage of its time for which a process is stopped (only sampling by stops)",
     ),
-    Setting("record", "last", "SPAN", '"10m"', "what pyprof agent record gets of the time before it asks"),
-    Setting("record", "disk", "SIZE", '"64M"', "of the files that hold it, in kept/ of the spool"),
-    Setting("record", "group", "GROUP", "", "whose members may ask beside root and the agent's user; name or number"),
-    Setting("http", "port", "PORT", "", "127.0.0.1:PORT has /metrics, /healthz and /readyz; without it none of them"),
+    Setting(
+        "budget",
+        "cpu",
+        "PERCENT",
+        "1",
+        "maximum processor time of the agent and its workers, in percent of one processor",
+    ),
+    Setting(
+        "budget", "memory", "SIZE", '"200M"', "maximum memory of the agent and its workers; shared memory counts once"
+    ),
+    Setting(
+        "budget",
+        "over",
+        "SPAN",
+        '"60s"',
+        "period over which both limits hold: cpu by fewer samples, memory by fewer processes",
+    ),
+    Setting("record", "last", "SPAN", '"10m"', "time before the request that pyprof agent record includes"),
+    Setting("record", "disk", "SIZE", '"64M"', "maximum size of the files for it, in kept/ of the spool"),
+    Setting(
+        "record",
+        "group",
+        "GROUP",
+        "",
+        "group whose members may request recordings, in addition to root and the agent's user; name or number",
+    ),
+    Setting(
+        "http",
+        "port",
+        "PORT",
+        "",
+        "port on 127.0.0.1 for /metrics, /healthz and /readyz; without a port there are none",
+    ),
 )
 """Settings of the agent in tables with one value for each name. In addition there are [labels] and [[rule]]."""
 
 RULE = (
     Setting("rule", "action", "ACTION", '"include"', 'or "exclude": such processes are not recorded'),
-    Setting("rule", "service", "TEMPLATE", '"{name}"', "what the processes are called in the spool"),
-    Setting("rule", "labels", "LABELS", "{}", "names and templates: what is known of the processes"),
-    Setting("rule", "rate", "RATE", "", "in place of sampling.rate"),
-    Setting("rule", "modes", "MODES", "", "in place of sampling.modes"),
-    Setting("rule", "python", "VIEW", "", "in place of sampling.python"),
+    Setting("rule", "service", "TEMPLATE", '"{name}"', "name of the service in the spool"),
+    Setting("rule", "labels", "LABELS", "{}", "labels of the processes: names and templates"),
+    Setting("rule", "rate", "RATE", "", "replaces sampling.rate"),
+    Setting("rule", "modes", "MODES", "", "replaces sampling.modes"),
+    Setting("rule", "python", "VIEW", "", "replaces sampling.python"),
 )
 """Settings of a rule of the agent. In addition there are CRITERIA: a pattern, or a list of which one must match. All
 must match.
@@ -141,7 +183,7 @@ def checked(kind: str, value: object) -> object:
         return tuple(dict.fromkeys(modes))
     if kind in _CHOICES:
         if value not in _CHOICES[kind]:
-            raise Wrong(f"is none of {', '.join(_CHOICES[kind])}")
+            raise Wrong(f"is not one of {', '.join(_CHOICES[kind])}")
         return value
     return _number(kind, value)
 

@@ -44,7 +44,7 @@ COUNTERS = (
     MetricKind("sampling_times_missed", "counter", "Sampling times that were not kept.", _MODE),
     MetricKind("pauses", "counter", "Stops of threads for their samples.", _MODE),
     MetricKind("failures", "counter", "Recordings that ended early, or could not begin.", _MODE),
-    MetricKind("asks", "counter", "Recordings that somebody asked for, by what came of it.", ("outcome", OUTCOMES)),
+    MetricKind("asks", "counter", "Requested recordings, by what came of it.", ("outcome", OUTCOMES)),
     MetricKind("dropped", "counter", "Segments that were dropped, and files that are none.", _REASON),
     MetricKind("budget_exceeded", "counter", "Times that the budget was not kept though no less could be done."),
     MetricKind("cpu_seconds", "counter", "Processor time of the agent and its workers."),

@@ -70,7 +70,7 @@ def criterion(key: str, value: object) -> Criterion:
     try:
         patterns = tuple(re.compile(text if key == "cmdline" else translate(text)) for text in words)
     except (re.error, RecursionError, OverflowError) as error:
-        raise Wrong(f"is no regular expression: {error}") from None
+        raise Wrong(f"is not a regular expression: {error}") from None
     return Criterion(patterns, search=key == "cmdline", below=key == "cgroup")
 
 

@@ -107,7 +107,7 @@ def locked(root: str) -> int:
     try:
         os.makedirs(root, _FOLDER, exist_ok=True)
         if not output_file.is_private(os.path.join(root, "x")) or os.stat(root).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise OutputError(f"others may write in {root}", f"chmod go-w {root}, or another folder")
+            raise OutputError(f"other users may write in {root}", f"chmod go-w {root}, or another folder")
         fd = output_file.open_directory(root)
     except OutputError:
         raise

@@ -48,10 +48,10 @@ def moment(text: str, now: datetime.datetime) -> int:
         try:
             return _ns(now - datetime.timedelta(seconds=ago))
         except (OverflowError, OSError):
-            raise UsageError(f"{text!r} is before all time", _EXAMPLES) from None
+            raise UsageError(f"{text!r} is before 1970", _EXAMPLES) from None
     match = _MOMENT.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is no moment", _EXAMPLES)
+        raise UsageError(f"{text!r} is not a time", _EXAMPLES)
     return _ns(_at(match[1], match[2], now))
 
 
@@ -63,7 +63,7 @@ def span(text: str, now: datetime.datetime) -> TimeSpan:
     """
     match = _SPAN.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is no span of time", '"yesterday 14:00-15:00"')
+        raise UsageError(f"{text!r} is not a time span", '"yesterday 14:00-15:00"')
     start, end = (_at(match[1], clock, now) for clock in (match[2], match[3]))
     return TimeSpan(_ns(start), _ns(end if end > start else end + datetime.timedelta(days=1)))
 

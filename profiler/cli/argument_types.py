@@ -67,7 +67,7 @@ def duration(text: str) -> float:
     """Parse a time with the unit s, ms or us, and return it in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?)(s|ms|us)", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 1ms, 200us or 0.5s")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 1ms, 200us or 0.5s")
     return float(found[1]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[found[2]]
 
 
@@ -75,7 +75,7 @@ def regex(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
 
 
 def label(text: str) -> tuple[str, str]:
@@ -155,7 +155,7 @@ def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
     if arguments.scan:
         sources = tuple(dict.fromkeys((*sources, SCAN)))
     if "breakpad" in sources and not set(DEFAULT_SOURCES) <= set(sources) and not symbols:
-        raise UsageError("--unwind breakpad unwinds by symbol files, and none is given", "--symbols PATH|URL")
+        raise UsageError("--unwind breakpad needs symbol files", "--symbols PATH|URL")
     return UnwindOptions(sources=sources, max_depth=arguments.max_depth, symbols=symbols)
 
 

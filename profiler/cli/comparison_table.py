@@ -134,7 +134,7 @@ def _lines(
 ) -> Iterator[str]:
     yield ""
     head = "".join(f"{name:>{_CELL}}" for name in ("before", "after", "change"))
-    yield f"{'in itself':>{3 * _CELL}} {'with what it calls':>{3 * _CELL + 1}}"
+    yield f"{'self':>{3 * _CELL}} {'total':>{3 * _CELL + 1}}"
     yield f"{head}  {head}  {heading}"
     cells = [f"{_cells(row.own, found)}{_cells(row.total, found)}" for row in rows]
     room = max(width - max(map(len, cells)) - _MODULE - 1, _LEAST)

@@ -60,12 +60,12 @@ labels = {{ version = "{version}" }}
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "demo-fleet",
-        help="a server, an agent and services to look at, until Ctrl-C",
+        help="run a server, an agent and three services as a demonstration, until Ctrl-C",
         description="Starts a server, an agent and three small services on this machine, and says where the page is. "
-        "Ctrl-C ends them, and what they wrote goes. Needs pip install 'pyprof-live[server]'.",
+        "Ctrl-C ends them and deletes what they wrote. Needs pip install 'pyprof-live[server]'.",
     )
     parser.add_argument("--port", type=int, default=4242, metavar="PORT", help="(default: %(default)d)")
-    parser.add_argument("-d", "--duration", type=float, metavar="SECONDS", help="end by itself after so long")
+    parser.add_argument("-d", "--duration", type=float, metavar="SECONDS", help="end after this time")
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
     parser.set_defaults(run=run)
 
@@ -130,7 +130,7 @@ def _check(fleet: dict[str, subprocess.Popen[bytes]]) -> None:
     """Raise PyprofError if a process of the demo has ended."""
     for name, process in fleet.items():
         if process.poll() is not None:
-            raise PyprofError(f"{name} has ended, with {process.returncode}")
+            raise PyprofError(f"{name} has ended with status {process.returncode}")
 
 
 def _until_windows(port: int, fleet: dict[str, subprocess.Popen[bytes]]) -> None:

@@ -29,8 +29,8 @@ GREW = 3
 
 DESCRIPTION = """\
 Compare two recordings, or two ranges of time of one, function by function. Functions are
-matched by name and file, so that a program may have been built anew in between. A change
-that may be chance is noise: it is shown grey, or without a mark.
+matched by name and file, so the program may have been rebuilt in between. A change
+that is not significant may be noise: it is grey, or has no mark.
 """
 
 EPILOG = """\
@@ -57,12 +57,16 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     for name, meaning in (("before", "a recording, or another file that `pyprof report` reads"), ("after", "another")):
         parser.add_argument(name, metavar=name.upper(), help=f"{meaning}; FILE@FROM-TO is a range of its time")
-    add_criteria(parser.add_argument_group("which samples of both (each option given must fit)"))
-    add_comparing(parser.add_argument_group("how it is compared"))
-    out = parser.add_argument_group("how it is shown")
+    add_criteria(parser.add_argument_group("samples of both (all options that are given must match)"))
+    add_comparing(parser.add_argument_group("comparison"))
+    out = parser.add_argument_group("output")
     out.add_argument("-o", "--output", metavar="FILE", help="a page (.html) or data (.json, .csv)")
     out.add_argument(
-        "-n", "--rows", type=positive_int, metavar="N", help=f"(default: {_ROWS}, of which {OTHERS} may be chance)"
+        "-n",
+        "--rows",
+        type=positive_int,
+        metavar="N",
+        help=f"maximum number of rows (default: {_ROWS}, at most {OTHERS} of them not significant)",
     )
     out.add_argument("--sort", choices=("self", "total"), default="self", help="(default: %(default)s)")
     parser.set_defaults(run=run)
@@ -73,20 +77,25 @@ def add_comparing(how: argparse._ArgumentGroup) -> None:
     scale.add_argument(
         "--normalize",
         choices=("time", "samples", "none"),
-        help="costs per second of recording, as shares of all, or as they are (default: time, where it is known)",
+        help="how costs are scaled: per second of recording, as shares of the total, or not (default: time, "
+        "if it is known)",
     )
     scale.add_argument(
         "--per", type=_units, metavar="N,M", help="units of work that the program did in BEFORE, in AFTER"
     )
     how.add_argument(
-        "--least", type=percentage, default=0.01, metavar="PERCENT", help="a change by less is noise (default: 1%%)"
+        "--least",
+        type=percentage,
+        default=0.01,
+        metavar="PERCENT",
+        help="smallest relative change that counts; smaller ones are noise (default: 1%%)",
     )
     how.add_argument(
         "--drift",
         type=percentage,
         default=0.2,
         metavar="PERCENT",
-        help="a change of all functions together by up to so much is the machine's or the load's (default: 20%%)",
+        help="largest change of all functions together that is attributed to the machine or its load (default: 20%%)",
     )
     how.add_argument(
         "--fail-over",
@@ -114,9 +123,7 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
     how = arguments.normalize, arguments.per, arguments.least, arguments.drift
     found = compare(before, after, *how)
     if arguments.fail_over is not None and found.doubt:
-        raise UsageError(
-            f"--fail-over cannot tell: {found.doubt}", "longer recordings of pyprof's, without --fail-over"
-        )
+        raise UsageError(f"--fail-over cannot decide: {found.doubt}", "longer recordings by pyprof, or no --fail-over")
     if arguments.output is None:
         _show(found, lambda one, other: compare(one, other, *how), arguments)
     else:

@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from pyprof.tools.module_survey import ModuleSurvey
 
 DESCRIPTION = """\
-Say what will work before anything is attached: the kernel's settings, our capabilities,
-seccomp and namespaces; for a PID also every module with its unwind sections, symbol
-sources, build-id and whether it keeps frame pointers. Each problem comes with the command
-that mends it. Nothing is stopped and nothing is changed.
+Check what will work before a recording: the kernel's settings, pyprof's capabilities,
+seccomp and namespaces; for a PID also each module with its unwind sections, symbol
+sources, build-id and use of frame pointers. Each problem comes with the command that fixes
+it. Nothing is stopped and nothing is changed.
 """
 
 EPILOG = """\
 exit status:
-  0 all that matters works, 1 something will not, 2 wrong usage.
+  0 recording will work, 1 something prevents it, 2 wrong usage.
 """
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="say what will work, before anything is attached",
+        help="check what will work, before a recording",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=HelpFormatter,
     )
-    parser.add_argument("pid", nargs="?", type=positive_int, metavar="PID", help="the process to look at")
+    parser.add_argument("pid", nargs="?", type=positive_int, metavar="PID", help="process to check")
     add_sandbox(parser)
     parser.set_defaults(run=run)
 

@@ -52,7 +52,7 @@ EPILOG = (
     + """
 
 exit status:
-  0 all stacks whole, 3 some cut short (of a core or minidump also: files are missing), 1 error,
+  0 all stacks complete, 3 some truncated (of a core or minidump also: files are missing), 1 error,
   2 wrong usage.
 
 examples:
@@ -81,11 +81,19 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     target.add_argument(
         "--minidump", metavar="FILE", help="a minidump, or a log with a microdump, instead of a process"
     )
-    parser.add_argument("--exe", metavar="FILE", default="", help="with --core, --minidump, --gdb: the program's file")
-    parser.add_argument("--sysroot", metavar="DIR", default="", help="likewise: where the target's files are")
-    parser.add_argument("--json", action="store_true", help="as JSON, innermost frame first; a stable form")
-    parser.add_argument("--registers", action="store_true", help="with --core, --minidump: of each frame, if known")
-    parser.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
+    parser.add_argument(
+        "--exe", metavar="FILE", default="", help="with --core, --minidump or --gdb: the program's file"
+    )
+    parser.add_argument(
+        "--sysroot", metavar="DIR", default="", help="with --core, --minidump or --gdb: folder with the target's files"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, innermost frame first (a stable format)")
+    parser.add_argument(
+        "--registers",
+        action="store_true",
+        help="with --core or --minidump: print the registers of each frame, if known",
+    )
+    parser.add_argument("--full-paths", action="store_true", help="show modules by path instead of by name")
     parser.add_argument("--unwind", type=source_list, default=DEFAULT_SOURCES, metavar="LIST", help="see record")
     parser.add_argument("--scan", action="store_true", help="see record")
     parser.add_argument("--symbols", action="append", default=[], metavar="PATH|URL", help="see record")
@@ -93,12 +101,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--stack-size", type=bytes_size, default=DEFAULT_STACK_SIZE, metavar="BYTES", help="see record")
     parser.add_argument("--native", choices=NATIVE_VIEWS, default="extensions", help="see record")
     parser.add_argument("--async", dest="follow_tasks", action="store_true", help="see record")
-    parser.add_argument("--locals", action="store_true", help="local variables of Python frames, bounded")
+    parser.add_argument(
+        "--locals", action="store_true", help="print the local variables of Python frames, with limited size"
+    )
     parser.add_argument(
         "--redact",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="with --locals: not the values of names that look secret (default)",
+        help="with --locals: hide values of variables whose names look secret (default)",
     )
     add_sandbox(parser)
     parser.set_defaults(run=run)

@@ -72,7 +72,7 @@ def _is_of_runtime(frame: Frame) -> bool:
 
 
 def _of_application(profile: Profile, frame: Frame) -> Frame | None:
-    """Return a frame with only those of its functions that tables show, None if that is none of them."""
+    """Return a frame with only those of its functions that tables show, None if that is not one of them."""
     if frame.kind == FrameKind.MARKER or _is_of_runtime(frame):
         return frame
     are_own = are_application(profile, frame)

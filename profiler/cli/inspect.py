@@ -130,7 +130,7 @@ def overview(examiner: Examiner, file: FileToInspect, as_json: bool) -> tuple[in
     for name, count in found.functions.items():
         terminal_output.line(f"  {name:<12} {'broken' if count is None else f'{count:,} functions'}")
     if not found.functions:
-        print("  none: only frame pointers can unwind this file")
+        print("  none: this file can be unwound only by frame pointers")
     if found.problems:
         print("\nproblems")
         for text in found.problems:
@@ -175,7 +175,7 @@ def rows(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace)
     for name, text in (last.broken or {}).items():
         terminal_output.complain(f"{name}: {text}")
     if not shown:
-        terminal_output.complain(f"no source covers that: {', '.join(last.sources) or 'the file has none'}")
+        terminal_output.complain(f"no source covers this address: {', '.join(last.sources) or 'the file has none'}")
     return int(not shown), last.missing
 
 

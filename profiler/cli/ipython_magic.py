@@ -190,7 +190,7 @@ def install(shell: Any) -> None:
         try:
             if cell is None:  # %pyprof -h
                 options_of(line)
-                raise UsageError("it records a cell", "%%pyprof, with the cell below it")
+                raise UsageError("%%pyprof records a cell, not a line", "%%pyprof, with the cell below it")
             with _recorded(options_of(line), found):
                 shell.run_cell(cell)
         except _Helped:

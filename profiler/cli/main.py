@@ -17,8 +17,8 @@ from pyprof.cli.terminal_output import HelpFormatter, Parser, complain, refuse, 
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
-A sampling profiler for live Linux processes. It attaches to a process that nobody
-prepared, unwinds its native stacks by every table that tells how, and hardly disturbs it.
+A sampling profiler for live Linux processes. It attaches to an unprepared process, unwinds
+its native stacks by all available unwind tables, and hardly disturbs it.
 """
 
 EPILOG = """\
@@ -29,7 +29,7 @@ examples:
   pyprof report a.pyprof                a recording that was kept, in any format
   pyprof diff a.pyprof b.pyprof         which functions changed from one to the other
   pyprof dump -p 1234                   what every thread is doing right now
-  pyprof doctor 1234                    what will work, before anything is attached
+  pyprof doctor 1234                    what will work, before a recording
 
 `pyprof COMMAND --help` is the manual page of a command.
 """

@@ -12,7 +12,7 @@ from pyprof.exporters import registry
 
 DESCRIPTION = """\
 Write several recordings, or other profilers' files, as one. Samples keep their times,
-which may overlap. What was measured (cpu, wall, offcpu) must be the same in all.
+which may overlap. All must measure the same (cpu, wall or offcpu).
 """
 
 EPILOG = """\

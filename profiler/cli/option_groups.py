@@ -20,12 +20,12 @@ CRITERIA = ("thread", "process", "pid", "tid", "function", "exclude", "module", 
 NATIVE_HELP = f"native frames in stacks that have Python's (default: {DEFAULT_NATIVE}). " + "; ".join(
     name if name == words else f"{name}: {words}" for name, words in NATIVE_VIEWS.items()
 )
-GDB_HELP = "what runs behind this GDB stub, or unix:PATH"
+GDB_HELP = "record the target of the GDB stub at HOST:PORT or unix:PATH"
 
 
 def add_criteria(what: argparse._ArgumentGroup) -> None:
-    what.add_argument("--thread", type=regex, metavar="REGEX", help="threads with this in their name")
-    what.add_argument("--process", type=regex, metavar="REGEX", help="processes with this in their name")
+    what.add_argument("--thread", type=regex, metavar="REGEX", help="threads whose name matches")
+    what.add_argument("--process", type=regex, metavar="REGEX", help="processes whose name matches")
     what.add_argument(
         "-p", "--pid", type=positive_int, action="append", metavar="PID", help="processes; may be repeated"
     )
@@ -35,17 +35,22 @@ def add_criteria(what: argparse._ArgumentGroup) -> None:
         "--include",
         type=regex,
         metavar="REGEX",
-        help="stacks through a function with this in its name",
+        help="stacks that contain a function whose name matches",
     )
-    what.add_argument("--exclude", type=regex, metavar="REGEX", help="no stacks through such a function")
+    what.add_argument("--exclude", type=regex, metavar="REGEX", help="without stacks that contain such a function")
     what.add_argument(
         "--label",
         type=label,
         action="append",
         metavar="NAME=VALUE",
-        help="what was recorded with this label; of several values of a name one is enough",
+        help="samples with this label; with several values of one name, any of them",
     )
-    what.add_argument("--module", type=regex, metavar="REGEX", help="stacks through such a file, of Python a script")
+    what.add_argument(
+        "--module",
+        type=regex,
+        metavar="REGEX",
+        help="stacks that contain code of a matching file (of Python: a script)",
+    )
 
 
 def chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
@@ -63,7 +68,7 @@ def add_python(parser: argparse.ArgumentParser) -> None:
         "--async",
         dest="follow_tasks",
         action="store_true",
-        help="asyncio: above a task's coroutine, those of the tasks that await it (CPython 3.14 and later)",
+        help="asyncio: show the coroutines of awaiting tasks as callers of a task's coroutine (CPython 3.14 and later)",
     )
     group.add_argument("--gil", action="store_true", help="only samples of threads that hold the GIL")
 
@@ -71,8 +76,8 @@ def add_python(parser: argparse.ArgumentParser) -> None:
 def add_remote(parser: argparse.ArgumentParser) -> None:
     remote = parser.add_argument_group("a target behind a GDB stub (gdbserver, qemu, OpenOCD, J-Link)")
     remote.add_argument("--gdb", metavar="HOST:PORT", help=GDB_HELP)
-    remote.add_argument("--exe", metavar="FILE", help="the program's file, on this machine")
-    remote.add_argument("--sysroot", metavar="DIR", help="where the target's other files start, on this machine")
+    remote.add_argument("--exe", metavar="FILE", help="the program's file on this machine")
+    remote.add_argument("--sysroot", metavar="DIR", help="folder on this machine with the target's file system")
 
 
 def remote_options(arguments: argparse.Namespace) -> RemoteOptions | None:
@@ -108,19 +113,19 @@ def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
         help=f"the process to {what}; may be repeated",
     )
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help=f"or the command to start and {what}")
-    which = parser.add_argument_group("which processes (those that come later included; each one given must fit)")
-    which.add_argument("-a", "--all", action="store_true", help="every process of this machine")
+    which = parser.add_argument_group(
+        "processes, including those that start later (all options that are given must match)"
+    )
+    which.add_argument("-a", "--all", action="store_true", help="all processes of this machine")
     which.add_argument(
         "--name",
         type=regex,
         metavar="REGEX",
-        help="part of the name of the process or its program, or of its command line",
+        help="processes whose name, program or command line matches",
     )
     which.add_argument("--user", metavar="USER", help="processes of this user, by name or number")
     which.add_argument("--cgroup", metavar="PATH", help="processes of this control group and those below it")
-    which.add_argument(
-        "--thread", type=regex, metavar="REGEX", help="only threads with this in their name (the kernel's)"
-    )
+    which.add_argument("--thread", type=regex, metavar="REGEX", help="only threads whose name in the kernel matches")
 
 
 def target_options(arguments: argparse.Namespace) -> TargetOptions | None:

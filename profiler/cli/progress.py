@@ -72,7 +72,7 @@ class Progress:
         """
         start = time.monotonic()
         while not self.quiet and sys.stderr.isatty() and not ended():
-            self._show(f"{printable(self.title)}  waiting for its end, {time.monotonic() - start:.0f} s")
+            self._show(f"{printable(self.title)}  waiting for it to end, {time.monotonic() - start:.0f} s")
             time.sleep(_GLANCE_S)
         self.clear()
 

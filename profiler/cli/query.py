@@ -26,7 +26,7 @@ _ROWS = 30
 _IN_A_GROUP = 3
 
 DESCRIPTION = """\
-What did a service do, and what changed? Reads the segments that `pyprof agent` keeps in its
+Show what a service did, or what changed. Reads the segments that `pyprof agent` keeps in its
 spool; the agent may run meanwhile, or be gone. Without -o and -f it prints the functions
 that cost most.
 """
@@ -44,13 +44,13 @@ examples:
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "query",
-        help="what the agent recorded: a span of time, or what changed between two",
+        help="show what the agent recorded in a time span, or what changed between two",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=HelpFormatter,
     )
-    what = parser.add_argument_group("which windows (each belongs to the moment at which it ended)")
-    what.add_argument("--spool", metavar="DIR", help="(default: where the agent of this user writes)")
+    what = parser.add_argument_group("windows (each counts by the time at which it ended)")
+    what.add_argument("--spool", metavar="DIR", help="folder of the spool (default: that of this user's agent)")
     what.add_argument(
         "--since",
         default="1h",
@@ -62,7 +62,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--service", action="append", default=[], metavar="NAME", help="or a pattern, 'web-*'; may be repeated"
     )
     what.add_argument("--mode", choices=SIMPLE_MODES, default="cpu", help="(default: %(default)s)")
-    add_criteria(parser.add_argument_group("which samples (each option given must fit)"))
+    add_criteria(parser.add_argument_group("samples (all options that are given must match)"))
     comparing = parser.add_argument_group("what changed (as `pyprof diff`)")
     comparing.add_argument(
         "--diff",
@@ -71,7 +71,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help='two spans of time: "yesterday 14:00-15:00" "today 14:00-15:00"; in place of --since and --until',
     )
     add_comparing(comparing)
-    how = parser.add_argument_group("how it is shown")
+    how = parser.add_argument_group("output")
     how.add_argument("--by", metavar="WHAT", help="thread, process, pid, or a label: each value, and what it costs")
     how.add_argument("-o", "--output", metavar="FILE", help="- is standard output for text formats")
     how.add_argument(
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     found = TimeSpan(moment(arguments.since, now), moment(arguments.until, now))
     if found.start_ns >= found.end_ns:
-        raise UsageError("--since is not before --until: no time is between them")
+        raise UsageError("--since is not before --until")
     exporter = _exporter(arguments)
     until = "" if arguments.until == "now" else f" until {arguments.until}"
     profile = _read(found, f"since {arguments.since}{until}", arguments)
@@ -137,7 +137,7 @@ def _read(span: TimeSpan, words: str, arguments: argparse.Namespace) -> Profile:
     whole = spool_query.profile_of(arguments.spool, names, arguments.mode, title, arguments.diff is not None)
     profile = chosen(whole, arguments)
     if len(whole.stack) and not len(profile.stack):
-        raise PyprofError(f"none of the {len(whole.stack):,} samples fits", "without --thread, --function, …")
+        raise PyprofError(f"none of the {len(whole.stack):,} samples matches", "without --thread, --function, …")
     for note in whole.summary.notes:
         if "could not be read" in note:
             line(f"pyprof: {note}", sys.stderr)

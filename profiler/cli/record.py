@@ -81,7 +81,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     add_unwinding(parser)
     add_python(parser)
     add_timing(parser)
-    out = parser.add_argument_group("what is written")
+    out = parser.add_argument_group("output")
     out.add_argument(
         "-o",
         "--output",
@@ -92,11 +92,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     out.add_argument(
         "-f", "--format", metavar="FORMAT", help=f"{', '.join(registry.format_names())} (default: by the suffix)"
     )
-    out.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
-    out.add_argument("--processes", action="store_true", help="the process as root frame, where there are several")
-    out.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
-    out.add_argument("--summary", metavar="FILE", help="write what the recording did as JSON")
-    out.add_argument("-v", "--verbose", action="store_true", help="all that was counted, and what each module lacks")
+    out.add_argument("-t", "--threads", action="store_true", help="add the thread as root frame")
+    out.add_argument("--processes", action="store_true", help="add the process as root frame, if there are several")
+    out.add_argument("--full-paths", action="store_true", help="show modules by path instead of by name")
+    out.add_argument("--summary", metavar="FILE", help="write statistics of the recording as JSON")
+    out.add_argument("-v", "--verbose", action="store_true", help="print all counters, and what each module lacks")
     out.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary on standard error")
     parser.set_defaults(run=run)
 
@@ -104,13 +104,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def _check_one(command: list[str], targets: TargetOptions | None, remote: RemoteOptions | None) -> None:
     """Raise UsageError unless the options name exactly one target."""
     if len(command) == 1 and command[0].isdigit() and not targets and not remote:
-        raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
+        raise UsageError(f"{command[0]} is not a command", f"a process is given with -p {command[0]}")
     ways = sum(map(bool, (command, targets, remote)))
     if ways > 1:
         raise UsageError(f"give either {_WAYS}", "pyprof record -p PID, or pyprof record -- CMD ...")
     if not ways:
         raise UsageError(
-            f"say in one of five ways what is recorded: {_WAYS}",
+            f"give exactly one way to choose what is recorded: {_WAYS}",
             "pyprof record -p PID, or pyprof record -- CMD ...",
         )
 
@@ -127,7 +127,7 @@ def _check_names(template: str, arguments: argparse.Namespace, when: Timing) -> 
     for path in filter(None, (template, arguments.save)):
         if when.several and path != "-" and not any(mark in path for mark in ("%i", "%t")):
             raise UsageError(
-                f"{when.named} writes several files: they need different names",
+                f"{when.named} writes several files, which need different names",
                 "-o 'name-%i.html'",
             )
     if arguments.save in (template, "-"):
@@ -150,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
     when = timing(arguments)
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if when.several else ''}{exporter.suffixes[0]}"
     if arguments.idle and arguments.mode == "cpu":
-        raise UsageError("-i shows threads that sleep, --mode cpu those that run", "give one of them")
+        raise UsageError("-i includes sleeping threads, --mode cpu excludes them", "give one of them")
     _check_names(template, arguments, when)
     how = WindowOptions(
         exporter=exporter,

@@ -275,6 +275,8 @@ class Invocation:
     ) -> int:
         """Wait for the recorded command to end, and return its exit code."""
         if command.poll() is None:
-            sink.say(f"pyprof: {printable(recording.subject.name)} runs on; waiting for its end (Ctrl-C ends it)")
+            sink.say(
+                f"pyprof: {printable(recording.subject.name)} is still running; waiting for it to end (Ctrl-C ends it)"
+            )
             progress.wait(lambda: recording.returncode is not None)
         return command.wait()

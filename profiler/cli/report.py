@@ -57,7 +57,7 @@ examples:
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "report",
-        help="write a recording in any format, or print its functions",
+        help="print a recording, or write it in another format",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=HelpFormatter,
@@ -67,7 +67,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="FILE",
         help="a recording (NAME.pyprof), or a pprof, speedscope, collapsed or perf.data file, or perf script's text",
     )
-    what = parser.add_argument_group("which samples (each option given must fit)")
+    what = parser.add_argument_group("samples (all options that are given must match)")
     for name, meaning in (("from", "from this moment on"), ("to", "before this moment")):
         what.add_argument(
             f"--{name}",
@@ -77,7 +77,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
             help=f"{meaning}: seconds since the beginning, or a time of day (14:03, 14:03:20.5)",
         )
     add_criteria(what)
-    names = parser.add_argument_group("names that the recording lacks (files are known by their build-id)")
+    names = parser.add_argument_group("names that the recording lacks (files are matched by build-id)")
     names.add_argument(
         "--symbols",
         action="append",
@@ -86,12 +86,16 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="an object file, a debug file, or a folder of them; may be repeated",
     )
     names.add_argument(
-        "--sysroot", action="append", default=[], metavar="DIR", help="what / was on the machine of the recording"
+        "--sysroot",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder with the root file system of the recorded machine",
     )
     names.add_argument(
-        "--debuginfod", action="store_true", help=f"ask the servers of DEBUGINFOD_URLS, for {_FETCH_S:g} s at most"
+        "--debuginfod", action="store_true", help=f"query the servers in DEBUGINFOD_URLS, for at most {_FETCH_S:g} s"
     )
-    how = parser.add_argument_group("how it is shown")
+    how = parser.add_argument_group("output")
     how.add_argument("-o", "--output", metavar="FILE", help="- is standard output for text formats")
     how.add_argument(
         "-f",
@@ -104,26 +108,30 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     _add_tables(how)
     how.add_argument(
-        "-i", "--idle", action="store_true", help="also waits of idle threads (recordings of --mode offcpu and lock)"
+        "-i", "--idle", action="store_true", help="include waits of idle threads (recordings of --mode offcpu and lock)"
     )
     how.add_argument("--native", choices=NATIVE_VIEWS, help=f"of those recorded, {NATIVE_HELP}")
-    how.add_argument("--collapse-recursion", action="store_true", help="a function that calls itself is one frame")
-    how.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
-    how.add_argument("--processes", action="store_true", help="the process as root frame, where there are several")
-    how.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
+    how.add_argument("--collapse-recursion", action="store_true", help="show direct recursion as one frame")
+    how.add_argument("-t", "--threads", action="store_true", help="add the thread as root frame")
+    how.add_argument("--processes", action="store_true", help="add the process as root frame, if there are several")
+    how.add_argument("--full-paths", action="store_true", help="show modules by path instead of by name")
     parser.set_defaults(run=run)
 
 
 def _add_tables(how: argparse._ArgumentGroup) -> None:
     """Add the options of `pyprof report` for tables other than that of the most expensive functions."""
     table = how.add_mutually_exclusive_group()
-    table.add_argument("--callers", metavar="NAME", help="who calls this function: its name, or a REGEX")
-    table.add_argument("--callees", metavar="NAME", help="what this function calls")
-    table.add_argument("--lines", action="store_true", help="source lines instead of functions")
-    table.add_argument("--annotate", metavar="NAME", help="the source of this function, line by line")
-    table.add_argument("--sql", metavar="QUERY", help="the rows of a query, with tabs between (docs/sql.md)")
+    table.add_argument("--callers", metavar="NAME", help="print the callers of this function: a name or a REGEX")
+    table.add_argument("--callees", metavar="NAME", help="print the callees of this function")
+    table.add_argument("--lines", action="store_true", help="print source lines instead of functions")
     table.add_argument(
-        "--missing", action="store_true", help="what lacks names or unwind tables, and the command that helps"
+        "--annotate", metavar="NAME", help="print the source of this function with the cost of each line"
+    )
+    table.add_argument("--sql", metavar="QUERY", help="print the rows of an SQL query, separated by tabs (docs/sql.md)")
+    table.add_argument(
+        "--missing",
+        action="store_true",
+        help="print modules without names or unwind tables, and the command that helps",
     )
     how.add_argument(
         "--source",
@@ -133,7 +141,7 @@ def _add_tables(how: argparse._ArgumentGroup) -> None:
         help="where source files are, for --annotate and for a page, which then has a source view; others are shown if "
         "everybody may read them; may be repeated",
     )
-    how.add_argument("--asm", action="store_true", help="with --annotate: its instructions, too (needs objdump)")
+    how.add_argument("--asm", action="store_true", help="with --annotate: also print its instructions (needs objdump)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -146,7 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
     whole = load(arguments.file)
     profile = _chosen(_named(whole, arguments), arguments)
     if len(whole.stack) and not len(profile.stack):
-        raise PyprofError(f"none of the {len(whole.stack):,} samples fits", "pyprof report FILE shows what there is")
+        raise PyprofError(f"none of the {len(whole.stack):,} samples matches", "pyprof report FILE shows all samples")
     if not is_recording(arguments.file):
         # these notes say what is not known about the file, and what was left out
         for note in whole.summary.notes[-_NOTES:]:
@@ -155,7 +163,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not ended:
         line(f"pyprof: {INTERRUPTED}", sys.stderr)
         if not len(whole.stack):
-            line(f"  hint: what it has may be in {arguments.file}-wal, which must stay beside it", sys.stderr)
+            line(f"  hint: its data may be in {arguments.file}-wal, which must be in the same folder", sys.stderr)
     if exporter is not None:
         _write(profile, exporter, arguments)
     else:
@@ -230,10 +238,10 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
         for when in (arguments.from_, arguments.to_)
     )
     if start is not None and end is not None and start >= end:
-        raise UsageError("--from is not before --to: no time is between them")
+        raise UsageError("--from is not before --to")
     if not (start is None and end is None):
         if not timed(profile):
-            raise UsageError("it is not known when the samples of this file were taken", "without --from and --to")
+            raise UsageError("the samples of this file have no times", "without --from and --to")
         profile = profile.cut(start, end)
     profile = chosen(profile, arguments)
     if not arguments.idle and arguments.format != registry.RECORDING:

@@ -29,7 +29,7 @@ from pyprof.options import (
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    what = parser.add_argument_group("what is sampled")
+    what = parser.add_argument_group("sampling")
     what.add_argument("-d", "--duration", type=positive, metavar="S", help="stop after S seconds (default: Ctrl-C)")
     what.add_argument(
         "-r",
@@ -64,7 +64,7 @@ def _add_how(what: argparse._ArgumentGroup) -> None:
         "--max-overhead",
         type=percent,
         metavar="PERCENT",
-        help="share of time the target may be stopped; the rate falls to keep it",
+        help="maximum share of time for which the target is stopped; the rate is lowered to keep it",
     )
     what.add_argument(
         "--min-block",
@@ -80,7 +80,8 @@ def _add_how(what: argparse._ArgumentGroup) -> None:
         type=bytes_size,
         default=DEFAULT_STACK_SIZE,
         metavar="BYTES",
-        help="most of a stack that is copied at a stop, with K or M; the rest is read once (default: 1M)",
+        help="maximum number of bytes of a stack that are copied at a stop, with K or M; the rest is read "
+        "once (default: 1M)",
     )
     what.add_argument(
         "--label",
@@ -88,7 +89,7 @@ def _add_how(what: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what the recording is labelled with, for pyprof report --label; may be repeated",
+        help="label of the recording, for pyprof report --label; may be repeated",
     )
 
 
@@ -102,7 +103,7 @@ def _add_modes(what: argparse._ArgumentGroup) -> None:
     what.add_argument(
         "--wakers",
         action="store_true",
-        help="inside each wait the thread that ended it and its stack (--mode offcpu and wall, with bpf)",
+        help="show the thread that ended each wait, with its stack (--mode offcpu and wall, with bpf)",
     )
     what.add_argument(
         "-i",
@@ -111,11 +112,11 @@ def _add_modes(what: argparse._ArgumentGroup) -> None:
         help="without --mode: the same as --mode wall; with --mode offcpu or lock: also idle threads, such as those of "
         "a pool or an event loop that waits for work",
     )
-    what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (not by stops)")
+    what.add_argument("-k", "--kernel", action="store_true", help="include kernel frames (needs perf or bpf)")
 
 
 def add_unwinding(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_argument_group("how stacks are unwound")
+    how = parser.add_argument_group("unwinding")
     how.add_argument(
         "--unwind",
         type=source_list,
@@ -142,7 +143,7 @@ def add_unwinding(parser: argparse.ArgumentParser) -> None:
         type=positive_int,
         default=DEFAULT_MAX_DEPTH,
         metavar="N",
-        help="most frames of a stack (default: %(default)d)",
+        help="maximum number of frames of a stack (default: %(default)d)",
     )
 
 

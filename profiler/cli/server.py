@@ -17,8 +17,9 @@ Received windows are in files and enter the database later.
 """
 
 DESCRIPTION = """\
-The windows of many agents in one place: kept as files, asked in a page and by HTTP. Needs
-pip install 'pyprof-live[server]'. SIGTERM ends it when what is under way is done.
+Store the windows of many agents as files, and answer queries by a web page and HTTP.
+Needs pip install 'pyprof-live[server]'. SIGTERM ends it after the requests that it is
+answering.
 """
 
 EPILOG = """\
@@ -35,19 +36,19 @@ examples:
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "server",
-        help="keep the windows of many agents, and ask them",
+        help="store the windows of many agents, and answer queries",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=HelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", help="settings and tenants (TOML)")
-    parser.add_argument("--data", metavar="DIR", help="in place of server.data")
-    parser.add_argument("--port", type=int, metavar="PORT", help="in place of server.port")
+    parser.add_argument("--config", metavar="FILE", help="file with settings and tenants (TOML)")
+    parser.add_argument("--data", metavar="DIR", help="replaces server.data of the configuration")
+    parser.add_argument("--port", type=int, metavar="PORT", help="replaces server.port of the configuration")
     parser.add_argument("--log", choices=("text", "json"), default="text", help="(default: %(default)s)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="only check the configuration")
     what.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
-    what.add_argument("--print-sql", action="store_true", help="print the statements that make the tables")
+    what.add_argument("--print-sql", action="store_true", help="print the SQL statements that create the tables")
     what.add_argument("--print-unit", action="store_true", help="print a systemd unit that runs it")
     what.add_argument("--rebuild", action="store_true", help="empty the database and read all segments again")
     parser.set_defaults(run=run)
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     found = replace(found, data=data, port=found.port if arguments.port is None else arguments.port)
     if not 1 <= found.port <= 65535:
-        raise UsageError(f"--port {found.port} is no port", "--port 4242")
+        raise UsageError(f"--port {found.port} is not a port number", "--port 4242")
     prefix = "" if arguments.log == "json" else "pyprof server: "
     log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
     log_thread_failures(log)

@@ -49,7 +49,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     place.add_argument("--store", metavar="DIR", help="write DIR/NAME/ID/NAME.sym and print its path")
     place.add_argument("--upload", metavar="URL", help="send it to the pyprof server there")
     parser.add_argument("--token-file", metavar="FILE", default="", help="with a writer's token, for --upload")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was left out")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not print what was left out")
     add_sandbox(parser)
     parser.set_defaults(run=run)
 
@@ -104,11 +104,11 @@ def in_store(store: str, store_path: str) -> str:
 
     path = os.path.join(store, store_path)
     if os.path.isabs(store_path) or ".." in store_path.split("/"):
-        raise OutputError(f"{store_path!r} is no place in a store")
+        raise OutputError(f"{store_path!r} is not a valid path in a symbol store")
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{store}: {error.strerror}", "--store DIR in a place that is yours") from error
+        raise OutputError(f"{store}: {error.strerror}", "--store DIR with a folder that you may write") from error
     return path
 
 
@@ -133,10 +133,10 @@ def upload(url: str, token_file: str, write: Callable[[IO[bytes]], None]) -> Non
     write(text)
     build_id = re.search(rb"^INFO CODE_ID ([0-9A-F]+)$", text.getvalue()[:_HEAD], re.MULTILINE)
     if build_id is None:
-        raise OutputError("a file without a build-id has no place on a server", "link it with --build-id")
+        raise OutputError("a symbol file without a build-id cannot be uploaded", "link it with --build-id")
     client = HttpClient(Endpoint(url.rstrip("/"), Credentials(token_file), timeout_s=_PATIENCE_S))
     kind = {"Content-Type": "application/octet-stream"}
     try:
         client.post(f"/api/v1/symbols/{build_id[1].decode().lower()}", gzip.compress(text.getvalue(), 6), kind)
     except (NotSent, RefusedForGood) as error:
-        raise OutputError(f"{url} did not take it: {error}", "docs/server.md has its refusals") from None
+        raise OutputError(f"{url} refused it: {error}", "docs/server.md has its refusals") from None

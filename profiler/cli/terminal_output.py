@@ -145,7 +145,7 @@ def failure(error: BaseException, pid: int | None = None) -> None:
     import traceback
 
     traceback.print_exception(error)
-    complain("an error of pyprof's own ended the recording early; what was recorded is kept", "please report it")
+    complain("an internal error of pyprof ended the recording early; what was recorded is kept", "please report it")
 
 
 def tolerate_encodings() -> None:

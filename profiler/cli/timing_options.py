@@ -40,7 +40,7 @@ def span(text: str) -> float:
     found = _TIME.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 1 <= seconds < _MOST_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time from a second on, such as 90s, 10m or 2h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time of at least one second, such as 90s, 10m or 2h")
     return seconds
 
 
@@ -50,12 +50,12 @@ def disk_size(text: str) -> int:
     size = int(found[1]) << 10 * "KMG".find(found[2].upper() or " ") + 10 if found and found[2] else 0
     size = int(found[1]) if found and not found[2] else size
     if not _LEAST_SIZE <= size < 1 << 50:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size from 1M on, with K, M or G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 1M, with K, M or G")
     return size
 
 
 def add_timing(parser: argparse.ArgumentParser) -> None:
-    when = parser.add_argument_group("when it begins, and when it is written")
+    when = parser.add_argument_group("start and output times")
     when.add_argument("--delay", type=positive, metavar="S", help="begin to record after S seconds")
     when.add_argument(
         "--every", type=positive, metavar="S", help="close the output and begin the next one each S seconds"
@@ -135,9 +135,9 @@ def timing(arguments: argparse.Namespace) -> Timing:
         raise UsageError("--trigger is for a flight recorder", "--last 10m")
     if last_s is not None and arguments.every is not None:
         other = "--last" if arguments.last else "--max-size"
-        raise UsageError(f"--every writes everything, {other} the last part: give one of them")
+        raise UsageError(f"--every keeps all windows, {other} only the last ones: give one of them")
     if arguments.gdb and any(each.startswith("cpu") for each in arguments.trigger):
-        raise UsageError("behind a stub the processor time of a target is not known", "--trigger file:PATH")
+        raise UsageError("the processor time of a target behind a stub is unknown", "--trigger file:PATH")
     return Timing(arguments.delay, arguments.every, last_s, tuple(arguments.trigger), arguments.max_size)
 
 

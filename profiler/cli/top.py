@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 _WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), or a command"
 
 DESCRIPTION = """\
-What a process does now, by function, thread, process, module or source line: each second
-anew, sampled as by `pyprof record`.
-Where standard output is no terminal, a table is printed for each interval; with --once
-there is one, and an exit code.
+Show what a process does now, by function, thread, process, module or source line, updated
+each second. Samples are taken as by `pyprof record`. If standard output is not a terminal, a
+table is printed for each interval; --once prints one table and sets the exit code.
 """
 
 EPILOG = """\
@@ -49,25 +48,27 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         usage="pyprof top [options] (-p PID ... | -a | --name REGEX | [--] CMD ...)",
     )
     add_selection(parser, "watch")
-    how = parser.add_argument_group("what is shown")
-    how.add_argument("--by", choices=TABLES, default=TABLES[0], help="a row for each (default: %(default)s)")
-    how.add_argument("--sort", choices=SORTS, default=SORTS[0], help="by this column (default: %(default)s)")
+    how = parser.add_argument_group("display")
+    how.add_argument("--by", choices=TABLES, default=TABLES[0], help="one row for each of these (default: %(default)s)")
+    how.add_argument("--sort", choices=SORTS, default=SORTS[0], help="sort by this column (default: %(default)s)")
     how.add_argument(
         "--span",
         type=positive,
         metavar="S",
         help=f"of the last S seconds (default: {DEFAULT_SPAN_S:g}; without a terminal: of each interval)",
     )
-    how.add_argument("--search", type=regex, metavar="REGEX", help="only rows with this in their name")
+    how.add_argument("--search", type=regex, metavar="REGEX", help="only rows whose name matches")
     how.add_argument(
-        "--interval", type=positive, default=EVERY_S, metavar="S", help="seconds between two (default: %(default)g)"
+        "--interval",
+        type=positive,
+        default=EVERY_S,
+        metavar="S",
+        help="seconds between two tables (default: %(default)g)",
     )
+    how.add_argument("-o", "--output", metavar="FILE", help="save all samples at the end, also if the terminal is lost")
+    how.add_argument("--once", action="store_true", help="print one table after one interval, for scripts")
     how.add_argument(
-        "-o", "--output", metavar="FILE", help="save what was seen at the end, also if the terminal is lost"
-    )
-    how.add_argument("--once", action="store_true", help="one table after an interval, for scripts")
-    how.add_argument(
-        "-n", "--rows", type=positive_int, default=30, metavar="N", help="of --once (default: %(default)d)"
+        "-n", "--rows", type=positive_int, default=30, metavar="N", help="rows of --once (default: %(default)d)"
     )
     add_sampling(parser)
     add_unwinding(parser)
@@ -79,11 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
     command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
     targets = target_options(arguments)
     if len(command) == 1 and command[0].isdigit() and not targets:
-        raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
+        raise UsageError(f"{command[0]} is not a command", f"a process is given with -p {command[0]}")
     if bool(command) == bool(targets):
-        raise UsageError(f"say in one way what is watched: {_WAYS}", "pyprof top -p PID, or pyprof top -- CMD ...")
+        raise UsageError(
+            f"give exactly one way to choose what is shown: {_WAYS}", "pyprof top -p PID, or pyprof top -- CMD ..."
+        )
     if arguments.idle and arguments.mode == "cpu":
-        raise UsageError("-i shows threads that sleep, --mode cpu those that run", "give one of them")
+        raise UsageError("-i includes sleeping threads, --mode cpu excludes them", "give one of them")
     from pyprof.cli.live.terminal_screen import usable
     from pyprof.cli.output_files import check_writable
 

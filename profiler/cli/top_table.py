@@ -69,7 +69,7 @@ def functions_of(profile: Profile, text: str) -> tuple[Neighbours, str]:
     try:
         found = neighbours(profile.tree(), text)
     except re.error as error:
-        raise UsageError(f"{text} is no function, and no regular expression: {error}") from None
+        raise UsageError(f"{text} is neither a function nor a regular expression: {error}") from None
     if not found.names:
         raise UsageError(f"no function has {text} in its name", "pyprof report FILE -f collapsed has all names in full")
     names = ", ".join(sorted(found.names)[:3]) + (", …" if len(found.names) > 3 else "")

@@ -110,7 +110,7 @@ class WindowWriter:
                 refuse(error)
                 failed = error
             except BrokenPipeError:  # the reader has closed the pipe
-                failed = OutputError("nobody reads standard output any more")
+                failed = OutputError("standard output was closed")
         if how.summary:
             try:
                 output_files.write(names.expand(how.summary), lambda out: _write_summary(shown.summary, out))

@@ -32,9 +32,9 @@ def compare(
 ) -> Comparison:
     """Compare two profiles function by function (see Profile.diff)."""
     if not 0 <= least < 1:
-        raise UsageError("the least change is a part, from 0 up to 1")
+        raise UsageError("the smallest change is a fraction, at least 0 and below 1")
     if not 0 <= drift < 1:
-        raise UsageError("the drift is a part, from 0 up to 1")
+        raise UsageError("the drift is a fraction, at least 0 and below 1")
     columns = _columns(before, after)
     profiles = (before, after)
     weights = [_weights(profile, column) for profile, column in zip(profiles, columns, strict=True)]
@@ -83,7 +83,7 @@ def _weights(profile: Profile, column: int) -> npt.NDArray[np.int64]:
     if not len(profile.stack) or not found.any():
         raise UsageError(f"{profile.title} has no samples: there is nothing to compare")
     if profile.values.min() < 0:
-        raise UsageError(f"{profile.title} has amounts below 0: it is a difference already")
+        raise UsageError(f"{profile.title} has negative values: it is already a difference")
     return found
 
 

@@ -58,9 +58,9 @@ def scale_of(
     """
     if per is not None:
         if normalize is not None:
-            raise UsageError("what is per unit of work is normalized already", "without normalize")
+            raise UsageError("costs per unit of work are already normalized", "without normalize")
         if not all(0 < units < float("inf") for units in per):
-            raise UsageError("units of work are numbers above 0")
+            raise UsageError("units of work must be positive numbers")
         return Scale("work", *per)
     timed = before.recorded_ns > 0 and after.recorded_ns > 0
     way = normalize or ("time" if timed else "samples")
@@ -71,5 +71,5 @@ def scale_of(
     if way != "time":
         raise UsageError(f"costs are not normalized by {way!r}", f"one of {', '.join(WAYS)}")
     if not timed:
-        raise UsageError("it is not known how long both recordings lasted", "normalize by samples")
+        raise UsageError("the length of a recording is unknown", "normalize by samples")
     return Scale("time", before.recorded_ns / 1e9, after.recorded_ns / 1e9)

@@ -58,6 +58,6 @@ def _foreign(name: str) -> Profile:
             _, read = FORMATS[kind]
             return read(plain, name.rsplit("/", 1)[-1])
     except (FormatError, OverflowError) as error:
-        raise RecordingError(f"{name} is broken, or no {kind} file: {error}") from None
+        raise RecordingError(f"{name} is broken, or not a {kind} file: {error}") from None
     known = ", ".join(["recordings", *FORMATS, "perf.data"])
-    raise RecordingError(f"{name} is no file that is known", f"what is read: {known}")
+    raise RecordingError(f"{name} is not a file of a known format", f"known formats: {known}")

@@ -31,7 +31,7 @@ def labels_of(labels: Mapping[str, str]) -> Labels:
         if not name or not value or max(len(name), len(value)) > LONGEST or not (name + value).isprintable():
             raise UsageError(f"label {name!r}: name and value have 1 to {LONGEST} printable letters each")
         if "=" in name or name in RESERVED or name.startswith(_PPROF):
-            raise UsageError(f"label {name!r}: another name, please: pprof files mean something else by it")
+            raise UsageError(f"label {name!r}: the name has another meaning in pprof files")
     return tuple(sorted(labels.items()))
 
 

@@ -44,7 +44,9 @@ def merge(profiles: Iterable[Profile]) -> Profile:
     first = parts[0]
     for part in parts[1:]:
         if part.value_types != first.value_types:
-            raise UsageError(f"what was measured differs: {_kinds(first)} in one, {_kinds(part)} in another")
+            raise UsageError(
+                f"the profiles measure different things: {_kinds(first)} in one, {_kinds(part)} in another"
+            )
     values = _values(parts)
     tables = JoinedTables()
     stacks, threads = zip(*map(tables.add, parts), strict=True)
@@ -86,7 +88,7 @@ def _at_one_time(parts: list[Profile]) -> list[Profile]:
 def _values(parts: Sequence[Profile]) -> npt.NDArray[np.int64]:
     values = np.concatenate([part.values for part in parts])
     if largest_sum(values) >= MOST_SUM:
-        raise UsageError("their values are too large together: no sum has room for them")
+        raise UsageError("the sum of their values does not fit into 64 bits")
     return values
 
 

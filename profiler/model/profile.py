@@ -241,7 +241,7 @@ class Profile:
             UsageError: An argument is invalid.
         """
         if count < 0 or by not in ("own", "total"):
-            raise UsageError(f"there are no top {count!r} by {by!r}", 'profile.top(10, by="own") or by="total"')
+            raise UsageError(f"cannot sort the top {count!r} by {by!r}", 'profile.top(10, by="own") or by="total"')
         from pyprof.model.functions import costs
 
         found = costs(self)
@@ -283,7 +283,7 @@ class Profile:
             end: Seconds since the profile's beginning; `end` itself is excluded.
 
         Raises:
-            UsageError: A pattern is no regular expression.
+            UsageError: A pattern is not a regular expression.
         """
         from pyprof.model import sample_filter as s
 

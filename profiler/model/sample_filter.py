@@ -29,7 +29,7 @@ def compiled(pattern: Pattern) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, TypeError) as error:
-        raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
 def of_threads(profile: Profile, fits: Callable[[ThreadInfo], bool]) -> Mask:
@@ -78,13 +78,13 @@ def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
         UsageError: The times are unknown, or there is no time between start and end.
     """
     if not timed(profile):
-        raise UsageError("it is not known when the samples of this profile were taken")
+        raise UsageError("the samples of this profile have no times")
     first, last = (
         default if at is None else round(min(max(at * 1e9, 0), profile.duration_ns))
         for at, default in ((start, 0), (end, profile.duration_ns))
     )
     if first >= last:
-        raise UsageError(f"no time of {profile.title} is between these moments")
+        raise UsageError(f"{profile.title} has no time between these two times")
     part = selected(profile, between(profile, start, end))
     kept = clip_gaps(profile.gaps, profile.start_ns + first, profile.start_ns + last)
     return replace(part, start_ns=profile.start_ns + first, duration_ns=last - first, gaps=kept)

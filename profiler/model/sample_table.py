@@ -40,7 +40,7 @@ def frame_of(columns: Mapping[str, object], library: str | None) -> DataFrame:
         UsageError: The library is not supported.
     """
     if library not in (*LIBRARIES, None):
-        raise UsageError(f"there is no library {library!r} for data frames here", f"one of {', '.join(LIBRARIES)}")
+        raise UsageError(f"the data frame library {library!r} is not installed", f"one of {', '.join(LIBRARIES)}")
     for name in (library,) if library else LIBRARIES:
         if find_spec(name) is not None:
             return import_module(name).DataFrame(columns)

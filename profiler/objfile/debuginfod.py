@@ -132,7 +132,7 @@ def _download(url: str, build_id: str, kind: str, until: float) -> None:
             size = _copied(Paced(answer), file)
             expected = answer.headers.get("Content-Length", "")
             if deadline.passed or (expected.isdigit() and size < int(expected)):
-                raise TimeoutError(f"{url} came in part only")
+                raise TimeoutError(f"{url} was received only in part")
             file.flush()
             if open_object_file(f"/proc/self/fd/{file.fileno()}").build_id != build_id:
                 raise FormatError(url, 0, "is the file of another build-id")

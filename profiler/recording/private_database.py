@@ -49,7 +49,7 @@ def read_bytes(path: str, max_bytes: int = MAX_BYTES) -> bytes:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_BYTES and max_bytes >= MAX_BYTES:
-                raise RecordingError(f"{path} is larger than {MAX_BYTES >> 30} GiB, more than is read at once")
+                raise RecordingError(f"{path} is larger than the limit of {MAX_BYTES >> 30} GiB")
             return file.read(min(size, max_bytes))  # read() allocates memory for the whole size first
     except FormatError as error:
         raise RecordingError(f"{path} is {error.problem}") from None
@@ -72,10 +72,12 @@ def open_recording(path: str) -> tuple[sqlite3.Connection, int]:
     """
     data = read_bytes(path)
     if not is_recording(data):
-        raise RecordingError(f"{path} is no recording of pyprof", _MAKER)
+        raise RecordingError(f"{path} is not a recording by pyprof", _MAKER)
     (version,) = struct.unpack_from(">I", data, 60)
     if version > VERSION:
-        raise RecordingError(f"{path} is of version {version}, this pyprof reads up to {VERSION}", "a newer pyprof")
+        raise RecordingError(
+            f"{path} is of version {version}; this pyprof reads versions up to {VERSION}", "a newer pyprof"
+        )
     try:
         if data[18:20] != b"\1\1":
             data = _with_log(path, data)

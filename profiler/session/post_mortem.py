@@ -129,7 +129,7 @@ def _of_core(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
         collector = CoreFileCollector(path, target.exe, target.sysroot, target.stack_size, diagnostics)
     except FormatError as error:
         if looks_like_dump(path):
-            raise PyprofError(f"{path}: no core file", f"pyprof dump --minidump {path}") from error
+            raise PyprofError(f"{path}: not a core file", f"pyprof dump --minidump {path}") from error
         hint = "--core takes a core file: coredumpctl dump PID -o core"
         raise PyprofError(f"{path}: {error.message}", hint) from error
     goroutines = _find_goroutines(collector.space)

@@ -340,7 +340,7 @@ class Recording:
             UsageError: The length is not positive.
         """
         if not every > 0:
-            raise UsageError(f"windows of {every!r} seconds cannot be had")
+            raise UsageError(f"windows of {every!r} seconds are not possible")
 
         every_ns = round(every * 1e9)
 

@@ -266,11 +266,11 @@ def check(options: RecordOptions) -> None:
         try:
             re.compile(options.thread)
         except re.error as error:
-            raise UsageError(f"thread: {options.thread!r} is no regular expression: {error}") from None
+            raise UsageError(f"thread: {options.thread!r} is not a regular expression: {error}") from None
     if options.kernel and not registry.can_show_kernel(options.collector):
         raise no_kernel()
     if options.wakers and options.mode == "cpu":
-        raise UsageError("threads that run were not woken by anybody: --wakers is of waits", "--mode offcpu --wakers")
+        raise UsageError("--wakers needs waits, which --mode cpu does not record", "--mode offcpu --wakers")
     if (options.wakers or options.mode == "lock") and not registry.can_report_wakers(options.collector):
         raise no_wakers()
 
@@ -291,12 +291,12 @@ def check_stacks(options: StackOptions) -> None:
     _within("stack_size", options.stack_size, LEAST_STACK_SIZE - 1, MOST_STACK_SIZE)
     _within("max_depth", options.max_depth, 0, math.inf)
     if "breakpad" in options.unwind and not set(DEFAULT_SOURCES) <= set(options.unwind) and not options.symbols:
-        raise UsageError("breakpad unwinds by symbol files, and none is given", "--symbols PATH|URL")
+        raise UsageError("the source breakpad needs symbol files", "--symbols PATH|URL")
 
 
 def _one_of(what: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
-        raise UsageError(f"{what}: {value!r} is none of {', '.join(known)}")
+        raise UsageError(f"{what}: {value!r} is not one of {', '.join(known)}")
 
 
 def _within(what: str, number: float | None, above: float, most: float) -> None:
@@ -310,7 +310,7 @@ def _within(what: str, number: float | None, above: float, most: float) -> None:
 
 
 def no_kernel() -> UsageError:
-    return UsageError("stops do not show the kernel's frames", "-k --collector auto")
+    return UsageError("samples by stops have no kernel frames", "-k --collector auto")
 
 
 def no_wakers() -> UsageError:

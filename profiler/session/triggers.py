@@ -80,7 +80,7 @@ def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
         return _Cpu(float(found[1]) / 100, pids)
     if text.startswith(_FILE) and len(text) > len(_FILE):
         return _File(text.removeprefix(_FILE))
-    raise UsageError(f"{text!r} is no trigger", "--trigger 'cpu>80', or --trigger file:PATH")
+    raise UsageError(f"{text!r} is not a trigger", "--trigger 'cpu>80', or --trigger file:PATH")
 
 
 class Triggers:

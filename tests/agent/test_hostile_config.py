@@ -17,8 +17,8 @@ RULE = '[[rule]]\nname = "*"\n'
 LIES = {
     "a number of 5,000 digits": (f"[spool]\nmax_files = {'9' * 5000}\n{RULE}", "digits"),
     "a number of 400,000 digits by sixteen": (f"[spool]\nmax_files = 0x{'f' * 400_000}\n{RULE}", "thousands of digits"),
-    "brackets in brackets": (f"[[rule]]\ncmdline = '{'(' * 5000}{')' * 5000}'\n", "is no regular expression"),
-    "a repetition of billions": ("[[rule]]\ncmdline = 'a{99999999999}'\n", "is no regular expression"),
+    "brackets in brackets": (f"[[rule]]\ncmdline = '{'(' * 5000}{')' * 5000}'\n", "is not a regular expression"),
+    "a repetition of billions": ("[[rule]]\ncmdline = 'a{99999999999}'\n", "is not a regular expression"),
     "a key of 300,000 parts": (f"{RULE}a{'.a' * 300_000} = 1\n", "dots"),
     "a table of 150,000 parts": (f"[{'a.' * 150_000}a]\n{RULE}", "dots"),
 }
@@ -66,5 +66,5 @@ def test_configuration_that_others_may_write_is_refused_to_root(
     assert len(agent._load(arguments).rules) == 1
     path.chmod(0o664)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(UsageError, match="others than root may write"):
+    with pytest.raises(UsageError, match="users other than root may write"):
         agent._load(arguments)

@@ -171,7 +171,7 @@ def test_one_agent_has_the_spool(tmp_path: Path) -> None:
 
 def test_folder_of_everybody_is_no_spool(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(OutputError, match="others may write"):
+    with pytest.raises(OutputError, match="other users may write"):
         locked(str(tmp_path))
 
 

@@ -195,9 +195,9 @@ def test_command_that_runs_on_is_ended_with_the_recording() -> None:
         (2**22 + 1, NoSuchProcess, "no process"),
         (os.getpid(), NotTraceable, "itself|ourselves|pyprof"),
         ([], CommandNotFound, "no command"),
-        (None, UsageError, "None is no target"),
-        (True, UsageError, "True is no target"),
-        (["sleep", 5], UsageError, "is no target"),
+        (None, UsageError, "None is not a target"),
+        (True, UsageError, "True is not a target"),
+        (["sleep", 5], UsageError, "is not a target"),
     ],
     ids=["words", "nobody", "ourselves", "nothing", "none", "truth", "a number among words"],
 )
@@ -212,8 +212,8 @@ def test_target_that_cannot_be_recorded_is_refused(target: Any, error: type[Exce
         ({"rate": "99"}, "rate: '99' is no number"),
         ({"rate": 0}, "rate: 0 is not above 0 and at most"),
         ({"duration": -1}, "duration: -1 is not above 0$"),
-        ({"mode": "x"}, "mode: 'x' is none of cpu"),
-        ({"thread": "("}, "no regular expression"),
+        ({"mode": "x"}, "mode: 'x' is not one of cpu"),
+        ({"thread": "("}, "not a regular expression"),
     ],
 )
 def test_options_that_cannot_be_met_are_refused_before_anything_begins(

@@ -146,7 +146,7 @@ def test_other_collectors_refuse_in_one_sentence(options: tuple[str, ...]) -> No
         assert done.returncode == 2
         assert "--wakers and --mode lock need a program in the kernel (BPF)" in done.stderr
     done = warm.run("record", "--wakers", "-p", "1")
-    assert "--wakers is of waits" in done.stderr
+    assert "--wakers needs waits" in done.stderr
 
 
 def test_whoever_has_no_rights_hears_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

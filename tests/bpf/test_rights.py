@@ -203,7 +203,7 @@ def test_user_without_them_is_told_which_and_auto_takes_another_collector(
     rights: tuple[str, ...], lacks: str, folder: Path
 ) -> None:
     by = with_rights(*rights) if rights else NOBODY
-    reason = f"programs in the kernel (BPF) need root, or CAP_BPF and CAP_PERFMON: we lack {lacks}"
+    reason = f"programs in the kernel (BPF) need root, or CAP_BPF and CAP_PERFMON: pyprof lacks {lacks}"
     with running(folder, NOBODY) as target:
         assert f"pyprof: {reason}\n" in refused(folder, by, "record", "--collector", "bpf", "-p", str(target.pid))
         found = record(folder, by, "-p", str(target.pid))

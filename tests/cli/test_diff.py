@@ -137,7 +137,7 @@ def test_data_goes_to_a_file(files: tuple[str, str], tmp_path: Path) -> None:
         (["--fail-over", "much"], "not a percentage"),
         (["-o", "a.docx"], "does not say what to write"),
         (["--thread", "nobody"], "no samples"),
-        (["--least", "100"], "from 0 up to 1"),
+        (["--least", "100"], "at least 0 and below 1"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments: list[str], complaint: str, files: tuple[str, str]) -> None:
@@ -150,10 +150,10 @@ def test_files_that_cannot_be_compared_are_refused(files: tuple[str, str], tmp_p
     kinds = (golden().value_types[0], replace(golden().value_types[1], type="wall"))
     wall = stored(replace(golden(), value_types=kinds), tmp_path, "wall.pyprof")
     assert "they cannot be compared" in one_sentence(pyprof("diff", files[0], str(wall)))
-    assert "between these moments" in one_sentence(pyprof("diff", f"{files[0]}@50-60", files[1]))
+    assert "between these two times" in one_sentence(pyprof("diff", f"{files[0]}@50-60", files[1]))
     assert "neither a number" in one_sentence(pyprof("diff", f"{files[0]}@soon-", files[1]))
     golden().save(tmp_path / "a.collapsed")
     untimed = str(tmp_path / "a.collapsed")
     assert lines(untimed, untimed)[3].startswith("Nothing is marked: it is not known when samples were taken")
     done = pyprof("diff", untimed, untimed, "--fail-over", "5%")
-    assert (done.returncode, "cannot tell" in one_sentence(done)) == (2, True)
+    assert (done.returncode, "cannot decide" in one_sentence(done)) == (2, True)

@@ -118,12 +118,12 @@ def test_recording_of_a_command_begins_after_the_delay(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (["--last", "10m"], "--last writes several files"),
-        (["--last", "10m", "--every", "5"], "--every writes everything"),
+        (["--last", "10m", "--every", "5"], "--every keeps all windows"),
         (["--trigger", "cpu>3"], "--trigger is for a flight recorder"),
         (["--max-size", "10M"], "--max-size writes several files"),
-        (["--max-size", "10M", "--every", "5"], "--every writes everything, --max-size the last part"),
-        (["--last", "10x"], "no time from a second on"),
-        (["--last", "10m", "--max-size", "3"], "no size from 1M on"),
+        (["--max-size", "10M", "--every", "5"], "--every keeps all windows, --max-size only the last ones"),
+        (["--last", "10x"], "not a time of at least one second"),
+        (["--last", "10m", "--max-size", "3"], "not a size of at least 1M"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: list[str], complaint: str, tmp_path: Path) -> None:

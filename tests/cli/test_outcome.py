@@ -443,7 +443,7 @@ def test_command_has_its_terminal_for_itself(apart: bool, tmp_path: Path) -> Non
     os.mkfifo(fifo)
     end = os.open(fifo, os.O_RDWR)
     command = ("sh", "-c", f"printf 'name? '; read line < {fifo}")
-    until = r"waiting for its end, \d s" if apart else r"sh runs on; waiting for its end"
+    until = r"waiting for it to end, \d s" if apart else r"sh is still running; waiting for it to end"
     try:
         seen = _on_terminal(
             *("record", "-d", "1.5", "-o", str(out), "--", *command),
@@ -455,8 +455,8 @@ def test_command_has_its_terminal_for_itself(apart: bool, tmp_path: Path) -> Non
         os.close(end)
     lines = _shown(seen)
     assert any(re.match(r"sh \(\d+\)  \d s, \d s left", line) for line in lines) == apart, lines
-    assert any(re.match(r"sh \(\d+\)  waiting for its end, \d s", line) for line in lines) == apart, lines
-    assert any("sh runs on; waiting for its end (Ctrl-C ends it)" in line for line in lines), lines
+    assert any(re.match(r"sh \(\d+\)  waiting for it to end, \d s", line) for line in lines) == apart, lines
+    assert any("sh is still running; waiting for it to end (Ctrl-C ends it)" in line for line in lines), lines
     if not apart:
         assert any(re.search(r"pyprof: recording sh \(\d+\), 1.5 s; Ctrl-C to finish", line) for line in lines), lines
         assert "\x1b[K" not in seen

@@ -106,7 +106,7 @@ def test_part_of_the_time_is_a_profile_of_that_time(recording: Path, tmp_path: P
     assert lines(recording)[0] == "server (pid 100): 230 ms (cpu) in 3.0 s"
     assert lines(recording, "--from", "0.1", "--to", "0.15")[0] == "server (pid 100): 50.0 ms (cpu) in 50.0 ms"
     assert lines(recording, "--to", "inf")[0] == lines(recording)[0]
-    assert "no time of" in one_sentence(pyprof("report", str(recording), "--from", "inf"))
+    assert "has no time between" in one_sentence(pyprof("report", str(recording), "--from", "inf"))
     out = tmp_path / "part.pyprof"
     lines(recording, "--from", "0.1", "--to", "0.15", "-o", str(out))
     assert (load_recording(out).start_ns, load_recording(out).duration_ns) == (START_NS + 100_000_000, 50_000_000)
@@ -117,7 +117,7 @@ def test_time_that_is_not_known_is_not_said(tmp_path: Path) -> None:
     path.write_text("main;f 3\nmain;g 5\n")
     done = pyprof("report", str(path))
     assert done.stdout.startswith("a.txt: 8 samples\n")
-    assert done.stderr == "pyprof: Read from collapsed stacks, which know nothing of times and threads.\n"
+    assert done.stderr == "pyprof: Read from collapsed stacks, which have no times and threads.\n"
 
 
 def test_nothing_is_known_of_what_others_files_lack(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_nothing_is_known_of_what_others_files_lack(tmp_path: Path) -> None:
 def test_time_of_a_file_without_times_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("main;f 3\nmain;g 5\n")
-    assert "not known when" in one_sentence(pyprof("report", str(path), "--from", "0"))
+    assert "have no times" in one_sentence(pyprof("report", str(path), "--from", "0"))
 
 
 def test_callers_and_callees_of_a_function(recording: Path) -> None:
@@ -171,7 +171,7 @@ def test_query_prints_rows_with_tabs(recording: Path) -> None:
         (["--sql", "SELECT nonsense"], "the query fails"),
         (["--sql", "SELECT 1", "--from", "2"], "--sql and --from"),
         (["--callers", "nobody_at_all"], "no function has nobody_at_all in its name"),
-        (["--callees", "operator[]"], "operator[] is no function"),
+        (["--callees", "operator[]"], "operator[] is neither a function"),
         (["--from", "2", "--to", "1"], "--from is not before --to"),
     ],
 )

@@ -106,13 +106,13 @@ def test_what_cannot_be_compared_is_said() -> None:
     for after, keywords, complaint in (
         (wall, {}, "cpu .nanoseconds., the other wall"),
         (nothing, {}, "no samples"),
-        (negative, {}, "below 0"),
-        (one, {"per": (0, 1)}, "above 0"),
-        (one, {"per": (1, 1), "normalize": "time"}, "normalized already"),
+        (negative, {}, "negative values"),
+        (one, {"per": (0, 1)}, "positive numbers"),
+        (one, {"per": (1, 1), "normalize": "time"}, "already normalized"),
         (one, {"normalize": "rows"}, "not normalized by 'rows'"),
-        (one, {"least": 1.0}, "least change is a part"),
-        (one, {"drift": 1.0}, "drift is a part"),
-        (replace(one, duration_ns=0), {"normalize": "time"}, "how long"),
+        (one, {"least": 1.0}, "smallest change is a fraction"),
+        (one, {"drift": 1.0}, "drift is a fraction"),
+        (replace(one, duration_ns=0), {"normalize": "time"}, "length of a recording"),
     ):
         with pytest.raises(UsageError, match=complaint):
             one.diff(after, **keywords)

@@ -66,12 +66,12 @@ def test_colours_say_what_grew_and_what_may_be_chance(page: Page) -> None:
     assert noise not in (colour["slowed"], colour["big"], colour["middle"], colour[EVIL])
     assert colour["small3"] == noise
     assert "grew" in page.text("#legend")
-    assert "may be chance" in page.text("#legend")
+    assert "not significant" in page.text("#legend")
 
 
 def test_heading_says_what_was_compared_and_how_it_is_scaled(page: Page) -> None:
     assert "as shares of all" in page.text("#facts")
-    assert "4 functions changed more than by chance" in page.text("#facts")
+    assert "4 functions changed significantly" in page.text("#facts")
     assert page.text("#total") == "100 %"
     assert not page.shown("#strip")
 
@@ -129,6 +129,6 @@ def test_notebook_shows_the_page_in_a_frame_that_cannot_reach_it(
 def test_tooltip_has_both_sides_and_says_what_may_be_chance(page: Page) -> None:
     page.browser.run("change('bottomUp', true);0")
     assert "→" in page.hover("slowed")
-    assert "may be chance" not in page.hover("slowed")
+    assert "not significant" not in page.hover("slowed")
     small = page.browser.run("changeFacts(model, model.frames.findIndex(each => each.name === 'small3'))")
-    assert small[0][1].endswith(", may be chance)")
+    assert small[0][1].endswith(", not significant)")

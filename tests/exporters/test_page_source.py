@@ -92,7 +92,7 @@ def test_texts_are_bounded_and_a_file_that_was_changed_is_marked(open_page: Open
     page = open_page(profile, ExportOptions(sources=sources))
     page.browser.press("l")
     assert shown(page)[10][2] == EVIL
-    assert page.text("#source-note").startswith("Changed after the recording")
+    assert page.text("#source-note").startswith("The file was changed after the recording")
     choose(page, "#source-file", "1")
     assert len(shown(page)[60][2]) == 501
     assert page.browser.run("document.getElementById('source-lines').rows.length") == 51, "25 lines on either side"

@@ -291,7 +291,7 @@ def test_time_that_was_not_sampled_is_no_stack_that_is_cut_and_counts_once(open_
         "[cut short]",
         "10.00 %",
     ]
-    assert "what ran is not known" in page.hover(NOT_SAMPLED.title)
+    assert "it is unknown what ran" in page.hover(NOT_SAMPLED.title)
     assert "outer callers" not in page.hover(NOT_SAMPLED.title)
 
 

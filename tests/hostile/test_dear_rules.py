@@ -26,4 +26,4 @@ def test_work_is_bounded_by_stack_and_the_file_is_named(tmp_path: Path) -> None:
     assert "main" not in stack
     assert recording.summary["errors"]["unwind rules that compute too much"] > 0
     (module,) = (module for module in recording.summary["modules"] if module["path"] == str(program))
-    assert any("compute too much" in problem["text"] for problem in module["problems"])
+    assert any("need too much computation" in problem["text"] for problem in module["problems"])

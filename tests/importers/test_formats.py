@@ -59,7 +59,7 @@ def test_gzipped_file_is_read_as_what_is_in_it(name: str, tmp_path: Path) -> Non
     plain = load(file(tmp_path, data))
     packed = gzip.compress(data if isinstance(data, bytes) else data.encode())
     assert export("collapsed", load(file(tmp_path, packed))) == export("collapsed", plain)
-    with pytest.raises(RecordingError, match=r"no gzip file: .* breaks off"):
+    with pytest.raises(RecordingError, match=r"not a gzip file: .* breaks off"):
         load(file(tmp_path, packed[:-9]))
 
 
@@ -71,7 +71,7 @@ def test_collapsed_stacks_come_back(tmp_path: Path) -> None:
 def test_lines_that_are_no_stacks_are_counted(tmp_path: Path) -> None:
     found = load(file(tmp_path, "main;f 3\r\nrubbish\nmain;g 2.5\n\n"))
     assert found.total == 5
-    assert "1 lines that are no stacks" in found.summary.notes[0]
+    assert "1 lines that are not stacks" in found.summary.notes[0]
 
 
 def test_stack_that_is_long_is_known_as_one(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_library_loads_any_of_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\0\1\2", b"no stack\n", b"\x7fELF"])
 def test_file_that_nobody_knows_is_refused(data: bytes, tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="no file that is known"):
+    with pytest.raises(RecordingError, match="not a file of a known format"):
         load(file(tmp_path, data))
 
 

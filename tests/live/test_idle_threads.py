@@ -162,4 +162,4 @@ def test_what_only_waits_for_work_is_shown(tmp_path: Path) -> None:
         shown, said = record(target.pid, tmp_path, "--mode", "offcpu", "--collector", "ptrace")
         target.kill()
     assert "[sleeping: " in shown
-    assert "s hidden" in said or "nothing but waits for work" in said
+    assert "s hidden" in said or "only waits for work" in said

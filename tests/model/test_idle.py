@@ -318,7 +318,7 @@ def test_hidden_waits_are_named_with_their_sum() -> None:
 def test_idle_waits_are_shown_where_there_is_nothing_else_and_in_other_kinds_of_time() -> None:
     found = without_idle(waits(POOL, ASYNCIO))
     assert len(found.stack) == 2
-    assert "nothing but waits for work" in found.summary.notes[-1]
+    assert "only waits for work" in found.summary.notes[-1]
     for kind in ("wall", "cpu"):
         other = waits(POOL, CONSUMER, kind=kind)
         assert without_idle(other) is other

@@ -285,7 +285,7 @@ def test_sentences_of_the_page_are_rows() -> None:
 def test_problem_has_the_words_and_the_command_of_its_row() -> None:
     path = "'/a {b}'"
     assert problem("no_time_for_names", path=path) == Problem(
-        "no names: there was no time to look them up",
+        "no names: the time to look them up ended",
         "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols '/a {b}'",
     )
     hidden = "addresses of the kernel's functions are hidden"

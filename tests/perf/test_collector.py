@@ -176,7 +176,7 @@ def test_process_of_another_user_is_refused_with_the_command_that_helps(spinner:
     ("error", "level", "says", "hint"),
     [
         (errno.EACCES, 4, "perf_event_paranoid is 4", "sudo sysctl kernel.perf_event_paranoid=2"),
-        (errno.EPERM, 2, "not ours", "sudo pyprof"),
+        (errno.EPERM, 2, "another user", "sudo pyprof"),
         (errno.ENOSYS, None, "no perf_events", "ptrace"),
         (errno.EMFILE, 2, "not enough", "ulimit -n"),
         (errno.EINVAL, 2, "Invalid argument", "ptrace"),

@@ -184,7 +184,7 @@ def test_newer_version_is_refused_with_its_number(tmp_path: Path) -> None:
 def test_file_that_is_no_recording_is_refused(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.pyprof"
     path.write_bytes(data)
-    with pytest.raises(RecordingError, match="no recording"):
+    with pytest.raises(RecordingError, match="not a recording"):
         load_recording(path)
 
 

@@ -20,8 +20,8 @@ WRITTEN = ("-o", os.devnull, "-f", "collapsed")
         (("record", "-p", "1", "--exe", "x", *WRITTEN), "--exe goes with --gdb"),
         (("record", "-p", "1", "--step", "5", *WRITTEN), "--step goes with --gdb"),
         (("record", "--gdb", ":1", "-s", *WRITTEN), "one process"),
-        (("record", "--gdb", "nonsense", *WRITTEN), "not the address of a stub"),
-        (("dump", "--gdb", "nonsense"), "not the address of a stub"),
+        (("record", "--gdb", "nonsense", *WRITTEN), "not an address of a stub"),
+        (("dump", "--gdb", "nonsense"), "not an address of a stub"),
     ],
 )
 def test_impossible_options_are_wrong_usage(options: tuple[str, ...], sentence: str) -> None:

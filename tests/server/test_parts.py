@@ -168,7 +168,7 @@ def test_configuration_that_others_may_write_is_refused_to_root(tmp_path: Path) 
     path.chmod(0o644)
     assert config.load(str(path)).port == 4242
     path.chmod(0o666)
-    with pytest.raises(UsageError, match="others than root may write"):
+    with pytest.raises(UsageError, match="users other than root may write"):
         config.load(str(path))
 
 

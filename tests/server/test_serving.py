@@ -300,7 +300,7 @@ def test_symbols_that_are_uploaded_name_the_code_of_their_build(server: Served, 
     assert asked() == (True, [True])
     absent = warm.run("symbols", str(program), "-q", "--upload", f"http://127.0.0.1:{server.port}/absent")
     assert absent.returncode == 1
-    assert "did not take it: status 404" in absent.stderr
+    assert "refused it: status 404" in absent.stderr
 
 
 def test_killed_server_loses_no_window_that_it_acknowledged_and_counts_none_twice(tmp_path: Path) -> None:

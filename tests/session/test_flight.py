@@ -88,7 +88,7 @@ def test_what_is_written_out_is_the_last_part_and_stays_kept(tmp_path: Path) -> 
 def test_file_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
     kept = LastWindowsSink(str(tmp_path), 1e6)
     (tmp_path / "00000000.pyprof").write_bytes(b"broken")
-    with pytest.raises(RecordingError, match="no recording"):
+    with pytest.raises(RecordingError, match="not a recording"):
         kept.together()
     kept.receive_profile(golden(), 1)
     found = kept.together()
@@ -153,5 +153,5 @@ def test_conditions_are_what_they_say(tmp_path: Path) -> None:
     assert not all_of_it.check()
     assert not idle.check()
     for text in ("cpu", "cpu<3", "file:", "memory>3", "cpu>-1"):
-        with pytest.raises(UsageError, match="no trigger"):
+        with pytest.raises(UsageError, match="not a trigger"):
             condition(text, set)

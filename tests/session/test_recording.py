@@ -342,14 +342,14 @@ def test_nothing_is_left_behind(target: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (RecordOptions(mode="gpu"), "mode: 'gpu' is none of cpu, wall, offcpu"),
+        (RecordOptions(mode="gpu"), "mode: 'gpu' is not one of cpu, wall, offcpu"),
         (RecordOptions(rate=0), "rate: 0 is not above 0"),
         (RecordOptions(rate=float("nan")), "rate: nan"),
         (RecordOptions(duration=-1), "duration"),
         (RecordOptions(max_overhead=2), "max_overhead: 2 is not above 0 and at most 1"),
-        (RecordOptions(thread="("), "thread: '\\(' is no regular expression"),
+        (RecordOptions(thread="("), "thread: '\\(' is not a regular expression"),
         (RecordOptions(unwind=("magic",)), "unwind: 'magic'"),
-        (RecordOptions(unwind=("breakpad",)), "breakpad unwinds by symbol files"),
+        (RecordOptions(unwind=("breakpad",)), "the source breakpad needs symbol files"),
         (RecordOptions(kernel=True, collector="ptrace"), "kernel's frames"),
     ],
 )

@@ -33,7 +33,7 @@ class GrpcCall:
             answer: bytes = call(body, timeout=self._endpoint.timeout_s, metadata=metadata)
         except self._errors as error:
             judge_grpc(error.code().name)
-            raise NotSent("nonsense", "an error that is none") from None
+            raise NotSent("nonsense", "a gRPC error with status OK") from None
         return answer
 
     def _made(self) -> Any:

@@ -66,4 +66,4 @@ def check_exported(body: bytes) -> None:
             if key == 1 and isinstance(value, bytes) and (rejected := parse_numbers(value).get(1, 0)):
                 raise RefusedForGood("rejected", f"{rejected} profiles rejected")
     except FormatError:
-        raise NotSent("nonsense", "the answer is no message") from None
+        raise NotSent("nonsense", "the response is not a protobuf message") from None

@@ -166,4 +166,4 @@ def check_empty(body: bytes) -> None:
     try:
         parse_fields(body)
     except FormatError:
-        raise NotSent("nonsense", "the answer is no message") from None
+        raise NotSent("nonsense", "the response is not a protobuf message") from None

@@ -27,16 +27,16 @@ class PushTarget:
 
 
 COMMON = (
-    Setting("push", "name", "NAME", '"nas"', "what it is called in the spool, the log and the metrics"),
+    Setting("push", "name", "NAME", '"nas"', "name of the sink in the spool, the log and the metrics"),
     Setting("push", "type", "SINK", '"folder"', "pyprof, pyroscope, otlp, parca, folder or bucket"),
 )
 _URL = Setting("push", "url", "URL", '"https://host:4318"', "http or https")
 _HTTP = (
-    Setting("push", "token_file", "PATH", "", "its first line is a bearer token; chmod 600"),
-    Setting("push", "user", "TEXT", "", "of basic authentication, with password_file"),
-    Setting("push", "password_file", "PATH", "", "its first line is the password; chmod 600"),
-    Setting("push", "ca_file", "PATH", "", "certificates (PEM) in place of the system's"),
-    Setting("push", "proxy", "URL", "", "in place of https_proxy and http_proxy of the environment"),
+    Setting("push", "token_file", "PATH", "", "file whose first line is a bearer token; chmod 600"),
+    Setting("push", "user", "TEXT", "", "user of basic authentication, with password_file"),
+    Setting("push", "password_file", "PATH", "", "file whose first line is the password; chmod 600"),
+    Setting("push", "ca_file", "PATH", "", "certificates (PEM), instead of the system's"),
+    Setting("push", "proxy", "URL", "", "proxy, instead of https_proxy and http_proxy in the environment"),
     Setting("push", "headers", "HEADERS", "", 'such as { X-Scope-OrgID = "team" }; no secrets'),
     Setting("push", "timeout", "SPAN", '"30s"', "of a request"),
 )
@@ -48,20 +48,34 @@ KINDS: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
             _URL,
             *_HTTP,
             Setting("push", "api", "API", '"push"', 'or "ingest", for servers that lack push.v1'),
-            Setting("push", "max_age", "SPAN", '"1h"', "older windows are set aside: the server would refuse them"),
+            Setting(
+                "push",
+                "max_age",
+                "SPAN",
+                '"1h"',
+                "age above which windows are set aside, because the server would refuse them",
+            ),
         ),
         ("url",),
     ),
     "otlp": ((_URL, *_HTTP, _PROTOCOL), ("url",)),
     "parca": ((_URL, *_HTTP, _PROTOCOL), ("url",)),
     "folder": (
-        (Setting("push", "path", "PATH", '"/mnt/nas/profiles"', "of a folder that is there"),),
+        (Setting("push", "path", "PATH", '"/mnt/nas/profiles"', "path of an existing folder"),),
         ("path",),
     ),
     "bucket": (
         (
-            Setting("push", "url", "BUCKET", '"s3://bucket/prefix"', "what fsspec knows; needs the extra [push]"),
-            Setting("push", "options", "HEADERS", "", 'of its package: { endpoint_url = "https://host" }; no secrets'),
+            Setting(
+                "push", "url", "BUCKET", '"s3://bucket/prefix"', "bucket address for fsspec; needs the extra [push]"
+            ),
+            Setting(
+                "push",
+                "options",
+                "HEADERS",
+                "",
+                'options of the package: { endpoint_url = "https://host" }; no secrets',
+            ),
         ),
         ("url",),
     ),

@@ -123,7 +123,7 @@ KEYS = (
     Key(("s",), "s", "sort by self or total", _sorted, "sort"),
     Key(("r",), "r", "how far back: 1 s, 10 s, 60 s, everything", _ranged),
     Key(("m",), "m", "begin anew: threads that run (cpu), all (wall), that wait (offcpu)", _wanting(MODE), "mode"),
-    Key(("/",), "/", "only rows with this in their name: a text or a regular expression", _asking(SEARCH), "search"),
+    Key(("/",), "/", "only rows whose name matches: a text or a regular expression", _asking(SEARCH), "search"),
     Key((" ", "p"), "Space", "hold the picture, while the sampling goes on", _paused, "pause"),
     Key(("enter",), "Enter", "the stacks of the chosen row, as a tree", _open, "stacks"),
     Key(("c",), "c", "of these stacks: who calls it, or what it calls", _turned),

@@ -112,9 +112,9 @@ def saved(snapshot: Snapshot, path: str, subject: Recorded) -> str:
     """
     profile = snapshot.seen.profile() if snapshot.seen is not None else None
     if profile is None:
-        raise PyprofError("nothing was seen yet")
+        raise PyprofError("there are no samples yet")
     if path == "-":
-        raise UsageError("standard output is this screen", "a file name")
+        raise UsageError("standard output is the screen", "a file name")
     place = Names(subject.pid, subject.name, profile.start_ns / 1e9, 0).expand(os.path.expanduser(path or DEFAULT_NAME))
     exporter = chosen_format(None, place)
     check_writable(place)

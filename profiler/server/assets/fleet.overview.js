@@ -68,10 +68,10 @@ async function buildsPage(place) {
   ]);
   const columns = [
     { title: "File", kind: "name" },
-    { title: "Time in it", kind: "number wide" },
+    { title: "Time", kind: "number wide" },
     { title: "Without names", kind: "number" },
-    { title: "Cut there", kind: "number" },
-    { title: "What mends it", kind: "wide" },
+    { title: "Truncated", kind: "number" },
+    { title: "Remedy", kind: "wide" },
   ];
   return [element("h2", {}, "Names and unwinding, by build"), table("Builds", columns, rows), ...restElement(found.rest, "file", found.unit)];
 }
