@@ -62,6 +62,8 @@ def table(
     titles = shorten_apart([printable(profile.title) for _, profile in sides], width - 8 - max(map(len, elapsed)))
     for (name, _), title, seconds in zip(sides, titles, elapsed, strict=True):
         yield f"{name + ':':8}{title}{seconds}"
+    for warning in dict.fromkeys(warning.text for _, profile in sides for warning in profile.summary.warnings):
+        yield from wrapped(warning, width, "")
     if found.load:
         yield from wrapped(_load(found), width, "")
     else:

@@ -167,6 +167,8 @@ def run(arguments: argparse.Namespace) -> int:
     if exporter is not None:
         _write(profile, exporter, arguments)
     else:
+        for warning in profile.summary.warnings:
+            line(f"pyprof: {warning.text}", sys.stderr)
         for text in _lines(profile, ended, arguments):
             line(text)
     return 0

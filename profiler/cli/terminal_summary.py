@@ -56,7 +56,8 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
             lines += _labelled("few", _more_samples(summary), width)
         if time := _processor_time(summary):
             lines += _labelled("time", time, width)
-        lines += _labelled("quality", _quality(summary), width)
+        if summary.shown.total:
+            lines += _labelled("quality", _quality(summary), width)
     notes = (
         summary.notes[1:] if summary.samples else [note for note in summary.notes if not note.startswith("Sampled ")]
     )

@@ -12,7 +12,7 @@ import pytest
 from pyprof.cli.argument_types import moment, seconds_since
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
-from pyprof.model.summary import Language
+from pyprof.model.summary import FunctionsMissing, Language
 from pyprof.model.walk import Trust
 from pyprof.recording.reader import load_recording
 from pyprof.records import replace
@@ -55,6 +55,15 @@ def test_table_has_the_dearest_functions_first(recording: Path) -> None:
     as_recorded = lines(recording, "-n", "99", "--native", "all")
     assert "eval" in [line.split()[-2] for line in as_recorded[4:]]
     assert "" not in as_recorded[4:], "one table"
+
+
+def test_table_and_comparison_say_which_functions_are_missing(tmp_path: Path) -> None:
+    profile = golden()
+    missing = FunctionsMissing("Perl", (1,), profile.total, "")
+    path = stored(replace(profile, summary=replace(profile.summary, functions_missing=(missing,))), tmp_path)
+    said = "Perl functions are missing in 1 process: pyprof does not read them"
+    assert said in pyprof("report", str(path)).stderr
+    assert said in " ".join(pyprof("diff", str(path), str(path)).stdout.split())
 
 
 def test_filters_choose_samples(recording: Path) -> None:

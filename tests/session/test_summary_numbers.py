@@ -17,13 +17,13 @@ from pyprof.model.interpreter_state import SampleState
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.stacks import StackTable
-from pyprof.model.summary import Summary, lacks
+from pyprof.model.summary import Shown, Summary, lacks
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.session.profile_assembly import amounts
 from pyprof.session.sample_windows import Window
 from pyprof.session.window_summary import summarize
-from tests.exporters.profiles import Builder, code, marker
+from tests.exporters.profiles import Builder, code, golden, marker
 
 EVALUATOR = "_PyEval_EvalFrameDefault"
 FRAMES = [
@@ -164,6 +164,13 @@ def test_percentages_of_anything_are_between_nothing_and_all(part: float, whole:
     share = float(said.removesuffix(" %").lstrip("<"))
     assert 0 <= share <= 100
     assert (share < 100) or part >= whole
+
+
+def test_recording_without_any_waits_states_no_quality() -> None:
+    profile = golden()
+    waitless = replace(profile.summary, shown=Shown("offcpu", "nanoseconds", 0, {}))
+    found = replace(profile, values=profile.values * 0, summary=waitless)
+    assert not any("whole stacks" in text for text in report(found, 80, True, False))
 
 
 def test_empty_summary_has_no_shares() -> None:
