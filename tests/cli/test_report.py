@@ -59,7 +59,7 @@ def test_table_has_the_dearest_functions_first(recording: Path) -> None:
 
 def test_table_and_comparison_say_which_functions_are_missing(tmp_path: Path) -> None:
     profile = golden()
-    missing = FunctionsMissing("Perl", (1,), profile.total, "")
+    missing = FunctionsMissing("Perl", (1,), profile.summary.shown.total, "")
     path = stored(replace(profile, summary=replace(profile.summary, functions_missing=(missing,))), tmp_path)
     said = "Perl functions are missing in 1 process: pyprof does not read them"
     assert said in pyprof("report", str(path)).stderr
