@@ -35,6 +35,8 @@ _EVENT_CALLS = frozenset(
     )
 )
 _SLEEPS = ("[sleeping", "[blocked", "[woken")
+_READY = "[waiting for a processor"
+"""Prefix of the wait of a thread that was woken. After a wait for a queue it is no wait for a lock."""
 _MAIN_CALLERS = frozenset({"__libc_start_call_main", "__libc_start_main", "__libc_start_main_impl"})
 _INTERPRETER = ("python", "libpython")
 _WAITING_MODULES = (*_INTERPRETER, "_queue.", "select.", "_socket.", "_multiprocessing.", "_posixsubprocess.")
@@ -169,11 +171,8 @@ def _kind(profile: Profile, path: list[Frame], is_lock: bool) -> _Wait:
         if frame.kind == FrameKind.MARKER and frame.title == "[GIL]":
             return _Wait.SHOWN
         if frame.kind == FrameKind.KERNEL and frame.title.startswith("["):
-            return (
-                _kind_of_sleep(profile, frames, frame.title, is_lock)
-                if frame.title.startswith(_SLEEPS)
-                else _Wait.SHOWN
-            )
+            asleep = frame.title.startswith(_SLEEPS) or (is_lock and frame.title.startswith(_READY))
+            return _kind_of_sleep(profile, frames, frame.title, is_lock) if asleep else _Wait.SHOWN
         if frame.kind in _PROGRAM:
             frames.append(frame)
     return _Wait.SHOWN

@@ -301,6 +301,12 @@ def test_queue_or_event_of_a_threads_own_function_is_no_lock(stack: list[Frame])
     assert idle_waits(waits(located, kind="lock")).tolist() == [True]
 
 
+def test_thread_that_work_woke_does_not_wait_for_a_lock() -> None:
+    woken = [marker(Mark(MarkKind.LOCK, name="lock 0x10")), *POOL[:-1], wait("[waiting for a processor]")]
+    assert idle_waits(waits(woken, kind="lock")).tolist() == [True]
+    assert idle_waits(waits(woken)).tolist() == [False]
+
+
 def test_mutex_and_gil_are_locks() -> None:
     mutex = [*library("clone3", "start_thread"), native("work"), *library("pthread_mutex_lock"), wait(SLEEPS)]
     gil = [marker(Mark(MarkKind.LOCK, name="GIL")), *POOL]
