@@ -17,7 +17,8 @@ from pyprof.runtime_code.v8.positions import MAX_DEPTH, JsPositionTable, unpack_
 
 MAX_CODE = 8 << 20
 """Maximum distance in bytes from an address to the begin of its piece of generated code."""
-MAX_TABLE = 1 << 22
+MAX_TABLE = 1 << 20
+"""Maximum size of a table of source positions in bytes."""
 MAX_LITERALS = 1 << 14
 MAX_POSITIONS = 1 << 16
 _ALIGNMENT = 64
@@ -28,6 +29,8 @@ _FUNCTION_TYPES = 40
 
 _REGEXP = 3
 """Kind of the code of regular expressions."""
+UNREAD = "(unread function)"
+"""Name of baseline code whose function was not readable in any sample."""
 REGEXP = "(RegExp)"
 """Name of the code of regular expressions."""
 
@@ -144,7 +147,7 @@ class V8Engine:
         if kind == _REGEXP:
             code.name = REGEXP
         elif kind == baseline:
-            code.owner = self._bytecode(data)
+            code.name, code.owner = UNREAD, self._bytecode(data)
         elif kind in (maglev, turbofan):
             with suppress(FormatError):
                 self._read_optimized(code, data)
@@ -205,8 +208,8 @@ class V8Engine:
         except FormatError:
             return False
 
-    def find_function(self, pointer: int, bytecode: int, code: int = 0) -> JsFunction | None:
-        """Return the function of a frame, or None if it is not surely that one.
+    def find_shared(self, pointer: int, bytecode: int, code: int) -> int:
+        """Return the SharedFunctionInfo of the function that runs in a frame, or 0 if it is not surely that one.
 
         Args:
             pointer: The JSFunction that the frame holds. The garbage collector may have moved it since.
@@ -218,16 +221,22 @@ class V8Engine:
             pointer = heap.resolve(pointer)
             kind = heap.type_of(pointer) - at["type_function"]
             if not 0 <= kind < _FUNCTION_TYPES:
-                return None
+                return 0
             shared = heap.resolve(heap.field(pointer, at["shared"]))
-            if heap.type_of(shared) != at["type_shared"]:
-                return None
-            data = heap.field(shared, at["function_data"])
-            if data != code and (not bytecode or self._bytecode(data) != bytecode):
-                return None
         except FormatError:
-            return None
-        return self.functions.find(shared)
+            return 0
+        return shared if self.runs(shared, bytecode, code) else 0
+
+    def runs(self, shared: int, bytecode: int, code: int) -> bool:
+        """Return True if the function of a SharedFunctionInfo has this BytecodeArray or this baseline code."""
+        heap, at = self.heap, self.layout.at
+        try:
+            if not shared or heap.type_of(shared) != at["type_shared"]:
+                return False
+            data = heap.field(shared, at["function_data"])
+            return data == code or (bytecode != 0 and self._bytecode(data) == bytecode)
+        except FormatError:
+            return False
 
     def _bytecode(self, pointer: int) -> int:
         """Return the BytecodeArray that a function's data leads to, or 0.

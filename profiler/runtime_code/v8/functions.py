@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.records import dataclass
@@ -15,13 +15,14 @@ from pyprof.runtime_code.v8.heap import V8Heap, flag_word, smi
 
 MAX_NAME = 512
 """Maximum length of the name of a function or a script in characters."""
-MAX_SOURCE = 64 << 20
+MAX_SOURCE = 32 << 20
 """Maximum length of a script in characters whose lines are counted."""
+MAX_SOURCES = 256 << 20
+"""Maximum length of all scripts of a process in characters whose lines are counted."""
 MAX_LINES = 1 << 22
+"""Maximum number of lines of all scripts of a process."""
 MAX_SCRIPTS = 1 << 12
 MAX_FUNCTIONS = 1 << 16
-MAX_TABLE = 1 << 22
-"""Maximum size of a table of source positions in bytes."""
 MAX_LOCALS = 75
 """Number of local variables up to which their names stand in a ScopeInfo itself."""
 
@@ -44,13 +45,13 @@ class JsScript:
     """
 
     name: str
-    line_ends: Sequence[int]
+    line_ends: npt.NDArray[np.int64]
 
     def line_at(self, position: int) -> int:
         """Return the line of a position, 0 if it is unknown."""
-        if position < 0 or not self.line_ends:
+        if position < 0 or not len(self.line_ends):
             return 0
-        return min(bisect_left(self.line_ends, position), len(self.line_ends) - 1) + 1
+        return min(int(np.searchsorted(self.line_ends, position)), len(self.line_ends) - 1) + 1
 
 
 @dataclass(eq=False)
@@ -79,6 +80,7 @@ class JsFunctions:
         self._heap = heap
         self._known: dict[int, JsFunction] = {}
         self._scripts: dict[tuple[int, int, int], JsScript] = {}
+        self._characters, self._lines = MAX_SOURCES, MAX_LINES
         self.epoch = 0
         """Number of the current check. A function from an earlier one is compared before it is used."""
 
@@ -169,18 +171,21 @@ class JsFunctions:
             name = heap.text(named, MAX_NAME) if heap.is_string(named) else ""
             if len(self._scripts) >= MAX_SCRIPTS:
                 self._scripts.clear()
+                self._characters, self._lines = MAX_SOURCES, MAX_LINES
             found = self._scripts[key] = JsScript(name.removeprefix("file://"), self._line_ends(pointer, source))
         return found
 
-    def _line_ends(self, pointer: int, source: int) -> Sequence[int]:
+    def _line_ends(self, pointer: int, source: int) -> npt.NDArray[np.int64]:
         heap, at = self._heap, self._heap.layout.at
         ends = heap.field(pointer, at["line_ends"])
+        found = np.zeros(0, np.int64)
         with suppress(FormatError):
             if heap.has_type(ends, "type_fixed_array"):
-                words = np.frombuffer(heap.array(ends, MAX_LINES), "<u8")
-                if len(words):
-                    found: list[int] = (words >> np.uint64(32)).astype(np.int64).tolist()
-                    return found
-            text = heap.text(source, MAX_SOURCE)
-            return [match.start() for match in _NEW_LINE.finditer(text)] + [len(text)]
-        return []
+                found = (np.frombuffer(heap.array(ends, self._lines), "<u8") >> np.uint64(32)).astype(np.int64)
+            if not len(found):
+                text = heap.text(source, min(MAX_SOURCE, self._characters))
+                self._characters -= len(text)
+                starts = (match.start() for match in islice(_NEW_LINE.finditer(text), self._lines))
+                found = np.array([*starts, len(text)], np.int64)
+        self._lines = max(self._lines - len(found), 0)
+        return found

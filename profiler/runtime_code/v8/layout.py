@@ -157,9 +157,9 @@ def read_layout(read: ReadMemory, symbols: Mapping[bytes, int]) -> V8Layout:
         if not values:
             raise FormatError("V8", 0, f"v8dbg_{names[0]} is not exported")
         found[name] = values[0]
-    for name, (constant, default) in _OPTIONAL.items():
-        known_value = value(b"v8dbg_" + constant.encode())
-        found[name] = default if known_value is None else known_value
+    for name, (optional, default) in _OPTIONAL.items():
+        stated = value(b"v8dbg_" + optional.encode())
+        found[name] = default if stated is None else stated
     if found["instance_type"] < 0 or not -1024 <= found["fp_function"] < 0:
         raise FormatError("V8", 0, "constants that are not plausible")
     return V8Layout(version, found, _CODE[version])

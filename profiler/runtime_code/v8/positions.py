@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pyprof.records import dataclass
 
-MAX_ENTRIES = 1 << 20
+MAX_ENTRIES = 1 << 17
 MAX_DEPTH = 64
 """Maximum number of functions that are inlined into each other."""
 

@@ -81,7 +81,7 @@ class V8Code(NoImage):
         self._misses: set[int] = set()
         self._looked_ns = self._rest_until_ns = 0
         self._frames: dict[tuple[int, int, int], Span[JsCode]] = {}
-        self._bytecode_functions: dict[tuple[int, int], JsFunction] = {}
+        self._shared: dict[tuple[int, int], int] = {}
         self._bytecode_lines: dict[int, JsPositionTable | None] = {}
         self._numbers: dict[tuple[JsFunction, int, int], Span[JsCode]] = {}
         self._baseline: list[tuple[int, int]] = []
@@ -124,7 +124,6 @@ class V8Code(NoImage):
         assert engine is not None
         engine.begin_check()
         self._frames.clear()
-        self._bytecode_functions.clear()
         self._bytecode_lines.clear()
         changed = False
         if self._misses:
@@ -274,13 +273,15 @@ class V8Code(NoImage):
     def _find_function(self, function: int, bytecode: int, code: int) -> JsFunction | None:
         """Return the function of a frame, also if the garbage collector has moved its JSFunction meanwhile."""
         assert self._engine is not None
-        found = self._engine.find_function(function, bytecode, code)
-        if found is not None:
-            if len(self._bytecode_functions) >= MAX_FRAMES:
-                self._bytecode_functions.clear()
-            self._bytecode_functions[bytecode, code] = found
-            return found
-        found = self._bytecode_functions.get((bytecode, code))
+        running = bytecode, code
+        shared = self._engine.find_shared(function, *running)
+        if shared:
+            if len(self._shared) >= MAX_FRAMES:
+                self._shared.clear()
+            self._shared[running] = shared
+        elif self._engine.runs(known := self._shared.get(running, 0), *running):
+            shared = known
+        found = self._engine.functions.find(shared) if shared else None
         if found is None:
             self._diagnostics.count("v8: frames whose function was not readable")
         return found
