@@ -53,6 +53,7 @@ FRAME_SOURCES = (
         "Java virtual machine",
         "What HotSpot states about its code: the size of a compiled frame, the links of an interpreter frame",
     ),
+    FrameSource("v8", "v8", "JavaScript engine V8", "The begin and the end of the frames of V8's code"),
     FrameSource("jitdump", "jitdump", "jitdump", "The unwind tables of a jitdump file"),
     FrameSource(
         "code",

@@ -12,7 +12,7 @@ from pyprof.unwind.module_sources import add_symbol_reader
 from tests.cli.support import pyprof
 
 ROOT = Path(__file__).resolve().parent.parent
-OF_RUN_TIME_CODE = ("libunwind_dynamic", "gdb_jit", "hotspot", "jitdump")
+OF_RUN_TIME_CODE = ("libunwind_dynamic", "gdb_jit", "hotspot", "v8", "jitdump")
 """Frame sources for JIT code."""
 
 

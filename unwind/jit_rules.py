@@ -45,6 +45,10 @@ class RuntimeRules(Protocol):
         """
         ...
 
+    def is_in_file(self, space: AddressSpace, avma: int) -> bool:
+        """Return True if an address lies in a part of a file that holds a runtime's own code, without tables."""
+        ...
+
     def rows(
         self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt
     ) -> tuple[FunctionRows, Trust] | None:
@@ -73,6 +77,9 @@ class NoRuntimeRules:
         return 0
 
     def is_reserved(self, space: AddressSpace, avma: int) -> bool:
+        return False
+
+    def is_in_file(self, space: AddressSpace, avma: int) -> bool:
         return False
 
     def rows(

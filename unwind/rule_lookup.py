@@ -425,6 +425,11 @@ class SpaceIndex:
         image = self._index.images.image(self.space, pc)
         if image is None:
             return cache.add_row(self._run_time_row(pc, exact), pc)
+        if self._index.runtime.is_in_file(self.space, pc):
+            self._at_run_time[exact].add(pc)
+            found = self._index.runtime.rows(self.space, pc, exact, self._time_ns, self._rule_at)
+            if found is not None:
+                return cache.add_row(self._index.make_row(*found, self.code, pc, (pc, pc), exact), pc)
         start, end, rule = self._index.find_row(image, self.code, pc, exact)
         base = pc - image.rel(pc)
         module = image.module  # a broken table may claim more than there is

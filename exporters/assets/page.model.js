@@ -136,6 +136,7 @@ const TRUST_TITLES = {
   libunwind_dynamic: "code registered at run time",
   gdb_jit: "JIT, debugger interface",
   hotspot: "Java virtual machine",
+  v8: "JavaScript engine V8",
   jitdump: "jitdump",
   code: "the function's code",
   fp: "frame pointer",

@@ -55,6 +55,7 @@ class Trust(IntEnum):
     GO = 17
     HOTSPOT = 18
     CODE = 19
+    V8 = 20
 
     @property
     def label(self) -> str:

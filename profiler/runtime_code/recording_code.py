@@ -92,6 +92,13 @@ class RuntimeCode:
         process = self._processes.get(space.process)
         return process is not None and process.is_reserved(avma)
 
+    def is_in_file(self, space: AddressSpace, avma: int) -> bool:
+        process = self._processes.get(space.process)
+        if process is None and self._may_run(space):
+            process = self.process(space)
+        runtimes = process.runtimes if process is not None else ()
+        return any(low <= avma < high for runtime in runtimes for low, high in runtime.code_ranges)
+
     def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
         process = self.process(space)
         return process.rows(pc, exact, time_ns, rule_at) if process is not None else None
@@ -323,4 +330,5 @@ def _within(pcs: U64, ranges: Ranges) -> npt.NDArray[np.bool_]:
         return np.zeros(len(pcs), np.bool_)
     starts, ends = np.array(sorted(ranges), np.uint64).T
     at = np.searchsorted(starts, pcs, side="right") - 1
-    return (at >= 0) & (pcs < ends[at])
+    inside: npt.NDArray[np.bool_] = (at >= 0) & (pcs < ends[at])
+    return inside

@@ -14,6 +14,8 @@ from pyprof.runtime_code.v8.functions import JsFunction, JsFunctions
 from pyprof.runtime_code.v8.heap import V8Heap, smi
 from pyprof.runtime_code.v8.layout import V8Layout, read_layout
 from pyprof.runtime_code.v8.positions import MAX_DEPTH, JsPositionTable, unpack_position
+from pyprof.runtime_code.v8.rules import V8FrameRules
+from pyprof.unwind.rules import FunctionRows
 
 MAX_CODE = 8 << 20
 """Maximum distance in bytes from an address to the begin of its piece of generated code."""
@@ -27,6 +29,8 @@ _MAX_BLOCK = 1 << 18
 _FUNCTION_TYPES = 40
 """Number of types of functions from the first one on: V8 has some for constructors of its own."""
 
+BUILTIN = 2
+"""Kind of the functions that V8 brings along."""
 _REGEXP = 3
 """Kind of the code of regular expressions."""
 UNREAD = "(unread function)"
@@ -54,6 +58,8 @@ class JsCode:
         inlined: For each inlined function its SharedFunctionInfo and the packed position of its call.
         places: Functions at each lookup pc that a sample has met, the innermost first.
         line: Line of a frame that was named from the stack copy.
+        rows: Unwind rules of the code, None if they are not known.
+        filled: The unwind rules were looked for.
     """
 
     pointer: int
@@ -67,6 +73,8 @@ class JsCode:
     inlined: tuple[tuple[int, int], ...] = ()
     places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
     line: int = 0
+    rows: FunctionRows | None = None
+    filled: bool = False
 
 
 class V8Engine:
@@ -196,8 +204,20 @@ class V8Engine:
         offset = position.offset if position is not None and position.inlining < 0 else -1
         return (*found, place_of(code.function, offset))
 
+    def make_rows(self, code: JsCode, rules: V8FrameRules) -> FunctionRows | None:
+        """Return the unwind rules of a piece of code, None if they are not known."""
+        try:
+            content = self.heap.read(code.start, code.end - code.start)
+        except FormatError:
+            return None
+        if code.kind == BUILTIN:
+            return rules.builtin(code.name, code.start, content)
+        return None if code.kind == _REGEXP else rules.compiled(code.start, content)
+
     def is_current(self, code: JsCode) -> bool:
-        """Return True if a piece of generated code is still there."""
+        """Return True if a piece of code is still there."""
+        if code.kind == BUILTIN:
+            return True
         try:
             stream = code.start - self.layout.code.header
             return (

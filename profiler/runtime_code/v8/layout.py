@@ -12,7 +12,7 @@ from pyprof.errors import FormatError
 from pyprof.model.modules import ReadMemory
 from pyprof.records import dataclass
 
-SYMBOL_PREFIXES = (b"v8dbg_", b"_ZN2v88internal7Version6", b"v8_Default_embedded_blob_code_")
+SYMBOL_PREFIXES = (b"Builtins_", b"v8dbg_", b"_ZN2v88internal7Version6", b"v8_Default_embedded_blob_code_")
 """First letters of the symbols that read_layout() and the engine need."""
 _VERSION = b"_ZN2v88internal7Version6%b_E"
 MARK = b"v8dbg_off_fp_context"
@@ -50,9 +50,9 @@ _CODE = {
     (12, 4): V8CodeLayout(8, 32, 8, 16, bytecode_positions=24, flags=48, size=52, kinds=(10, 11, 12)),
     (13, 6): V8CodeLayout(8, 32, 8, 16, bytecode_positions=24, flags=52, size=56, kinds=(10, 11, 12)),
 }
-_NEEDED: dict[str, str | tuple[str, ...]] = {
-    "instance_type": "class_Map__instance_type__uint16_t",
-    "shared": "class_JSFunction__shared__SharedFunctionInfo",
+NEEDED: dict[str, tuple[str, ...]] = {
+    "instance_type": ("class_Map__instance_type__uint16_t",),
+    "shared": ("class_JSFunction__shared__SharedFunctionInfo",),
     "name": (
         "class_SharedFunctionInfo__name_or_scope_info__Object",
         "class_SharedFunctionInfo__name_or_scope_info__Tagged_Object_",
@@ -62,43 +62,43 @@ _NEEDED: dict[str, str | tuple[str, ...]] = {
         "class_SharedFunctionInfo__script_or_debug_info__HeapObject",
         "class_SharedFunctionInfo__script__Tagged_HeapObject_",
     ),
-    "script_name": "class_Script__name__Object",
-    "script_source": "class_Script__source__Object",
-    "line_ends": "class_Script__line_ends__Object",
-    "bytecode": "class_BytecodeArray__data__uintptr_t",
-    "string_length": "class_String__length__int32_t",
-    "cons_first": "class_ConsString__first__String",
-    "cons_second": "class_ConsString__second__String",
-    "sliced_parent": "class_SlicedString__parent__String",
-    "sliced_offset": "class_SlicedString__offset__SMI",
-    "thin_actual": "class_ThinString__actual__String",
-    "external_resource": "class_ExternalString__resource__Object",
-    "characters": "class_SeqOneByteString__chars__char",
-    "array_length": "class_FixedArrayBase__length__SMI",
-    "array_data": "class_FixedArray__data__uintptr_t",
-    "first_nonstring": "FirstNonstringType",
-    "scope_locals": "scopeinfo_idx_ncontextlocals",
-    "scope_first": "scopeinfo_idx_first_vars",
-    "fp_context": "off_fp_context",
-    "fp_function": "off_fp_function",
-    "fp_bytecode": "off_fp_bytecode_array",
-    "fp_offset": "off_fp_bytecode_offset",
-    "type_function": "type_JSFunction__JS_FUNCTION_TYPE",
-    "type_shared": "type_SharedFunctionInfo__SHARED_FUNCTION_INFO_TYPE",
-    "type_scope": "type_ScopeInfo__SCOPE_INFO_TYPE",
-    "type_script": "type_Script__SCRIPT_TYPE",
-    "type_uncompiled_first": "type_UncompiledDataWithPreparseData__UNCOMPILED_DATA_WITH_PREPARSE_DATA_TYPE",
-    "type_uncompiled_last": "type_UncompiledDataWithoutPreparseData__UNCOMPILED_DATA_WITHOUT_PREPARSE_DATA_TYPE",
-    "type_bytecode": "type_BytecodeArray__BYTECODE_ARRAY_TYPE",
-    "type_interpreter_data": "type_InterpreterData__INTERPRETER_DATA_TYPE",
-    "type_code": "type_Code__CODE_TYPE",
+    "script_name": ("class_Script__name__Object",),
+    "script_source": ("class_Script__source__Object",),
+    "line_ends": ("class_Script__line_ends__Object",),
+    "bytecode": ("class_BytecodeArray__data__uintptr_t",),
+    "string_length": ("class_String__length__int32_t",),
+    "cons_first": ("class_ConsString__first__String",),
+    "cons_second": ("class_ConsString__second__String",),
+    "sliced_parent": ("class_SlicedString__parent__String",),
+    "sliced_offset": ("class_SlicedString__offset__SMI",),
+    "thin_actual": ("class_ThinString__actual__String",),
+    "external_resource": ("class_ExternalString__resource__Object",),
+    "characters": ("class_SeqOneByteString__chars__char",),
+    "array_length": ("class_FixedArrayBase__length__SMI",),
+    "array_data": ("class_FixedArray__data__uintptr_t",),
+    "first_nonstring": ("FirstNonstringType",),
+    "scope_locals": ("scopeinfo_idx_ncontextlocals",),
+    "scope_first": ("scopeinfo_idx_first_vars",),
+    "fp_context": ("off_fp_context",),
+    "fp_function": ("off_fp_function",),
+    "fp_bytecode": ("off_fp_bytecode_array",),
+    "fp_offset": ("off_fp_bytecode_offset",),
+    "type_function": ("type_JSFunction__JS_FUNCTION_TYPE",),
+    "type_shared": ("type_SharedFunctionInfo__SHARED_FUNCTION_INFO_TYPE",),
+    "type_scope": ("type_ScopeInfo__SCOPE_INFO_TYPE",),
+    "type_script": ("type_Script__SCRIPT_TYPE",),
+    "type_uncompiled_first": ("type_UncompiledDataWithPreparseData__UNCOMPILED_DATA_WITH_PREPARSE_DATA_TYPE",),
+    "type_uncompiled_last": ("type_UncompiledDataWithoutPreparseData__UNCOMPILED_DATA_WITHOUT_PREPARSE_DATA_TYPE",),
+    "type_bytecode": ("type_BytecodeArray__BYTECODE_ARRAY_TYPE",),
+    "type_interpreter_data": ("type_InterpreterData__INTERPRETER_DATA_TYPE",),
+    "type_code": ("type_Code__CODE_TYPE",),
     "type_stream": ("type_InstructionStream__INSTRUCTION_STREAM_TYPE", "type_Code__CODE_TYPE"),
-    "type_byte_array": "type_ByteArray__BYTE_ARRAY_TYPE",
-    "type_fixed_array": "type_FixedArray__FIXED_ARRAY_TYPE",
-    "type_map": "type_Map__MAP_TYPE",
+    "type_byte_array": ("type_ByteArray__BYTE_ARRAY_TYPE",),
+    "type_fixed_array": ("type_FixedArray__FIXED_ARRAY_TYPE",),
+    "type_map": ("type_Map__MAP_TYPE",),
 }
 """Constants that must be exported, by the names under which they are used here. Versions have different names."""
-_OPTIONAL = {
+MISSING_VALUES = {
     "function_data": ("class_SharedFunctionInfo__function_data__Object", 8),
     "inlined_count": ("DeoptimizationDataInlinedFunctionCountIndex", 1),
     "literals": ("DeoptimizationDataLiteralArrayIndex", 2),
@@ -151,14 +151,13 @@ def read_layout(read: ReadMemory, symbols: Mapping[bytes, int]) -> V8Layout:
         known = ", ".join(f"{major}.{minor}" for major, minor in sorted(_CODE))
         raise FormatError("V8", 0, f"version {major}.{minor} is not known (known are {known})")
     found: dict[str, int] = {}
-    for name, constants in _NEEDED.items():
-        names = (constants,) if isinstance(constants, str) else constants
-        values = [known for constant in names if (known := value(b"v8dbg_" + constant.encode())) is not None]
+    for name, constants in NEEDED.items():
+        values = [known for each in constants if (known := value(b"v8dbg_" + each.encode())) is not None]
         if not values:
-            raise FormatError("V8", 0, f"v8dbg_{names[0]} is not exported")
+            raise FormatError("V8", 0, f"v8dbg_{constants[0]} is not exported")
         found[name] = values[0]
-    for name, (optional, default) in _OPTIONAL.items():
-        stated = value(b"v8dbg_" + optional.encode())
+    for name, (constant, default) in MISSING_VALUES.items():
+        stated = value(b"v8dbg_" + constant.encode())
         found[name] = default if stated is None else stated
     if found["instance_type"] < 0 or not -1024 <= found["fp_function"] < 0:
         raise FormatError("V8", 0, "constants that are not plausible")

@@ -19,9 +19,10 @@ from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import problem_of
 from pyprof.model.sample import SampleBatch
-from pyprof.model.walk import Walk
+from pyprof.model.walk import Trust, Walk
 from pyprof.runtime_code.base import CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.layout import MARK
+from pyprof.runtime_code.v8.rules import Builtins, V8FrameRules
 from pyprof.unwind.sample_memory import LaneMemory
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ MAX_PLACES = 1 << 16
 MAX_BUILTINS = 64 << 20
 """Maximum size in bytes of the code that V8 brings along."""
 
+_BUILTIN = b"Builtins_"
 _BLOB, _BLOB_SIZE = b"v8_Default_embedded_blob_code_", b"v8_Default_embedded_blob_code_size_"
 
 
@@ -85,7 +87,8 @@ class V8Code(NoImage):
         self._bytecode_lines: dict[int, JsPositionTable | None] = {}
         self._numbers: dict[tuple[JsFunction, int, int], Span[JsCode]] = {}
         self._baseline: list[tuple[int, int]] = []
-        self._builtins: tuple[tuple[int, int], ...] = ()
+        self._builtins = Builtins([], ())
+        self._rules = V8FrameRules(arch)
         self._symbols: Mapping[bytes, int] = {}
 
     def update(self, scan: CodeScan) -> bool:
@@ -155,7 +158,10 @@ class V8Code(NoImage):
         """Read the piece of V8's generated code at an address if there is one."""
         if self._engine is None or pc in self._misses:
             return
-        code = self._read_code(pc)
+        from pyprof.runtime_code.v8.engine import BUILTIN, JsCode
+
+        builtin = self._builtins.find(pc)
+        code = self._read_code(pc) if builtin is None else JsCode(0, builtin[1], builtin[2], BUILTIN, builtin[0])
         if code is None:
             if len(self._misses) >= MAX_MISSES:
                 self._misses.clear()
@@ -175,11 +181,18 @@ class V8Code(NoImage):
             span.value.places[pc] = self._engine.find_places(span.value, pc)
 
     def rows(self, span: Span[JsCode], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
-        return None
+        if self._engine is None:
+            return None
+        code = span.value
+        if not code.filled:
+            code.filled = True
+            code.rows = self._engine.make_rows(code, self._rules)
+        rows = code.rows
+        return (rows, Trust.V8) if rows is not None and rows.start <= pc < rows.end else None
 
     def name(self, span: Span[JsCode]) -> CodeName:
         code = span.value
-        lines = ()
+        lines: tuple[tuple[int, str, int], ...] = ()
         if code.function is not None and code.line:
             script = code.function.script
             lines = ((0, script.name if script is not None else "", code.line),)
@@ -187,11 +200,11 @@ class V8Code(NoImage):
 
     @property
     def code_ranges(self) -> Ranges:
-        return self._builtins
+        return self._builtins.ranges
 
     @property
     def stack_named(self) -> Ranges:
-        return (*self._builtins, *self._baseline)
+        return (*self._builtins.ranges, *self._baseline)
 
     def bind_frames(
         self, batch: SampleBatch, walk: Walk, lanes: Sequence[int], frames: Sequence[int]
@@ -220,7 +233,7 @@ class V8Code(NoImage):
             return None  # a frame of another kind
         pc = int(walk.pc[at])
         code = self.spans.find(pc - (not walk.exact[at]), int(batch.time_ns[lane]))
-        if code is not None:
+        if code is not None and code.value.owner:
             return self._bind_baseline(code.value, function)
         bytecode = memory.word(fp + slots["fp_bytecode"])
         offset = memory.word(fp + slots["fp_offset"])
@@ -249,7 +262,7 @@ class V8Code(NoImage):
             if found is None:
                 return None
             line = self._line_of(found, bytecode, offset)
-            start, end = self._builtins[0]
+            start, end = self._builtins.ranges[0]
             span = self._remember(key, found, line, start, end)
         return span
 
@@ -301,8 +314,8 @@ class V8Code(NoImage):
         return line or function.line
 
 
-def find_builtins(space: AddressSpace, symbols: Mapping[bytes, int]) -> tuple[tuple[int, int], ...]:
-    """Return where the code lies that V8 brings along: in its file, and where V8 has mapped it again near its own code.
+def find_builtins(space: AddressSpace, symbols: Mapping[bytes, int]) -> Builtins:
+    """Return the functions that V8 brings along: in its file, and where V8 has mapped it again near its own code.
 
     Args:
         space: The address space.
@@ -316,12 +329,18 @@ def find_builtins(space: AddressSpace, symbols: Mapping[bytes, int]) -> tuple[tu
         start = int.from_bytes(space.read(start, 8), "little")
         mapping = space.mapping_at(start)
     if mapping is None or not 0 < size <= MAX_BUILTINS:
-        return ()
+        return Builtins([], ())
     offset = start - mapping.start + mapping.offset
-    found = {(start, start + size)}
+    found: set[tuple[int, int]] = set()
     for other in space.mappings:
         if other.executable and other.file == mapping.file and other.offset <= offset:
             again = other.start + offset - other.offset
-            if again < other.end:
+            if again < other.end and again != start:
                 found.add((again, min(again + size, other.end)))
-    return tuple(sorted(found))
+    named = (
+        (avma, name[len(_BUILTIN) :].decode("ascii", "replace"))
+        for name, avma in symbols.items()
+        if name.startswith(_BUILTIN)
+    )
+    functions = sorted(each for each in named if start <= each[0] < start + size)
+    return Builtins(functions, ((start, start + size), *sorted(found)))

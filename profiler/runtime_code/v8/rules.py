@@ -1,0 +1,138 @@
+"""Unwind rules for V8's code on x86-64. Its functions link frames by rbp; the rules are about the instructions around.
+
+The code before `push %rbp; mov %rsp,%rbp` and after `mov %rbp,%rsp; pop %rbp` has no frame. Code whose begin is not
+known has no rules here.
+
+A bytecode handler without a frame runs in the frame of the interpreted function, to which rbp points: it is that frame.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+from pyprof.model.arch import Arch
+from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
+
+_PROLOGUE = b"\x55\x48\x89\xe5"
+"""push %rbp; mov %rsp,%rbp."""
+MAX_ENTRY = 96
+"""Maximum number of bytes of compiled code before its prologue: checks whether the code is still valid."""
+_LEFT = re.compile(rb"(?:\x48\x8b\xe5|\x48\x89\xec)\x5d|\xc9(?=\x59)", re.DOTALL)
+"""Pattern of the end of a frame: mov %rbp,%rsp; pop %rbp, or leave before pop %rcx."""
+_POPPED = re.compile(rb"(?:(\x59).{3,12}?\x51|(\x41\x5a).{3,12}?\x41\x52)\xc3", re.DOTALL)
+"""Pattern of a return that removes the arguments: pop %rcx ... push %rcx; ret, or the same with %r10."""
+_GONE = re.compile(rb"\xc3|\xc2..|\x41?\xff[\xe0-\xe7]|\xe9.{4}", re.DOTALL)
+"""Pattern of a return or a jump."""
+_CALL = 0xE8
+_MAX_TAIL = 64
+INTERPRETER = "InterpreterEntryTrampoline"
+"""Name of V8's function that runs interpreted functions."""
+
+_Part = tuple[int, int, Rule]
+
+
+class V8FrameRules:
+    """A maker of unwind rules for V8's code."""
+
+    def __init__(self, arch: Arch) -> None:
+        """Create a maker of unwind rules for V8's code on an architecture, which must be x86-64."""
+        names, at = arch.registers, RegKind.AT_CFA
+        kept = {arch.sp, arch.fp, arch.pc}
+        lost = tuple((column, UNDEFINED) for column in sorted(arch.callee_saved - kept))
+        fp = (arch.fp, RegRule(at, -16))
+        self.entered = Rule(arch.sp, 8, RegRule(at, -8), lost)
+        self._pushed = Rule(arch.sp, 16, RegRule(at, -8), (*lost, fp))
+        self.linked = Rule(arch.fp, 16, RegRule(at, -8), (*lost, fp))
+        self._in_rcx, self._in_r10 = (
+            Rule(arch.sp, 0, RegRule(RegKind.REG_PLUS, 0, names.index(name)), lost) for name in ("rcx", "r10")
+        )
+
+    def compiled(self, start: int, code: bytes) -> FunctionRows | None:
+        """Return the unwind rows of compiled JavaScript code, or None if its begin is not known."""
+        begin = code.find(_PROLOGUE, 0, MAX_ENTRY)
+        if begin < 0:  # baseline code calls the function that builds its frame
+            call = code.find(_CALL, 0, MAX_ENTRY)
+            return None if call < 0 else self._rows(start, code, [(0, call + 5, self.entered)])
+        return self._rows(start, code, [(0, begin, self.entered), *self._building(begin)])
+
+    def builtin(self, name: str, start: int, code: bytes) -> FunctionRows | None:
+        """Return the unwind rows of a function that V8 brings along, or None if it is not of a known form."""
+        if name.endswith("Handler"):
+            return FunctionRows(start, start + len(code), (start,), (self.linked,)) if code else None
+        begin = code.find(_PROLOGUE)
+        if begin == 0 and not name.startswith(("JSEntry", "JSConstructEntry", "JSRunMicrotasksEntry")):
+            return self._rows(start, code, self._building(0))
+        if name == INTERPRETER and begin > 0:
+            left = _LEFT.search(code, begin)
+            end = _GONE.search(code, left.end()) if left is not None else None
+            known = code[: end.end()] if end is not None else b""
+            parts = [(0, begin, self.entered), *self._building(begin)]
+            return self._rows(start, known, parts) if known else None
+        return None
+
+    def _building(self, begin: int) -> list[_Part]:
+        return [(begin, begin + 1, self.entered), (begin + 1, begin + len(_PROLOGUE), self._pushed)]
+
+    def _rows(self, start: int, code: bytes, parts: list[_Part]) -> FunctionRows:
+        """Return the unwind rows of code that has a frame outside these parts and after its frames' ends."""
+        parts = list(parts)
+        done = max((end for _, end, _ in parts), default=0)
+        for left in _LEFT.finditer(code, done):
+            at = left.end()
+            popped = _POPPED.match(code, at)
+            if popped is not None:
+                rule = self._in_rcx if popped[1] else self._in_r10
+                first = popped.end(1) if popped[1] else popped.end(2)
+                parts += [(at, first, self.entered), (first, popped.end() - 1, rule)]
+                parts.append((popped.end() - 1, popped.end(), self.entered))
+            else:
+                gone = _GONE.search(code, at, at + _MAX_TAIL)
+                parts.append((at, gone.end() if gone is not None else at + 1, self.entered))
+        return _fill(start, len(code), parts, self.linked)
+
+
+def _fill(start: int, size: int, parts: list[_Part], base: Rule) -> FunctionRows:
+    """Return the unwind rows of some code: those of its parts, and `base` between them."""
+    starts, rules = [0], [base]
+    for first, high, rule in sorted(parts, key=lambda part: part[0]):
+        low = max(first, starts[-1])
+        if low >= min(high, size):
+            continue
+        if starts[-1] == low:
+            rules[-1] = rule
+        else:
+            starts.append(low)
+            rules.append(rule)
+        if high < size:
+            starts.append(high)
+            rules.append(base)
+    return FunctionRows(start, start + size, tuple(start + at for at in starts), tuple(rules))
+
+
+class Builtins:
+    """The functions that V8 brings along, by address."""
+
+    def __init__(self, functions: list[tuple[int, str]], ranges: tuple[tuple[int, int], ...]) -> None:
+        """Index V8's own functions.
+
+        Args:
+            functions: Start and name of each, ascending.
+            ranges: Where their code lies: first the copy in which `functions` start.
+        """
+        self._functions = functions
+        self._starts = [start for start, _ in functions]
+        self.ranges = ranges
+
+    def find(self, pc: int) -> tuple[str, int, int] | None:
+        """Return (name, start, end) of the function at an address, or None."""
+        for low, high in self.ranges:
+            if low <= pc < high:
+                first = self.ranges[0][0]
+                at = bisect_right(self._starts, pc - low + first) - 1
+                if at < 0:
+                    return None
+                until = self._starts[at + 1] if at + 1 < len(self._starts) else self.ranges[0][1]
+                start, name = self._functions[at]
+                return name, start - first + low, min(until - first + low, high)
+        return None
