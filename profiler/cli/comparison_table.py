@@ -95,7 +95,7 @@ def native_table(
     rows = [
         row
         for row in found.sorted_by(by)
-        if row.significant and is_native(row.name, row.function.kind) and row.function not in above
+        if row.significant and is_native(row.function.kind) and row.function not in above
     ]
     if rows:
         yield from _lines(rows[:NATIVE], "native function", found, by, width, colour)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pyprof.model.application_code import SCRIPT
-from pyprof.model.functions import Cost, Costs, are_application, costs
+from functools import partial
+
+from pyprof.model.functions import Cost, Costs, are_application, costs, is_of_runtime
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass, replace
 from pyprof.session.native_frame_views import with_frames
@@ -37,20 +38,20 @@ def function_tables(profile: Profile) -> FunctionTables:
     native = (
         replace(cost, own=cost.own - counted.get(cost.function, 0))
         for cost in found.functions
-        if is_native(cost.name, cost.function.kind)
+        if is_native(cost.function.kind)
     )
     dearest = sorted((cost for cost in native if cost.own > 0), key=lambda cost: (-cost.own, cost.function))
     return FunctionTables(shown, tuple(dearest), True)
 
 
 def is_interpreted(profile: Profile) -> bool:
-    """Return True if a profile has functions of an interpreter."""
-    return any(map(_is_of_runtime, profile.frames))
+    """Return True if a profile has functions of an interpreter or of a just-in-time compiler (is_of_runtime())."""
+    return any(is_of_runtime(profile, frame) for frame in profile.frames)
 
 
-def is_native(name: str, kind: FrameKind) -> bool:
-    """Return True for a native function: neither an interpreter's, nor one of a script that V8 compiled."""
-    return kind != FrameKind.INTERPRETER and not name.startswith(SCRIPT)
+def is_native(kind: FrameKind) -> bool:
+    """Return True for a native function, by the kind that functions_of() gives it."""
+    return kind != FrameKind.INTERPRETER
 
 
 def by_caller(profile: Profile) -> Profile:
@@ -63,17 +64,14 @@ def by_caller(profile: Profile) -> Profile:
             frames.append(inner)
         shown.append(None if inner is None else at)
     indices = profile.frame.tolist()
-    return with_frames(replace(profile, frames=tuple(frames)), lambda node: shown[indices[node]], _is_of_runtime)
-
-
-def _is_of_runtime(frame: Frame) -> bool:
-    """Return True for a function of an interpreter, and for machine code that V8 made of a script's function."""
-    return frame.kind == FrameKind.INTERPRETER or any(line.function.startswith(SCRIPT) for line in frame.lines)
+    return with_frames(
+        replace(profile, frames=tuple(frames)), lambda node: shown[indices[node]], partial(is_of_runtime, profile)
+    )
 
 
 def _of_application(profile: Profile, frame: Frame) -> Frame | None:
     """Return a frame with only those of its functions that tables show, None if that is not one of them."""
-    if frame.kind == FrameKind.MARKER or _is_of_runtime(frame):
+    if frame.kind == FrameKind.MARKER or is_of_runtime(profile, frame):
         return frame
     are_own = are_application(profile, frame)
     if not any(are_own) or all(are_own):

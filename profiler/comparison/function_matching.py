@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 
-from pyprof.model.functions import functions_of
+from pyprof.model.functions import functions_of, kind_of
 from pyprof.model.modules import base_name
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
 from pyprof.records import dataclass
@@ -121,7 +121,7 @@ def _functions(profile: Profile, others: tuple[ModuleInfo, ...]) -> list[list[Ma
 
 
 def _named(profile: Profile, frame: Frame, name: str, where: str, module: str, builds: set[str]) -> MatchedFunction:
-    kind = FrameKind.NATIVE if frame.kind == FrameKind.INLINE else frame.kind
+    kind = kind_of(profile, frame)
     if kind != FrameKind.NATIVE:
         return MatchedFunction(name, module, where, kind)
     place = profile.modules[frame.module].path if frame.module >= 0 else ""

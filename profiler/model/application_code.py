@@ -29,6 +29,8 @@ SCRIPT = "JS:"
 """Prefix of the names of script functions that V8 compiled."""
 _SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")
 """Pattern of a script's function in V8's notation: name and place."""
+_CLASS_LIBRARY = ("java.", "javax.", "jdk.", "sun.", "com.sun.")
+"""Packages of Java's class library and of the JDK's tools."""
 _TYPED_IN = ("<stdin>", "<ipython-input", "<console>")
 """Names of files that stand for code which a user typed in.
 
@@ -44,6 +46,11 @@ def is_application_file(path: str) -> bool:
     if path.startswith("<"):
         return path.startswith(_TYPED_IN)
     return not _PACKAGE.search(path[:_LONGEST])
+
+
+def is_of_class_library(file: str, name: str) -> bool:
+    """Return True for a function of Java's class library, whose source files have no folders."""
+    return file.endswith(".java") and "/" not in file and name.startswith(_CLASS_LIBRARY)
 
 
 def script_of(name: str) -> str:

@@ -11,12 +11,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pyprof.model.application_code import is_application_file, is_application_module, script_of, script_title
+from pyprof.model.application_code import (
+    SCRIPT,
+    is_application_file,
+    is_application_module,
+    is_of_class_library,
+    script_of,
+    script_title,
+)
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass
 
 KERNEL = "[kernel]"
+RUN_TIME_CODE = "[jit] "
+"""First letters of the paths of modules that stand for code which a process made while it ran."""
 
 START_UP = frozenset({
     *("_start", "_dl_start_user", "__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main"),
@@ -138,18 +147,38 @@ def _by_total(cost: Cost) -> tuple[int, bool, int, Function]:
     return -cost.total, cost.wraps, -cost.own, cost.function
 
 
+def is_of_runtime(profile: Profile, frame: Frame) -> bool:
+    """Return True for a function of a language that an interpreter or a just-in-time compiler runs.
+
+    Machine code that was made at run time counts if its source file is known: Java and JavaScript, but no stubs.
+    """
+    if frame.kind == FrameKind.INTERPRETER:
+        return True
+    if frame.module >= 0 and profile.modules[frame.module].path.startswith(RUN_TIME_CODE):
+        return any(line.file for line in frame.lines)
+    return any(line.function.startswith(SCRIPT) for line in frame.lines)
+
+
+def kind_of(profile: Profile, frame: Frame) -> FrameKind:
+    """Return the kind of the functions of a frame: INTERPRETER for all that is_of_runtime()."""
+    if is_of_runtime(profile, frame):
+        return FrameKind.INTERPRETER
+    return FrameKind.NATIVE if frame.kind == FrameKind.INLINE else frame.kind
+
+
 def are_application(profile: Profile, frame: Frame) -> list[bool]:
     """Return for each function of a frame (see functions_of()) whether it belongs to the application."""
     if frame.kind == FrameKind.MARKER:
         return []
     files = [line.file or "" for line in reversed(frame.lines)] or [""]
-    if frame.kind == FrameKind.INTERPRETER:
-        return [is_application_file(file) for file in files]
+    names = [line.function for line in reversed(frame.lines)] or [""]
     if script := script_of(frame.lines[-1].function if frame.lines else ""):
         return [is_application_file(script)] * len(files)
+    if is_of_runtime(profile, frame):
+        found = zip(files, names, strict=True)
+        return [is_application_file(file) and not is_of_class_library(file, name) for file, name in found]
     path = profile.modules[frame.module].path if frame.module >= 0 else ""
     is_own = frame.kind != FrameKind.KERNEL and is_application_module(path)
-    names = [line.function for line in reversed(frame.lines)] or [""]
     return [
         is_own
         and (not file or is_application_file(file))
@@ -170,12 +199,13 @@ def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:
     where, module = (info.build_id or info.path, info.name) if info else ("", "")
     if frame.kind == FrameKind.KERNEL:
         where = module = KERNEL
-    if frame.kind == FrameKind.INTERPRETER and frame.lines and frame.lines[0].file:
-        where = frame.lines[0].file
-        module = script_title(where)
-    names = [line.function or line.system_name for line in reversed(frame.lines)] or [frame.title]
-    kind = FrameKind.NATIVE if frame.kind == FrameKind.INLINE else frame.kind
-    return [(Function(where, name or "[unknown]", kind), module) for name in names]
+    kind = kind_of(profile, frame)
+    found = []
+    for line in reversed(frame.lines):
+        is_script = kind == FrameKind.INTERPRETER and line.file
+        place = (line.file or "", script_title(line.file or "")) if is_script else (where, module)
+        found.append((Function(place[0], line.function or line.system_name or "[unknown]", kind), place[1]))
+    return found or [(Function(where, frame.title or "[unknown]", kind), module)]
 
 
 def costs(profile: Profile, column: int = -1) -> Costs:

@@ -248,6 +248,24 @@ def test_native_code_is_part_of_the_script_function_that_calls_it() -> None:
     assert found.application_first(1)[0].name == "JS:handle /srv/app.js:3:14"
 
 
+def test_functions_with_a_source_file_that_were_compiled_at_run_time_come_first() -> None:
+    """Count native code in the Java method that calls it. Only the application's class comes first, and no stub."""
+    jit = ModuleInfo("[jit] hotspot", "", 0x7000_0000, 0x7100_0000, 0, True, False)
+
+    def method(name: str, file: str | None) -> Frame:
+        return replace(code(name, file=file), module=len(MODULES))
+
+    run, put = method("Shop.run", "Shop.java"), method("java.util.HashMap.put", "HashMap.java")
+    builder = Builder()
+    builder.sample(builder.node([code("main"), method("call_stub", None), run, put, code("memmove", 0)]), cpu_ns=9)
+    builder.sample(builder.node([code("main"), method("call_stub", None), run, code("memset", 0)]), cpu_ns=2)
+    found = function_tables(builder.build(modules=(*MODULES, jit)))
+    own = [(cost.name, cost.module, cost.own) for cost in found.functions.by_own(9)]
+    assert own == [("java.util.HashMap.put", "HashMap.java", 9), ("Shop.run", "Shop.java", 2)]
+    assert [cost.name for cost in found.functions.functions if cost.application] == ["Shop.run", "main"]
+    assert [cost.name for cost in found.native] == ["memmove", "memset"]
+
+
 def test_application_with_hardly_any_time_does_not_come_before_a_library() -> None:
     builder = Builder()
     builder.sample(builder.node([code("main"), code("options")]), cpu_ns=1)
