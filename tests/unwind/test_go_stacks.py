@@ -42,6 +42,11 @@ ASMCGOCALL = bytes.fromhex(
     "4883ec40 4883e4f0 48c744243000000000 4889542428 ffd0 488b742428 4889f4 c3"
 )
 
+ASMCGOCALL_1_26 = bytes.fromhex(
+    "4889e2 488b6638 4883ec10 4883e4f0 48897c2408 488b7f08 4829d7 48893c24 e87cffffff "
+    "488b7c2408 488b7708 482b3424 4889f4 89442420 c3 "
+    "4883ec10 4883e4f0 48c744240800000000 48891424 e836ffffff 488b3424 4889f4 c3"
+)
 CALL_CGO_MMAP = bytes.fromhex("4889e3 4883e4f0 48891c24 ffd0 488b2424 8944 2430 c3")
 
 TABLE = "cfa = sp + 8; ra = [cfa - 8]"
@@ -81,6 +86,7 @@ def test_rows_end_where_the_runtime_leaves_the_stack(code: bytes, rows: list[tup
 GOROUTINE = "const8u 9223372036854775808; deref; consts 56; plus; deref"
 SCHED_PC = "const8u 9223372036854775808; deref; consts 64; plus; deref"
 FROM_C = "breg7 48; deref; consts 8; plus; deref; breg7 40; deref; minus"
+FROM_C_1_26 = "breg7 8; deref; consts 8; plus; deref; breg7 0; deref; minus"
 LAST = "fp = undefined; ra = [cfa - 8]; switching"
 
 
@@ -97,6 +103,14 @@ LAST = "fp = undefined; ra = [cfa - 8]; switching"
             [
                 *(TABLE, LOST, f"cfa = expr({FROM_C}; consts 8; plus); {LAST}", TABLE),
                 *(LOST, f"cfa = expr(breg7 40; deref; consts 8; plus); {LAST}", TABLE),
+            ],
+        ),
+        (
+            "asmcgocall",
+            ASMCGOCALL_1_26,
+            [
+                *(TABLE, LOST, f"cfa = expr({FROM_C_1_26}; consts 8; plus); {LAST}", TABLE),
+                *(LOST, f"cfa = expr(breg7 0; deref; consts 8; plus); {LAST}", TABLE),
             ],
         ),
         (

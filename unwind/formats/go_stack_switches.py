@@ -33,7 +33,7 @@ _SCHED = re.compile(rb"[\x48\x49]\x8b[\x58-\x5b\x5d-\x67](.)", re.DOTALL)
 """Pattern of code that loads the stack pointer of a struct g: mov sched(%reg),%rsp or, before that moves on, %rbx."""
 _KEPT_IN_R12 = b"\x49\x89\xe4"  # mov %rsp,%r12
 _KEPT = re.compile(rb"\x48\x89([\xe0-\xe7])")  # mov %rsp,%reg
-_STORED_GOROUTINE = re.compile(rb"\x48\x89\x7c\x24(.)", re.DOTALL)  # mov %rdi,n(%rsp)
+_STORED_GOROUTINE = re.compile(rb"\x48\x89(?:\x7c\x24(.)|\x3c\x24)", re.DOTALL)  # mov %rdi,n(%rsp); mov %rdi,(%rsp)
 _STACK_END = 8
 """Offset of stack.hi in struct g."""
 _PC = 8
