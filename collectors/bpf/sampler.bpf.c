@@ -1378,8 +1378,9 @@ static __attribute__((noinline)) void find_goroutine(struct scratch_space *space
 	if (!process || !process->go_m || !task || probe_read_kernel(&pointer, 8, task + pointer_of_task))
 		return;
 	u64 m = word(word(pointer + process->go_tls) + process->go_m);
-	if (!m)
-		return;
+	u64 scheduler = m ? word(m + process->go_g0) : 0;
+	if (!scheduler || word(scheduler + process->go_m) != m)
+		return; /* another program */
 	u64 goroutine = word(m + process->go_curg);
 	if (goroutine && !probe_read_user(record->goroutine_head, sizeof(record->goroutine_head), (void *)goroutine)) {
 		record->goroutine = goroutine;
@@ -1400,7 +1401,6 @@ static __attribute__((noinline)) void find_goroutine(struct scratch_space *space
 		walk->goroutine_low = low;
 		walk->goroutine_high = high;
 	}
-	u64 scheduler = word(m + process->go_g0);
 	if (is_on_stack_of(scheduler, sp, &low, &high)) {
 		if (!OF_C_LIBRARY(pointer)) /* else it has the stack of a thread of C, and Go knows only a part of that */
 			walk->own_end = high;
@@ -1963,7 +1963,7 @@ int executed(struct raw_tracepoint *context)
 	u32 tgid = ids >> 32;
 	struct process *known = map_lookup(&processes, &tgid);
 	if (known)
-		known->runtime = known->go_m = 0;
+		known->runtime = 0; /* what is known of Go stays: tools that build programs call others, of the same version */
 	struct thread *thread = map_lookup(&threads, &tgid);
 	if (thread) {
 		thread->stack_end = 0;

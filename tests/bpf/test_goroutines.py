@@ -34,6 +34,7 @@ def go_process(sp: int, saved: int = LOW + 0x1800) -> MadeProcess:
         MACHINE + CURG: GOROUTINE,
         MACHINE + G0: SCHEDULER,
         MACHINE + GSIGNAL: HANDLER,
+        SCHEDULER + M: MACHINE,
         GOROUTINE: LOW,
         GOROUTINE + 8: HIGH,
         GOROUTINE + SCHED: saved,
@@ -109,3 +110,10 @@ def test_forged_goroutines_are_copied_within_bounds(seed: int) -> None:
     ran = sampled(process)
     assert all(len(copy) <= MOST_STACK + RED_ZONE for copy in ran.three_copies)
     assert struct.unpack_from("<Q", process.at(POINTER)) == (0,)
+
+
+def test_program_that_is_not_the_known_go_program_has_no_goroutine() -> None:
+    process = go_process(G0_LOW + 0x2000)
+    process.put(SCHEDULER + M, MACHINE + 8)
+    ran = sampled(process)
+    assert (int(ran.record.goroutine[0]), ran.three_copies[2]) == (0, b"")

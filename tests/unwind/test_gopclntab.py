@@ -88,8 +88,9 @@ def test_prologue_tells_from_where_the_frame_pointer_is_saved(code: str, saved_f
     assert saved[:1] == ([saved_from] if saved_from is not None else [])
 
 
-def test_callback_from_c_returns_to_a_pushed_address() -> None:
-    rows = frames(GoCode("runtime.cgocallback")).function_at(TEXT)
+@pytest.mark.parametrize("name", ["runtime.cgocallback", "runtime.asyncPreempt", "runtime.sigpanic"])
+def test_function_that_no_call_entered_has_a_caller_with_an_exact_pc(name: str) -> None:
+    rows = frames(GoCode(name)).function_at(TEXT)
     assert rows is not None
     assert all(rule.signal for rule in rows.rules)
 

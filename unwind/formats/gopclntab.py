@@ -35,6 +35,9 @@ return, and the thread has a new goroutine by then, which did not call it.
 SIGNAL_HANDLERS = ("runtime.sigtramp", "runtime.cgoSigtramp")
 """Functions that Go marks as the first of their stack, and whose caller is the kernel's signal trampoline."""
 
+INTERRUPTING = (*CALLBACKS, "runtime.asyncPreempt", "runtime.sigpanic", "runtime.debugCallV2")
+"""Functions of Go at whose return address no call returns: C calls them, or a signal handler has injected the call."""
+
 _PROLOGUE = 128
 """Number of bytes from a Go function's start in which its code saves the frame pointer."""
 _SAVED = re.compile(rb"\x48\x89(?:\x6c\x24.|\xac\x24....)|\x55\x48\x89\xe5", re.DOTALL)
@@ -92,14 +95,14 @@ class GoFrames:
         if not sizes.ends:
             return None
         saved_from = self._frame_pointer_saved_from(start, end) if self._is_x86 else start
-        is_callback = function.name in CALLBACKS
+        interrupts = function.name in INTERRUPTING
         starts: list[int] = []
         rules: list[Rule] = []
         at = start
         for until, size in zip(sizes.ends, sizes.values, strict=True):
             cuts = [at, saved_from] if self._is_x86 and at < saved_from < until else [at]
             starts += cuts
-            rules += [self._rule(size, saved_from <= cut)._replace(signal=is_callback) for cut in cuts]
+            rules += [self._rule(size, saved_from <= cut)._replace(signal=interrupts) for cut in cuts]
             at = until
         if at < end:  # the padding after the last instruction
             starts.append(at)
