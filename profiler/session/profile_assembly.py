@@ -77,6 +77,8 @@ def assemble(
     parent = np.array(window.stacks.parent, np.int32)
     frame = np.array(window.stacks.frame, np.int32)
     values = scale_to_accounts(window, amounts(window, period_ns))
+    if mode != "cpu":
+        values = limit_to_window(window, values)
     profile = Profile(
         value_types=(ValueType("samples", "count"), ValueType(mode, "nanoseconds")),
         period_ns=period_ns,
@@ -128,6 +130,25 @@ def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
         values[rows, 0] = np.diff(periods, prepend=0)
         values[rows[first], 0] = periods[first]
     return values
+
+
+def limit_to_window(window: Window, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the values of a window's rows (n, 2), so that no thread has more time than the window.
+
+    By perf_events, waits have their exact lengths, but samples on a processor stand for a sampling period each. Their
+    number is random.
+    """
+    counted = np.flatnonzero(window.length_ns < 0)
+    measured = np.flatnonzero((window.length_ns >= 0) & (window.thread >= 0))
+    if not (len(counted) and len(measured)):
+        return values
+    size = int(window.thread.max()) + 1
+    thread, ns = window.thread[counted], values[counted, 1]
+    room = window.duration_ns - np.bincount(window.thread[measured], values[measured, 1], size)
+    share = np.minimum(np.maximum(room, 0) / np.maximum(np.bincount(thread, ns, size), 1), 1)
+    limited = values.copy()
+    limited[counted, 1] = np.floor(ns * share[thread])
+    return limited
 
 
 def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:

@@ -75,10 +75,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks of a recording: nanoseconds since the epoch (now_ns), and the clock of samples (monotonic_ns)."""
+    """The clocks of a recording: nanoseconds since the epoch (now_ns), and the clock of samples (monotonic_ns).
+
+    Attributes:
+        is_of_samples: False if the samples have the times of another clock, because they come from a log.
+    """
 
     now_ns: Callable[[], int] = time.time_ns
     monotonic_ns: Callable[[], int] = time.monotonic_ns
+    is_of_samples: bool = True
 
 
 HERE = Clock()
@@ -314,7 +319,8 @@ class Recorder:
         counted = self._counted(began)
         start_ns = began.with_samples(rows.time_ns[rows.length_ns < 0])
         duration_ns = began.ns + counted.duration_ns - start_ns
-        length_ns, clipped_ms = _clipped(rows, start_ns, duration_ns)
+        is_clipped = self._clock.is_of_samples
+        length_ns, clipped_ms = _clipped(rows, duration_ns) if is_clipped else (rows.length_ns, 0)
         errors = Counter(counted.errors)
         errors[CLIPPED] += clipped_ms
         keys = self._threads.keys(set(rows.thread.tolist()))
@@ -430,18 +436,13 @@ class Recorder:
         return step_ns
 
 
-def _clipped(rows: Rows, start_ns: int, duration_ns: int) -> tuple[npt.NDArray[np.int64], int]:
+def _clipped(rows: Rows, duration_ns: int) -> tuple[npt.NDArray[np.int64], int]:
     """Clip the lengths of each thread's rows, so that their sum is at most the window's length.
-
-    Rows whose times lie far outside of the window have another clock and stay as they are.
 
     Returns:
         The lengths in nanoseconds, shape (n,), and the milliseconds that were left out.
     """
     known = np.flatnonzero(rows.length_ns > 0)
-    apart_ns = np.abs(rows.time_ns[known] - start_ns)
-    if apart_ns.max(initial=0) > duration_ns + _OPENING_NS:
-        return rows.length_ns, 0
     thread, length_ns = rows.thread[known], rows.length_ns[known]
     total_ns = np.bincount(thread, length_ns) if len(known) else np.zeros(0)
     if total_ns.max(initial=0) <= duration_ns:

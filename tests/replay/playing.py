@@ -24,7 +24,7 @@ from pyprof.interpreters.function_numbers import UNKNOWN
 from pyprof.model.profile import Profile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions
-from pyprof.session.sample_windows import Window
+from pyprof.session.sample_windows import Clock, Window
 from pyprof.session.session import InputFiles, Session
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "replay"
@@ -50,7 +50,7 @@ def played(log: Path, files: Path) -> tuple[Session, Window]:
     options = UnwindOptions()
     found = InputFiles(options, diagnostics)
     found.images._debug_files = DebugFiles(diagnostics, ())  # ignores this machine's debug files
-    session = Session(collector, options, diagnostics, found)
+    session = Session(collector, options, diagnostics, found, clock=Clock(is_of_samples=False))
     learn_codes(session, collector.extra.get("codes", {}))
     window = session.run(lambda: None)
     assert session.failure is None, session.failure

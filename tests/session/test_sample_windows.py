@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
@@ -18,7 +21,8 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import field_names, replace
-from pyprof.session.sample_windows import Clock, Recorder, Window
+from pyprof.session.profile_assembly import amounts, limit_to_window
+from pyprof.session.sample_windows import CLIPPED, Clock, Recorder, Window
 from pyprof.session.stack_interning import Interning
 
 STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind.UNCHANGED
@@ -279,6 +283,38 @@ def test_samples_that_come_after_the_last_cut_of_an_ended_recording_have_their_t
     rec.add(batch((STOPPED, 1, 0x10)))
     window = rec.cut()
     assert (window.start_ns, window.duration_ns) == (10**18 - 3, 3)
+
+
+@st.composite
+def _samples(draw: st.DrawFn) -> list[tuple[int, int, int]]:
+    """Return samples as (thread, time, length), with times before, in and after a window of a second."""
+    times, lengths = st.integers(-(10**11), 10**11), st.integers(-1, 3 * 10**9)
+    return draw(st.lists(st.tuples(st.integers(1, 4), times, lengths), min_size=1, max_size=30))
+
+
+@given(_samples())
+def test_no_thread_has_more_time_than_its_window(samples: list[tuple[int, int, int]]) -> None:
+    now = [10**12]
+    clock = Clock(lambda: now[0], lambda: now[0])
+    rec = Recorder(Script(), Interning(OneFrame(), None, None), Diagnostics(), clock)
+    made = batch(*((STOPPED, tid, 0x10) for tid, _, _ in samples))
+    made.time_ns[:] = [10**12 + time_ns for _, time_ns, _ in samples]
+    length_ns = np.array([ns for _, _, ns in samples], np.int64)
+    rec.add(replace(made, weight=made.weight * 10, length_ns=length_ns))
+    now[0] += 10**9
+    window = rec.cut()
+    values = limit_to_window(window, amounts(window, 10**7))
+    asked: Counter[int] = Counter()
+    for tid, _, ns in samples:
+        asked[tid] += max(ns, 0)
+    for number, key in window.keys.items():
+        own = window.thread == number
+        if (window.length_ns >= 0).any():
+            assert values[own, 1].sum() <= window.duration_ns
+        if asked[key.tid] <= window.duration_ns:
+            assert sorted(window.length_ns[own].tolist()) == sorted(ns for tid, _, ns in samples if tid == key.tid)
+    left_out_ms = sum(max(ns - window.duration_ns, 0) for ns in asked.values()) / 1e6
+    assert window.errors.get(CLIPPED, 0) == pytest.approx(left_out_ms, abs=1)
 
 
 def test_threads_that_nobody_listed_belong_to_their_process() -> None:
