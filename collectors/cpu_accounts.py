@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Set
@@ -16,10 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
-from pyprof.records import dataclass, replace
+from pyprof.records import dataclass, field, replace
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 100
@@ -280,12 +282,47 @@ class _Seen:
     spread: float = 0.0
 
 
+@dataclass(slots=True)
+class _MatchingThreads:
+    """The threads of one process, and the processor time for which their names matched a pattern.
+
+    Attributes:
+        total_ns: Time of the threads that matched, including threads that have ended.
+        last_ns: Processor clock of each thread at the last reading, by tid.
+        has_ended: True if a thread that matched has ended, so that its time since the last reading is unknown.
+        matched: Threads that matched.
+    """
+
+    total_ns: int = 0
+    last_ns: dict[int, int] = field(default_factory=dict)
+    has_ended: bool = False
+    matched: set[int] = field(default_factory=set)
+
+    def read(self, pid: int, pattern: re.Pattern[str]) -> int:
+        """Read the clocks of all threads, and return total_ns."""
+        try:
+            tids = procfs.list_tasks(pid)
+        except OSError:
+            return self.total_ns
+        now_ns = {tid: procfs.read_run_ns(pid, tid) for tid in tids}
+        for tid, ns in now_ns.items():
+            before_ns = self.last_ns.get(tid, 0)
+            gained_ns = ns - before_ns if ns >= before_ns else ns  # another thread may have the tid now
+            if gained_ns and pattern.search(procfs.read_thread_name(pid, tid)):
+                self.total_ns += gained_ns
+                self.matched.add(tid)
+        self.has_ended |= bool(self.matched - now_ns.keys())
+        self.matched &= now_ns.keys()
+        self.last_ns = now_ns
+        return self.total_ns
+
+
 class Accounts:
     """Processor time of the process trees of a recording.
 
     It is kept only if samples should stand for all time on processors. `on` is False if sleeping threads are sampled
-    too, or only some threads. If all processes of the machine are recorded, each is a tree of its own, and no time of
-    it is said to be missing.
+    too. If only threads with some names are recorded, their own clocks are read instead of those of processes. If all
+    processes of the machine are recorded, each is a tree of its own, and no time of it is said to be missing.
 
     The kernel's account does not judge samples by events on processors. If another processor makes a thread preempt,
     the thread is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only after the
@@ -315,7 +352,8 @@ class Accounts:
                 records.
             clock: Monotonic clock in nanoseconds.
         """
-        self.on = options.running and not (options.idle or options.thread or (all_but and user_only))
+        self._pattern = options.thread
+        self.on = options.running and not (options.idle or ((options.thread or all_but) and user_only))
         self._all_but = all_but
         self._period_ns = round(1e9 / options.rate_hz)
         self._children = options.subprocesses and not all_but
@@ -323,6 +361,8 @@ class Accounts:
         self._clock = clock
         self._members: dict[int, _Member] = {}
         self._known: dict[int, _Member] = {}
+        self._matching: dict[tuple[int, int], _MatchingThreads] = {}
+        self._inexact: set[int] = set()
         self._noted: tuple[int, dict[int, int]] = (0, {})
         self._names: dict[int, str] = {}
         self._spent: Counter[int] = Counter()
@@ -374,7 +414,8 @@ class Accounts:
 
         The collector may be late when a recording ends. The time of that moment would have to be interpolated.
         """
-        self._noted = self._clock(), {pid: read_process_ns(pid) for pid in [*self._members]}
+        if self._pattern is None:
+            self._noted = self._clock(), {pid: read_process_ns(pid) for pid in [*self._members]}
 
     @property
     def is_due(self) -> bool:
@@ -409,6 +450,8 @@ class Accounts:
             root = roots.get(pid, old.root if old else pid)
             found = self._read(pid, root)
             if found is None:
+                if old is not None and self._pattern is not None:
+                    self._inexact.add(root)
                 continue
             ns, read_at[root] = self._ns(found), self._clock()
             since_noted[root] += found.own_ns - (noted.get(pid) or found.own_ns)
@@ -417,9 +460,12 @@ class Accounts:
                 spent[root] = _plus(_plus(spent[root], ns), old.ns, -1)
             elif found.start >= self._began:
                 spent[root] = _plus(spent[root], ns)
+        moves = self._children and self._pattern is None
         for pid, old in known.items():
-            if pid not in self._members and self._children and self._was_waited_for(old, known):
+            if moves and pid not in self._members and self._was_waited_for(old, known):
                 spent[old.root] = _plus(spent[old.root], old.ns, -1)  # its parent's account has it from now on
+        there = {(pid, member.start) for pid, member in self._members.items()}
+        self._matching = {key: threads for key, threads in self._matching.items() if key in there}
         kept, missed = slots[0] - self._slots[0], slots[1] - self._slots[1]
         self._slots = slots
         for root, (total, kernel) in spent.items():
@@ -537,6 +583,8 @@ class Accounts:
         """Return the processor-time account of a process of which no time is said to be missing."""
         spent, readings, pids = self._spent[root], tuple(self._readings[root]), frozenset(self._pids.get(root, ()))
         name = self._names.get(root, "")
+        if root in self._inexact:
+            spent, readings = max(spent, self._seen_ns(root)), ()
         return Account(name, spent, spent, spent, readings=readings, pids=pids, all_or_nothing=True)
 
     def _account(self, root: int, name: str, excess: int) -> Account:
@@ -551,6 +599,8 @@ class Accounts:
         kernel = max(min(self._kernel[root] + excess, spent - seen_ns), 0) if self._user_only else 0
         lost_ns, ended_ns = round(lost.times * self._period_ns), self._ended[root] * self._period_ns
         readings, pids = tuple(self._readings[root]), frozenset(self._pids.get(root, ()))
+        if root in self._inexact:
+            spent, due, readings = max(spent, seen_ns), max(due, seen_ns), ()
         return Account(
             name, spent, due, seen_ns, chance, kernel, lost_ns, lost.only, ended_ns, self.waits, readings, pids
         )
@@ -568,7 +618,7 @@ class Accounts:
     def _read(self, pid: int, root: int) -> ProcessTimes | None:
         """Return the processor times of a process, or None if it has ended."""
         known = self._known.get(pid) if self._all_but else None
-        if known is not None and (own_ns := read_process_ns(pid)) >= known.ns[0]:
+        if known is not None and (own_ns := self._own_ns(pid, known.start)) >= known.ns[0]:
             return ProcessTimes("", known.parent, known.start, own_ns, 0)
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
@@ -577,7 +627,18 @@ class Accounts:
             return None
         if pid == root:
             self._names[root] = found.name
-        return replace(found, own_ns=read_process_ns(pid) or found.own_ns)
+        own_ns = self._own_ns(pid, found.start)
+        if self._pattern is not None:
+            if self._matching[pid, found.start].has_ended:
+                self._inexact.add(root)
+            return ProcessTimes(found.name, found.parent, found.start, own_ns, 0)
+        return replace(found, own_ns=own_ns or found.own_ns)
+
+    def _own_ns(self, pid: int, start: int) -> int:
+        """Return the processor time of a process, or of its threads that are recorded; 0 if it has ended."""
+        if self._pattern is None:
+            return read_process_ns(pid)
+        return self._matching.setdefault((pid, start), _MatchingThreads()).read(pid, self._pattern)
 
 
 def _plus(one: tuple[int, int], other: tuple[int, int], times: int = 1) -> tuple[int, int]:

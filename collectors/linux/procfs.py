@@ -356,6 +356,17 @@ def read_waited_s(pid: int, tid: int, with_runs: bool = False) -> float:
         return 0.0
 
 
+def read_run_ns(pid: int, tid: int) -> int:
+    """Return a thread's processor time in nanoseconds, as of its last tick or switch; 0 if it has ended or the kernel
+    has no such data.
+    """
+    try:
+        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
+            return int(file.read().split()[0])
+    except OSError:
+        return 0
+
+
 def read_waits(pid: int, with_runs: bool = False) -> dict[int, float]:
     """Return read_waited_s() of each thread of a process, in seconds by tid."""
     try:
@@ -371,6 +382,15 @@ def read_name(pid: int) -> str:
             return os.fsdecode(file.read().rstrip(b"\n"))
     except OSError:
         return "?"
+
+
+def read_thread_name(pid: int, tid: int) -> str:
+    """Return the name of a thread (comm), or "" if it has ended."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
+            return file.read().rstrip(b"\n").decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def read_exe(pid: int) -> str:

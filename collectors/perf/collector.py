@@ -144,7 +144,7 @@ class PerfCollector:
         self.handover.on_window_end = lambda: self._accounts.note_clocks()
         self.handover.on_begin = lambda: self._accounts.start(members.tracked.roots)
         members.watch_rings(rings)
-        if self._accounts.on and not scope.processors:
+        if self._accounts.on and not scope.processors and options.thread is None:
             self._starvation = Starvation(options.rate_hz)
         self._begin()
 

@@ -96,6 +96,7 @@ class PtraceCollector:
         self._sampler = ThreadSampler(self._stopper, self._builder, diagnostics, options, wanted is None)
         self._scheduler = Scheduler(options)
         self._accounts = Accounts(options)
+        self._selects_threads = options.thread is not None
         self._targets = Targets(options, diagnostics, ids, readers, wanted)
         has_waits = options.idle and options.flush_s > 0  # a dump shows where threads are, not for how long
         self._wall_times = WallTimes(self._targets.by_pid, options) if has_waits else None
@@ -211,7 +212,8 @@ class PtraceCollector:
             return
         comes_first = self._stopper.ptrace.raises_priority or os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
         self._accounts.waits = not comes_first
-        if self._accounts.read_accounts(self._targets.roots, force, self._scheduler.slots):
+        was_read = self._accounts.read_accounts(self._targets.roots, force, self._scheduler.slots)
+        if was_read and not self._selects_threads:
             self._targets.settle_young(self._accounts.spent_ns)
 
     def _look_after(self, most_ns: int) -> bool:

@@ -178,7 +178,8 @@ def _processor_time(summary: Summary) -> str:
         (summary.kernel_s, "in the kernel"),
     )
     parts = ", ".join(f"{seconds:.2f} s {reason}" for seconds, reason in reasons if seconds >= 0.005)
-    return f"{spent:.2f} s of processor time: {max(spent - missing, 0):.2f} s sampled, {missing:.2f} s not ({parts})"
+    sampled = max(round(spent, 2) - round(missing, 2), 0)  # the reader adds what is printed
+    return f"{spent:.2f} s of processor time: {sampled:.2f} s sampled, {missing:.2f} s not ({parts})"
 
 
 def _row(share: str, name: str, module: str, width: int) -> str:

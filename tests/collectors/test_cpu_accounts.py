@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import signal
 import subprocess
 import time
@@ -31,6 +32,7 @@ from pyprof.collectors.cpu_accounts import (
 from pyprof.collectors.linux import procfs
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
+from tests.cli.support import python
 from tests.collectors.conftest import Start
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -277,6 +279,48 @@ def test_pause_is_spent_but_no_samples_are_due_in_it(program: Start) -> None:
     account = kept.result()[target.pid]
     assert account.spent_ns >= 99 * MS
     assert account.due_ns == 0
+
+
+_TWO_THREADS = """
+import ctypes, sys, threading, time
+def spin(name, seconds):
+    ctypes.CDLL(None).prctl(15, name)
+    until = time.thread_time() + seconds
+    while time.thread_time() < until: pass
+    print(name.decode(), time.thread_time_ns(), flush=True)
+    done.wait()
+done = threading.Event()
+print("ready", flush=True)
+sys.stdin.readline()
+for name, seconds in ((b"short work", 0.1), (b"other", 0.2), (b"long work", 0.3)):
+    threading.Thread(target=spin, args=(name, seconds)).start()
+sys.stdin.readline()
+done.set()
+sys.stdin.read()
+"""
+
+
+def test_threads_with_some_names_have_the_time_of_their_own_clocks() -> None:
+    kept = Accounts(CollectOptions(thread=re.compile("work$")))
+    with python(_TWO_THREADS) as target:
+        assert target.stdin is not None
+        assert target.stdout is not None
+        roots = {target.pid: target.pid}
+        kept.start(roots)
+        target.stdin.write("go\n")
+        target.stdin.flush()
+        lines = [target.stdout.readline().rpartition(" ") for _ in range(3)]
+        kept.read_accounts(roots, force=True)
+        account = kept.result()[target.pid]
+        clocks = {name: int(ns) for name, _, ns in lines}
+        assert account.spent_ns == pytest.approx(clocks["short work"] + clocks["long work"], abs=10 * MS)
+        assert account.readings
+        target.stdin.write("end\n")
+        target.stdin.flush()
+        while len(procfs.list_tasks(target.pid)) > 1:
+            time.sleep(0.01)
+        kept.read_accounts(roots, force=True)
+        assert not kept.result()[target.pid].readings, "the last time of an ended thread is unknown"
 
 
 def test_each_process_of_the_machine_has_its_own_account(program: Start) -> None:
