@@ -51,15 +51,23 @@ class Exporter(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name for --format."""
+        ...
 
     @property
-    def suffixes(self) -> tuple[str, ...]: ...
+    def suffixes(self) -> tuple[str, ...]:
+        """File name suffixes."""
+        ...
 
     @property
-    def text(self) -> bool: ...
+    def text(self) -> bool:
+        """True if the format may be written to a terminal."""
+        ...
 
-    def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None: ...
+    def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+        """Write a profile to an open binary file."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,7 @@ class JournalBeginning:
 
     @classmethod
     def from_profile(cls, profile: Profile) -> JournalBeginning:
+        """Return the facts about a profile that its journal begins with."""
         return cls(profile.title, profile.start_ns, profile.period_ns, profile.value_types, profile.options)
 
 
@@ -90,6 +99,7 @@ class SampleColumns:
 
     @classmethod
     def from_profile(cls, profile: Profile) -> SampleColumns:
+        """Return the columns of all samples of a profile."""
         return cls(profile.time_ns, profile.thread, profile.stack, profile.values, profile.state, profile.cpu)
 
 
@@ -122,7 +132,9 @@ class Journal(Protocol):
     raise.
     """
 
-    def add_part(self, part: JournalPart) -> None: ...
+    def add_part(self, part: JournalPart) -> None:
+        """Store another part of the window."""
+        ...
 
     def close(self) -> None:
         """Wait until all parts of the window are stored, and close the journal."""

@@ -238,7 +238,6 @@ def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None
 
 def render_profile(profile: Profile) -> str:
     """Return the HTML of a profile for a notebook (Profile._repr_html_)."""
-
     return render_iframe(lambda out: write(profile, out, ExportOptions()), repr(profile))
 
 

@@ -41,6 +41,7 @@ class Format:
     gzipped: bool = False
 
     def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+        """Import the writer of the format, and write a profile to an open binary file."""
         module = import_module(self.module or f"pyprof.exporters.{self.name}")
         writer = cast("Callable[[Profile, BinaryIO, ExportOptions], None]", module.write)
         if not self.gzipped:

@@ -192,6 +192,7 @@ class StackOptions:
 
     @property
     def unwinding(self) -> UnwindOptions:
+        """The options that the unwinder needs."""
         return UnwindOptions(tuple(self.unwind), self.max_depth, tuple(self.symbols))
 
     @property
@@ -204,6 +205,7 @@ class StackOptions:
 
     @property
     def view(self) -> ViewOptions:
+        """The options that choose which frames a profile shows."""
         return ViewOptions(self.native)
 
 
@@ -267,6 +269,7 @@ class RecordOptions(StackOptions):
 
     @property
     def view(self) -> ViewOptions:
+        """The options that choose which frames a profile shows."""
         return ViewOptions(self.native, self.lock_holder)
 
     def as_text(self) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Stopping and resuming through a stub, in one of three ways that connection.py chooses:
+"""Stopping and resuming through a stub, in one of three ways.
+
+connection.py chooses the way:
 
     NonStop    each thread is stopped alone while it is read; the others run on (non_stop.py)
     AllStop    Ctrl-C stops everything, everything is read, everything continues

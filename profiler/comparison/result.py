@@ -29,6 +29,7 @@ class Amount:
 
     @property
     def change(self) -> float:
+        """The value after minus the value before."""
         return self.after - self.before
 
     @property
@@ -51,14 +52,17 @@ class Change:
 
     @property
     def name(self) -> str:
+        """Name of the function."""
         return self.function.name
 
     @property
     def module(self) -> str:
+        """Module of the function."""
         return self.function.module
 
     @property
     def significant(self) -> bool:
+        """True if the change of the self or the total value is significant."""
         return self.own.significant or self.total.significant
 
 

@@ -37,6 +37,8 @@ DataFrame: TypeAlias = Any
 
 
 class FrameKind(IntEnum):
+    """The kind of a frame's code."""
+
     NATIVE = 0
     INLINE = 1
     INTERPRETER = 2
@@ -119,6 +121,7 @@ class ModuleInfo:
 
     @property
     def name(self) -> str:
+        """Last part of the path."""
         return base_name(self.path)
 
 

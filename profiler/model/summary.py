@@ -115,6 +115,7 @@ class FunctionsMissing:
 
     @property
     def problem(self) -> Problem:
+        """The warning that functions of this language are missing in these processes."""
         where = "1 process" if len(self.pids) == 1 else f"{len(self.pids):,} processes"
         how = f"{self.remedy}, without -k, has them" if self.kernel else f"{self.remedy} has them"
         return problem(
@@ -126,6 +127,7 @@ class FunctionsMissing:
         )
 
     def to_json(self) -> dict[str, object]:
+        """Return the missing functions as an entry of the JSON of `--summary`."""
         return {"language": self.language, "pids": list(self.pids), "value": self.value}
 
 

@@ -1,4 +1,4 @@
-"""A reader of jitdump, the binary log in which a JIT compiler records its code with names, lines and unwind tables.
+r"""A reader of jitdump, the binary log in which a JIT compiler records its code with names, lines and unwind tables.
 
 JitdumpReader takes the bytes of the file in pieces, and returns Loaded and Moved records in the order of the file. It
 skips the bytes of the code.
@@ -8,9 +8,9 @@ the code.
 
     header    u32 magic "JiTD", version, total_size, elf_mach, pad, pid, u64 timestamp, flags
     record    u32 id, total_size, u64 timestamp, then by id
-    LOAD      u32 pid, tid, u64 vma, code_addr, code_size, code_index, name\\0, code
+    LOAD      u32 pid, tid, u64 vma, code_addr, code_size, code_index, name\0, code
     MOVE      u32 pid, tid, u64 vma, old_code_addr, new_code_addr, code_size, code_index
-    DEBUG     u64 code_addr, nr_entry, then u64 addr, u32 line, u32 discriminator, file\\0 ("\\xff\\0": as before)
+    DEBUG     u64 code_addr, nr_entry, then u64 addr, u32 line, u32 discriminator, file\0 ("\xff\0": as before)
     UNWINDING u64 unwinding_size, eh_frame_hdr_size, mapped_size, then the tables, see jitdump_tables
 """
 

@@ -60,6 +60,7 @@ class Recorded:
 
     @property
     def title(self) -> str:
+        """Title of the recording in outputs."""
         return self.name if self.several else f"{self.name} ({self.pid})"
 
 

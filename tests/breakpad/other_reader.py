@@ -1,4 +1,4 @@
-"""A comparison of written symbol files with the PyPI package `symbolic`, for any ELF file:
+"""A comparison of written symbol files with the PyPI package `symbolic`, for any ELF file.
 
     python -m tests.breakpad.other_reader ELF...
 

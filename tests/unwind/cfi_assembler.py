@@ -1,4 +1,4 @@
-"""A builder of .eh_frame, .debug_frame and .eh_frame_hdr sections for tests, field by field:
+"""A builder of .eh_frame, .debug_frame and .eh_frame_hdr sections for tests, field by field.
 
 frames = Frames(svma=0x9000)
 cie = frames.cie()

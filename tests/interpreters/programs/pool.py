@@ -1,4 +1,4 @@
-"""A pool of multiprocessing that computes, made anew each second. usage: pool.py fork|spawn|forkserver"""
+"""A pool of multiprocessing that computes, made anew each second. Usage: pool.py fork|spawn|forkserver."""
 
 import multiprocessing
 import os
