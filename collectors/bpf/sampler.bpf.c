@@ -1375,6 +1375,9 @@ static __attribute__((noinline)) void find_goroutine(struct scratch_space *space
 	walk->own_end = walk->goroutine_from = walk->scheduler_from = 0;
 	walk->goroutine_low = walk->goroutine_high = 0;
 	record->goroutine = 0;
+	u32 latest = 0; /* no process has that number: what is known of the latest Go program, until more is of this one */
+	if (!process || !process->go_m)
+		process = map_lookup(&processes, &latest);
 	if (!process || !process->go_m || !task || probe_read_kernel(&pointer, 8, task + pointer_of_task))
 		return;
 	u64 m = word(word(pointer + process->go_tls) + process->go_m);
@@ -1382,7 +1385,8 @@ static __attribute__((noinline)) void find_goroutine(struct scratch_space *space
 	if (!scheduler || word(scheduler + process->go_m) != m)
 		return; /* another program */
 	u64 goroutine = word(m + process->go_curg);
-	if (goroutine && !probe_read_user(record->goroutine_head, sizeof(record->goroutine_head), (void *)goroutine)) {
+	if (goroutine && !probe_read_user(record->goroutine_head, sizeof(record->goroutine_head), (void *)goroutine) &&
+	    record->goroutine_head[process->go_m >> 3 & 15] == m) {
 		record->goroutine = goroutine;
 		low = record->goroutine_head[0];
 		high = record->goroutine_head[1];
@@ -1963,7 +1967,7 @@ int executed(struct raw_tracepoint *context)
 	u32 tgid = ids >> 32;
 	struct process *known = map_lookup(&processes, &tgid);
 	if (known)
-		known->runtime = 0; /* what is known of Go stays: tools that build programs call others, of the same version */
+		known->runtime = known->go_m = 0;
 	struct thread *thread = map_lookup(&threads, &tgid);
 	if (thread) {
 		thread->stack_end = 0;

@@ -34,6 +34,8 @@ _DISABLED, _EXCLUDE_HV, _EXCLUDE_IDLE = 1 << 0, 1 << 6, 1 << 7
 _ATTR = struct.Struct("=IIQQQQQ72x")
 _NONE = 0xFFFFFFFF
 _MAX_LAYOUTS = 64
+_LATEST_GO = 0
+"""Key in the map of processes of the latest Go program. Programs of which less is known are tried with its offsets."""
 _FULL = 2
 """The kernel wakes the reader of the ring buffer when 1/_FULL of it is full."""
 KINDS = {
@@ -237,6 +239,8 @@ class BpfSampler:
             device, inode = _namespace(pid)
         value = abi.PROCESS.pack(runtime, place, 0, device, inode, *_pack_goroutines(goroutines))
         bpf.update_element(self._object.maps["processes"], _U32.pack(pid), value)
+        if goroutines is not None:
+            bpf.update_element(self._object.maps["processes"], _U32.pack(_LATEST_GO), value)
 
     def _layout(self, offsets: FrameOffsets) -> int:
         place = self._layouts.setdefault(offsets, min(len(self._layouts), _MAX_LAYOUTS))

@@ -7,9 +7,10 @@ import struct
 import numpy as np
 import pytest
 
+from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.abi import MOST_STACK
 from tests.bpf.made_memory import FREE, HEAP, HEAP_BYTES, STACK, STACK_BYTES, MadeProcess
-from tests.bpf.user_space import RED_ZONE, Ran
+from tests.bpf.user_space import RED_ZONE, Ran, UserSpace
 
 pytestmark = pytest.mark.system
 
@@ -35,6 +36,7 @@ def go_process(sp: int, saved: int = LOW + 0x1800) -> MadeProcess:
         MACHINE + G0: SCHEDULER,
         MACHINE + GSIGNAL: HANDLER,
         SCHEDULER + M: MACHINE,
+        GOROUTINE + M: MACHINE,
         GOROUTINE: LOW,
         GOROUTINE + 8: HIGH,
         GOROUTINE + SCHED: saved,
@@ -48,8 +50,8 @@ def go_process(sp: int, saved: int = LOW + 0x1800) -> MadeProcess:
     return process
 
 
-def sampled(process: MadeProcess) -> Ran:
-    told = process.in_user_space()
+def sampled(process: MadeProcess, told: UserSpace | None = None) -> Ran:
+    told = told or process.in_user_space()
     told.setting("pointer", POINTER)
     process.sample(told)
     samples, _ = told.run()
@@ -112,8 +114,18 @@ def test_forged_goroutines_are_copied_within_bounds(seed: int) -> None:
     assert struct.unpack_from("<Q", process.at(POINTER)) == (0,)
 
 
-def test_program_that_is_not_the_known_go_program_has_no_goroutine() -> None:
+@pytest.mark.parametrize("place", [SCHEDULER + M, GOROUTINE + M])
+def test_program_that_is_not_the_known_go_program_has_no_goroutine(place: int) -> None:
     process = go_process(G0_LOW + 0x2000)
-    process.put(SCHEDULER + M, MACHINE + 8)
+    process.put(place, MACHINE + 8)
     ran = sampled(process)
     assert (int(ran.record.goroutine[0]), ran.three_copies[2]) == (0, b"")
+
+
+def test_program_of_which_nothing_is_known_yet_is_tried_as_the_latest_go_program() -> None:
+    process = go_process(G0_LOW + 0x2000)
+    offsets, process.goroutines = process.goroutines, (0,) * 6
+    told = process.in_user_space()
+    told.entry("processes", 0, abi.PROCESS.pack(*(0,) * 5, *offsets))
+    ran = sampled(process, told)
+    assert int(ran.record.goroutine[0]) == GOROUTINE

@@ -95,6 +95,17 @@ def test_function_that_no_call_entered_has_a_caller_with_an_exact_pc(name: str) 
     assert all(rule.signal for rule in rows.rules)
 
 
+@pytest.mark.parametrize(
+    ("code", "cfa", "ra"), [("415c0f054154", "cfa = sp", "ra = r12"), ("9090", "cfa = expr(deref)", "ra = [cfa - 8]")]
+)
+def test_code_that_pops_its_return_address_has_a_rule_if_it_keeps_that(code: str, cfa: str, ra: str) -> None:
+    body = GoCode("syscall.rawVforkSyscall", frame=((0, 0x10), (-8, 0x30)), code=bytes(16) + bytes.fromhex(code))
+    rows = frames(body).function_at(TEXT)
+    assert rows is not None
+    parts = algebra(rows)[1].split("; ")
+    assert (parts[0], parts[-1]) == (f"+0x10 {cfa}", ra)
+
+
 def test_switch_of_stacks_has_no_rule() -> None:
     body = GoCode("runtime.systemstack", size=len(SYSTEMSTACK), frame=((0, len(SYSTEMSTACK)),), code=SYSTEMSTACK)
     rows = frames(body).function_at(TEXT)

@@ -38,6 +38,9 @@ SIGNAL_HANDLERS = ("runtime.sigtramp", "runtime.cgoSigtramp")
 INTERRUPTING = (*CALLBACKS, "runtime.asyncPreempt", "runtime.sigpanic", "runtime.debugCallV2")
 """Functions of Go at whose return address no call returns: C calls them, or a signal handler has injected the call."""
 
+_RETURN_IN_R12 = b"\x41\x5c\x0f\x05\x41\x54"
+"""Code of `syscall.rawVforkSyscall`, whose child shares the stack: pop %r12; syscall; push %r12."""
+
 _PROLOGUE = 128
 """Number of bytes from a Go function's start in which its code saves the frame pointer."""
 _SAVED = re.compile(rb"\x48\x89(?:\x6c\x24.|\xac\x24....)|\x55\x48\x89\xe5", re.DOTALL)
@@ -102,7 +105,8 @@ class GoFrames:
         for until, size in zip(sizes.ends, sizes.values, strict=True):
             cuts = [at, saved_from] if self._is_x86 and at < saved_from < until else [at]
             starts += cuts
-            rules += [self._rule(size, saved_from <= cut)._replace(signal=interrupts) for cut in cuts]
+            rule = self._vfork_rule(start, end) if size == -8 and self._is_x86 else None
+            rules += [(rule or self._rule(size, saved_from <= cut))._replace(signal=interrupts) for cut in cuts]
             at = until
         if at < end:  # the padding after the last instruction
             starts.append(at)
@@ -111,6 +115,13 @@ class GoFrames:
         if not self._is_x86 or end - start > MAX_CODE:
             return rows
         return add_stack_switches(rows, function.name, self._code(start, end), self._arch)
+
+    def _vfork_rule(self, start: int, end: int) -> Rule | None:
+        """Return the rule of code that has popped its return address into r12, None for other functions."""
+        if _RETURN_IN_R12 not in self._code(start, min(end, start + _PROLOGUE)):
+            return None
+        r12 = self._arch.registers.index("r12")
+        return Rule(self._arch.sp, 0, RegRule(RegKind.REG_PLUS, 0, r12), self._lost)
 
     def _rule(self, size: int, saved: bool) -> Rule:
         arch = self._arch
