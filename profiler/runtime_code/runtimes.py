@@ -6,12 +6,13 @@ import re
 
 from pyprof.runtime_code.base import RuntimeKind
 from pyprof.runtime_code.hotspot.source import HotspotCode
+from pyprof.runtime_code.hotspot.stub_names import STUB_LIST
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS as HOTSPOT_SYMBOLS
 from pyprof.runtime_code.v8.layout import SYMBOL_PREFIXES as V8_SYMBOLS
 from pyprof.runtime_code.v8.source import V8Code
 
 RUNTIMES = (
-    RuntimeKind(HotspotCode, HOTSPOT_SYMBOLS),
+    RuntimeKind(HotspotCode, (*HOTSPOT_SYMBOLS, STUB_LIST)),
     RuntimeKind(V8Code, V8_SYMBOLS, re.compile(r"(?:node|nodejs|nsolid)[-.\d]*|libnode\.so.*")),
 )
 SYMBOL_PREFIXES = tuple(prefix for kind in RUNTIMES for prefix in kind.symbols)

@@ -14,6 +14,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.runtime_code.hotspot.methods import show_class
+from pyprof.runtime_code.hotspot.stub_names import STUB_LIST
 from pyprof.runtime_code.hotspot.vm import JavaVm
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
 from tests.live.support.recording import Recording, dump, record, running
@@ -119,7 +120,7 @@ def test_names_of_compiled_methods_equal_those_of_the_perf_map(classes: Path) ->
     with running(need("java"), *options, "-cp", classes, "Ladder") as process:
         ours: dict[tuple[int, int], str] = {}
         while sum(name.startswith("Ladder.") for name in ours.values()) < 20:
-            ours = read_all(process.pid)
+            ours, stubs = read_all(process.pid)
         process.terminate()
         process.wait(timeout=100)
         path = Path(f"/tmp/perf-{process.pid}.map")
@@ -129,6 +130,8 @@ def test_names_of_compiled_methods_equal_those_of_the_perf_map(classes: Path) ->
     compared = [(ours[place], as_ours(theirs[place])) for place in ours.keys() & theirs.keys()]
     assert len(compared) > 100
     assert [pair for pair in compared if pair[0] != pair[1]] == []
+    assert "call_stub" in stubs
+    assert any(name.startswith("jbyte_disjoint_arraycopy") for name in stubs)
 
 
 def as_ours(name: str) -> str:
@@ -138,11 +141,12 @@ def as_ours(name: str) -> str:
     return f"{show_class(kind)}.{method}"
 
 
-def read_all(pid: int) -> dict[tuple[int, int], str]:
-    """Return the names of all compiled methods of a process by address and size."""
+def read_all(pid: int) -> tuple[dict[tuple[int, int], str], set[str]]:
+    """Return the names of all compiled methods of a process by address and size, and the names of its stubs."""
     space = procfs.read_address_space(pid, 1, generation=0)
     module = next(module for module in space.modules if module.name == "libjvm.so")
-    symbols = ElfFile.open(module.path).named_symbols(SYMBOLS)
+    symbols = ElfFile.open(module.path).named_symbols((*SYMBOLS, STUB_LIST))
     vm = JavaVm(space, {name: module.start + svma for name, svma in symbols.items()}, X86_64)
-    codes = [code for code in vm.list_code() if code.blob.is_nmethod]
-    return {(code.blob.start, code.blob.end - code.blob.start): code.name for code in codes}
+    codes = list(vm.list_code())
+    stubs = {code.name_at(stub.start) for code in codes for stub in code.stubs}
+    return {(blob.start, blob.end - blob.start): code.name for code in codes if (blob := code.blob).is_nmethod}, stubs

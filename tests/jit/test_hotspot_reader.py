@@ -13,10 +13,12 @@ from pyprof.model.arch import X86_64
 from pyprof.runtime_code.hotspot.blob_cache import Blob
 from pyprof.runtime_code.hotspot.methods import read_unsigned5, show_class
 from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
-from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
+from pyprof.runtime_code.hotspot.stub_names import read_stubs
+from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS, VmMemory
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows
 from tests.jit.java_vm import BASE, CODE, ENTRY, HEAP, LEAVE, SYMBOL_TABLE, exhaust, image, open_vm
+from tests.jit.memory import Memory
 
 
 def rule_at(rows: FunctionRows | None, pc: int) -> str:
@@ -176,6 +178,27 @@ def test_entry_barrier_has_a_word_between_its_frame_record_and_its_return_addres
     wanted |= {0x100B: marked, 0x100F: entered}
     assert {pc: plain(rule_at(rows, pc)) for pc in wanted} == wanted
     assert FrameRules(X86_64).entry_barrier(blob("StubRoutines (1)", b"\xc3"), b"\xc3") is None
+
+
+@pytest.mark.parametrize("index", [(), (7,)], ids=["JDK 11", "JDK 8"])
+def test_stubs_have_the_names_of_their_descriptions(index: tuple[int, ...]) -> None:
+    memory = Memory()
+    texts = b"jbyte_arraycopy\0" + b"Stub Generator call_stub_stub\0" + b"elsewhere\0"
+    names = [0x10_0100 + texts.index(text) for text in (b"jbyte", b"Stub G", b"else")]
+    code = 0x7F00_0000_0000
+    places = [(code + 0x40, code + 0x60), (code + 0x10, code + 0x20), (code + 0x400, code + 0x420)]
+    nodes = [0x10_0200 + 64 * number for number in range(3)]
+    listed = b"".join(
+        struct.pack("<8Q", after, 0, name, *index, *place, *bytes(3 - len(index)))
+        for after, name, place in zip([*nodes[1:], nodes[0]], names, places, strict=True)
+    )
+    head = struct.pack("<Q", nodes[0]).ljust(0x100, b"\0") + texts.ljust(0x100, b"\0")
+    memory.put(0x10_0000, head + listed + bytes(300))
+    found = read_stubs(VmMemory(memory.read), 0x10_0000, code, code + 0x100)
+    assert {(stub.start, stub.end, stub.name) for stub in found} == {
+        (code + 0x10, code + 0x20, "call_stub"),
+        (code + 0x40, code + 0x60, "jbyte_arraycopy"),
+    }
 
 
 def changed(offset: int, content: bytes) -> bytes:

@@ -21,6 +21,7 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Trust, Walk
 from pyprof.runtime_code.base import CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
+from pyprof.runtime_code.hotspot.stub_names import STUB_LIST
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
 from pyprof.unwind.sample_memory import LaneMemory
 
@@ -42,7 +43,7 @@ MAX_RETRIES = 128
 unknown.
 """
 MAX_PLACES = 1 << 16
-"""Maximum number of addresses of one compiled Java method whose inlined methods are remembered."""
+"""Maximum number of addresses in one piece of HotSpot's code whose methods or stubs are remembered."""
 
 
 class JavaSpans(CodeMap["JavaCode"]):
@@ -57,7 +58,7 @@ class JavaSpans(CodeMap["JavaCode"]):
         if span is None and super().find(pc, NEVER - 1) is None:
             self._source.load(pc)
             span = super().find(pc, time_ns)
-        if span is not None and span.value.blob.is_nmethod and pc not in span.value.places:
+        if span is not None and span.value.has_parts and pc not in span.value.places:
             self._source.load_places(span, pc)
         return span
 
@@ -82,7 +83,7 @@ class HotspotCode(NoImage):
     def update(self, scan: CodeScan) -> bool:
         if scan.quick or self._broken:
             return False
-        symbols = {name: avma for name, avma in scan.symbols if name in SYMBOLS}
+        symbols = {name: avma for name, avma in scan.symbols if name in (*SYMBOLS, STUB_LIST)}
         if self._vm is None:
             return bool(symbols) and self._open(scan, symbols)
         self._vm.memory.renew(scan.space.read)
@@ -152,9 +153,12 @@ class HotspotCode(NoImage):
         self.spans.add([Span(code.blob.start, code.blob.end, code)], before, before + 1)
 
     def load_places(self, span: Span[JavaCode], pc: int) -> None:
-        """Find the Java methods, with inlined ones, at a lookup pc of a compiled method."""
+        """Find the Java methods, with inlined ones, at a lookup pc of a compiled method, or the stub at a pc."""
         code = span.value
         if self._vm is None or len(code.places) >= MAX_PLACES:
+            return
+        if not code.blob.is_nmethod:
+            code.places[pc] = ((code.name_at(pc), None, 0),)
             return
         self._vm.fill(code)
         found: list[Place] = []

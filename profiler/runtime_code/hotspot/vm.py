@@ -18,6 +18,7 @@ from pyprof.runtime_code.hotspot.blob_cache import INTERPRETER, MAX_BLOB, Blob, 
 from pyprof.runtime_code.hotspot.methods import InlineScopes, JavaMethod, Methods
 from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
 from pyprof.runtime_code.hotspot.scope_reader import read_scopes
+from pyprof.runtime_code.hotspot.stub_names import STUB_LIST, Stub, read_stubs
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, find_structs
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sample_memory import LaneMemory
@@ -34,6 +35,8 @@ FRAMELESS = ("vtable chunks", "flush_icache_")
 """First letters of the names of HotSpot code that never moves sp."""
 STUBS = "StubRoutines"
 """First letters of the names of HotSpot blobs with many stubs."""
+MANY_STUBS = (STUBS, "MethodHandles adapters")
+"""First letters of the names of HotSpot blobs with named stubs."""
 CALL_STUB = "call_stub"
 """Name of the frame through which native code calls Java, as HotSpot's sources call it."""
 
@@ -57,6 +60,7 @@ class JavaCode:
         rows: Unwind rules of the code, None if it has none.
         scopes: Debugging information of the code, None if it has none.
         line: Line of an interpreted method, 0 if it is unknown or differs between addresses.
+        stubs: Stubs in the code with their names, ascending.
         filled: Rules and debugging information of a compiled method were read.
         places: Methods at each lookup pc that a sample has met, the innermost first.
     """
@@ -67,8 +71,19 @@ class JavaCode:
     rows: FunctionRows | None = None
     scopes: InlineScopes | None = None
     line: int = 0
+    stubs: tuple[Stub, ...] = ()
     filled: bool = False
     places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether addresses in the code differ in their names."""
+        return self.blob.is_nmethod or bool(self.stubs)
+
+    def name_at(self, pc: int) -> str:
+        """Return the name of the stub at a lookup pc, or that of the whole code if no stub is known there."""
+        at = bisect_right(self.stubs, pc, key=lambda stub: stub.start) - 1
+        return self.stubs[at].name if at >= 0 and pc < self.stubs[at].end else self.name
 
 
 class JavaVm:
@@ -86,6 +101,7 @@ class JavaVm:
         self.methods = Methods(self.memory, self.structs)
         self.interpreter: Blob | None = None
         self._arch = arch
+        self._stub_list = symbols.get(STUB_LIST, 0)
         self._frames = FrameRules(arch)
         self._frames_at: dict[tuple[int, int, int], int] = {}
         self._codelets: list[Codelet] | None = None
@@ -122,7 +138,9 @@ class JavaVm:
             self.interpreter = blob
         if not blob.is_nmethod:
             places: dict[int, tuple[Place, ...]] = {self._call_stub_return - 1: ((CALL_STUB, None, 0),)}
-            return JavaCode(blob, blob.name, rows=self._stub_rows(blob), places=places)
+            is_listed = self._stub_list and blob.name.startswith(MANY_STUBS)
+            stubs = read_stubs(self.memory, self._stub_list, blob.start, blob.end) if is_listed else ()
+            return JavaCode(blob, blob.name, rows=self._stub_rows(blob), stubs=stubs, places=places)
         method = self.methods.find(blob.method)
         return JavaCode(blob, method.name, method.file) if method is not None else JavaCode(blob, blob.name)
 
