@@ -21,7 +21,7 @@ _ALWAYS = START_UP | {
     *("generic_start_main", "_start_c", "libc_start_main_stage2", "_rt0_amd64_linux", "_rt0_arm64_linux"),
     *("runtime.rt0_go", "runtime.rt0_go.abi0", "runtime.goexit", "runtime.goexit.abi0", "runtime.main"),
     *("runtime.mstart", "runtime.mstart.abi0", "runtime.mstart0", "runtime.mstart1"),
-    *("execute_native_thread_routine", "g_thread_proxy", "thread_native_entry", "ThreadJavaMain", "JavaMain"),
+    *("execute_native_thread_routine", "g_thread_proxy", "ThreadJavaMain", "JavaMain"),
 }  # fmt: skip
 
 _RUST = re.compile(
@@ -35,6 +35,9 @@ _CPP = re.compile(
 _OTHER = re.compile(
     r"_?Py(Run|_Run|_Bytes)\w+$|py(main|run)_\w+$|run_(mod|eval_code_obj)\b|PyEval_EvalCode$|pythread_wrapper$|thread_run$"
     r"|(Java)?Thread::(call_run|run|thread_main_inner)\(|node::(Start|NodeMainInstance::Run)\b"
+    r"|jni_(CallStaticVoidMethod$|invoke_static\b)|JavaCalls::call|thread_(native_)?entry\(|call_stub$"
+    r"|java\.lang\.Thread\.run(With)?$|java\.util\.concurrent\.ThreadPoolExecutor(\$Worker\.run|\.runWorker)$"
+    r"|java\.util\.concurrent\.ForkJoin(WorkerThread\.run|Pool\.(runWorker|scan))$"
 )
 _INSIDE = (_RUST, _CPP, _OTHER)
 """Names of functions that belong to the start of a program only directly inside another start frame."""

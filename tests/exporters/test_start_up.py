@@ -73,6 +73,30 @@ STACKS = {
         ],
         [python("Worker.run", APP), python("Thread.run", THREADING)],
     ),
+    "Java": (
+        [
+            *THREAD,
+            code("ThreadJavaMain", rel=0x410),
+            code("JavaMain", rel=0x420),
+            code("jni_CallStaticVoidMethod", rel=0x430),
+            code("JavaCalls::call_helper(JavaValue*, methodHandle const&, JavaCallArguments*, JavaThread*)", rel=0x440),
+            code("call_stub", rel=0x450),
+        ],
+        [code("app.Main.main", rel=0x460), code("java.lang.Thread.run", rel=0x470)],
+    ),
+    "a thread of Java": (
+        [
+            *THREAD,
+            code("thread_native_entry(Thread*)", rel=0x410),
+            code("JavaThread::run()", rel=0x420),
+            code("thread_entry(JavaThread*, JavaThread*)", rel=0x430),
+            code("call_stub", rel=0x440),
+            code("java.lang.Thread.run", rel=0x450),
+            code("java.util.concurrent.ThreadPoolExecutor$Worker.run", rel=0x460),
+            code("java.util.concurrent.ThreadPoolExecutor.runWorker", rel=0x470),
+        ],
+        [code("app.Task.run", rel=0x480)],
+    ),
     "a stack that is cut": ([], [marker("[truncated: no unwind rule]"), code("start_thread", 0, 0x400), WORK]),
 }
 
