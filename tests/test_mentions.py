@@ -46,6 +46,7 @@ CLASS = re.compile(r"(?<![\w`./<$:-])([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)(?![\w/-
 OTHER_CLASSES = {
     *("PyCodeObject", "PyDictKeysObject", "PyDictValues", "PyFrameObject", "PyGenObject", "PyInterpreterState"),
     *("PyFrameObjects", "PyObject", "PySetObject", "PyThreadState", "InitVar"),  # CPython
+    *("StubCodeDesc",),  # HotSpot
     *(
         "AnyValue",
         "ExportProfilesServiceResponse",

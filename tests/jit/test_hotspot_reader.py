@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from bisect import bisect_right
 
 import pytest
 
+from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
+from pyprof.model.modules import AddressSpace
+from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.hotspot.blob_cache import Blob
 from pyprof.runtime_code.hotspot.methods import read_unsigned5, show_class
 from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
+from pyprof.runtime_code.hotspot.source import HotspotCode
 from pyprof.runtime_code.hotspot.stub_names import read_stubs
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS, VmMemory
 from pyprof.unwind.rule_text import describe_rule
@@ -105,6 +110,26 @@ def test_rows_of_a_compiled_method_follow_its_prologue_and_epilogue() -> None:
     wanted = {CODE: entered, CODE + 7: entered, CODE + 8: pushed, CODE + 12: complete, left: complete}
     wanted |= {left + 4: pushed, left + 5: entered, left + len(LEAVE) - 1: entered}
     assert {pc: plain(rule_at(code.rows, pc)) for pc in wanted} == wanted
+
+
+def test_samples_since_the_last_check_get_the_code_that_replaced_another() -> None:
+    memory = Memory()
+    memory.put(BASE, image())
+    space = AddressSpace(1, 1, 1, (), memory.read, "/")
+    symbols = [(name, SYMBOL_TABLE + 8 * at) for at, name in enumerate(SYMBOLS)]
+    source = HotspotCode(X86_64, Diagnostics())
+    first, second, between, third = (time.monotonic_ns() + hours * 3_600_000_000_000 for hours in range(1, 5))
+    assert source.update(CodeScan(space, X86_64, 0, first, symbols))
+    old = source.spans.find(CODE, first)
+    assert old is not None
+    assert not source.update(CodeScan(space, X86_64, first, second, symbols))
+    assert source.spans.find(CODE, second) is old
+    compile_id = HEAP - BASE + 0x210 + 304
+    memory.pieces[BASE][compile_id : compile_id + 4] = struct.pack("<i", 7)
+    assert source.update(CodeScan(space, X86_64, second, third, symbols))
+    new = source.spans.find(CODE, between)
+    assert new is not None
+    assert (old.value.blob.compile_id, new.value.blob.compile_id) == (0, 7)
 
 
 def plain(rule: str) -> str:

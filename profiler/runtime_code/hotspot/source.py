@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pyprof.runtime_code.hotspot.vm import JavaCode, JavaVm, Place
 
 ARCHES = ("x86_64",)
-REST = 50
+REST = 20
 """Factor that limits the checks of known HotSpot code: code whose check took t is not checked again for REST * t."""
-MIN_REST_NS = 500_000_000
+MIN_REST_NS = 100_000_000
 """Minimum time in nanoseconds between two checks of known HotSpot code."""
 MAX_INTERPRETED = 1 << 16
 """Maximum number of lines of interpreted Java methods that are remembered."""
@@ -107,7 +107,11 @@ class HotspotCode(NoImage):
         return True
 
     def _examine(self, scan: CodeScan) -> bool:
-        """Drop the HotSpot code that has changed. Return True if any has, or if missing code may exist now."""
+        """Drop the HotSpot code that has changed. Return True if any has, or if missing code may exist now.
+
+        Samples since the previous check get the new code: HotSpot discards code that no thread runs, and new code runs
+        at once.
+        """
         vm = self._vm
         assert vm is not None
         changed = False
@@ -122,7 +126,7 @@ class HotspotCode(NoImage):
                 changed = True
             for span in list(self.spans):
                 if not vm.is_current(span.value.blob):
-                    self.spans.remove(span, scan.now_ns)
+                    self.spans.remove(span, self._looked_ns)
                     changed = True
         except FormatError:  # the process has exited
             changed = False

@@ -120,6 +120,8 @@ class JavaVm:
     def is_current(self, blob: Blob) -> bool:
         """Return True if a piece of HotSpot's generated code is unchanged since it was read."""
         try:
+            if self.memory.read(blob.address, len(blob.header)) == blob.header:
+                return True
             now = self.cache.read_blob(blob.address)
         except FormatError:
             return False
