@@ -24,7 +24,7 @@ _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 _FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
-_COLD = re.compile(rb"[^\0]*\.cold[^\0]*\0")
+_COLD = re.compile(rb"\.cold")
 
 U64 = npt.NDArray[np.uint64]
 
@@ -83,9 +83,15 @@ def symbols(file: ObjectFile, name: str) -> U64:
     table = np.frombuffer(data, _SYMBOL, len(data) // _SYMBOL.itemsize)
     kept = np.isin(table["info"] & 15, _FUNCTION_TYPES) & (table["shndx"] != 0)
     if strings is not None:
-        cold = [match.start() for match in _COLD.finditer(strings)]
-        kept &= ~np.isin(table["name"], cold)
+        kept &= ~np.isin(table["name"], _cold_names(strings))
     return table["value"][kept].astype(np.uint64)
+
+
+def _cold_names(strings: bytes | memoryview) -> npt.NDArray[np.int64]:
+    """Return the offsets in a string table of the names that contain ".cold"."""
+    ends = np.flatnonzero(np.frombuffer(strings, np.uint8) == 0)
+    found = np.array([match.start() for match in _COLD.finditer(strings)], np.int64)
+    return np.concatenate([[0], ends + 1])[np.searchsorted(ends, found)]
 
 
 def called_addresses(file: ObjectFile, segment: Segment) -> tuple[U64, U64]:
