@@ -24,7 +24,7 @@ _LAYOUT = struct.Struct("<6Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Stub:
+class HotspotStub:
     """One stub of HotSpot.
 
     Attributes:
@@ -38,7 +38,7 @@ class Stub:
     name: str
 
 
-def read_stubs(memory: VmMemory, list_avma: int, start: int, end: int) -> tuple[Stub, ...]:
+def read_stubs(memory: VmMemory, list_avma: int, start: int, end: int) -> tuple[HotspotStub, ...]:
     """Return the stubs in a piece of HotSpot's code, ascending. Unreadable descriptions end the list.
 
     Args:
@@ -47,7 +47,7 @@ def read_stubs(memory: VmMemory, list_avma: int, start: int, end: int) -> tuple[
         start: First address of the code.
         end: Address after the code.
     """
-    found: list[Stub] = []
+    found: list[HotspotStub] = []
     try:
         at = memory.word(list_avma)
         for _ in range(MAX_STUBS):
@@ -56,7 +56,7 @@ def read_stubs(memory: VmMemory, list_avma: int, start: int, end: int) -> tuple[
             at, _, name, *words = _LAYOUT.unpack(memory.read(at, _LAYOUT.size))
             low, high = words[:2] if words[0] > 0xFFFF_FFFF else words[1:]
             if start <= low < high <= end:
-                found.append(Stub(low, high, _show(memory.text(name, _MAX_NAME))))
+                found.append(HotspotStub(low, high, _show(memory.text(name, _MAX_NAME))))
     except FormatError:
         pass
     return tuple(sorted((stub for stub in found if stub.name.isprintable() and stub.name), key=lambda stub: stub.start))

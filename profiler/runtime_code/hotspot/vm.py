@@ -18,7 +18,7 @@ from pyprof.runtime_code.hotspot.blob_cache import INTERPRETER, MAX_BLOB, Blob, 
 from pyprof.runtime_code.hotspot.methods import InlineScopes, JavaMethod, Methods
 from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
 from pyprof.runtime_code.hotspot.scope_reader import read_scopes
-from pyprof.runtime_code.hotspot.stub_names import STUB_LIST, Stub, read_stubs
+from pyprof.runtime_code.hotspot.stub_names import STUB_LIST, HotspotStub, read_stubs
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, find_structs
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sample_memory import LaneMemory
@@ -71,7 +71,7 @@ class JavaCode:
     rows: FunctionRows | None = None
     scopes: InlineScopes | None = None
     line: int = 0
-    stubs: tuple[Stub, ...] = ()
+    stubs: tuple[HotspotStub, ...] = ()
     filled: bool = False
     places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
 
