@@ -67,7 +67,15 @@ OTHER_CLASSES = {
     ),  # formats and libraries
     *("CodeView", "HotSpot", "MiniDebugInfo", "PerfSupportPlugin"),  # compilers and their formats
     *("CodeBlob", "CompressedLineNumberReadStream", "MacroAssembler", "PcDesc"),  # HotSpot
-    *("BytecodeArray", "InstructionStream", "JavaScript", "ScopeInfo", "SharedFunctionInfo", "WebAssembly"),  # V8
+    *(
+        "BytecodeArray",
+        "FeedbackVector",
+        "InstructionStream",
+        "JavaScript",
+        "ScopeInfo",
+        "SharedFunctionInfo",
+        "WebAssembly",
+    ),  # V8
     *("InstructionAddressSeemsValid", "ScanForReturnAddress"),  # Breakpad
     "ThumbExpandImm",  # ARM's manual
 }

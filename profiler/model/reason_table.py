@@ -322,7 +322,7 @@ RUN_TIME_CODE = (
     Reason("v8: engine not readable", Stage.RUN_TIME_CODE,
            "V8 (Node.js) describes its data in a way that is not known; JavaScript functions have no names."),
     Reason("v8: frames whose function was not readable", Stage.RUN_TIME_CODE,
-           "The garbage collector moved the function of a JavaScript frame before it was read; the frame has no name."),
+           "The garbage collector moved a JavaScript frame's function before it was read; another sample may name it."),
     Reason("jitdump: *", Stage.RUN_TIME_CODE,
            "The target's jitdump file is broken from some place on."),
     Reason("perf map: *", Stage.RUN_TIME_CODE,

@@ -288,7 +288,9 @@ class RuntimeCode:
         found = self._described.get(number)
         if found is None:
             code = self._codes[number]
-            found = self._described[number] = self._describe(code.process, code.spans, code.space, code.pc)
+            found = self._describe(code.process, code.spans, code.space, code.pc)
+            if not code.process.is_read(code.spans):  # a managed runtime may learn a name later
+                self._described[number] = found
         return found
 
     def known_description(self, number: int) -> Described | None:

@@ -26,6 +26,8 @@ MAX_POSITIONS = 1 << 16
 _ALIGNMENT = 64
 _FIRST_BLOCK = 4096
 _MAX_BLOCK = 1 << 18
+_FEEDBACK_SHARED = 24
+"""Offset in a FeedbackVector of its function, in V8 10.2 to 13.6. What is found there is compared."""
 _FUNCTION_TYPES = 40
 """Number of types of functions from the first one on: V8 has some for constructors of its own."""
 
@@ -243,6 +245,17 @@ class V8Engine:
             if not 0 <= kind < _FUNCTION_TYPES:
                 return 0
             shared = heap.resolve(heap.field(pointer, at["shared"]))
+        except FormatError:
+            return 0
+        return shared if self.runs(shared, bytecode, code) else 0
+
+    def find_shared_by_feedback(self, vector: int, bytecode: int, code: int) -> int:
+        """Return the SharedFunctionInfo that a frame's FeedbackVector states, or 0 if it does not run in the frame.
+
+        Some frames hold this vector, which the garbage collector hardly ever moves.
+        """
+        try:
+            shared = self.heap.field(vector, _FEEDBACK_SHARED) if vector & 3 == 1 else 0
         except FormatError:
             return 0
         return shared if self.runs(shared, bytecode, code) else 0

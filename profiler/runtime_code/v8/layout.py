@@ -152,13 +152,13 @@ def read_layout(read: ReadMemory, symbols: Mapping[bytes, int]) -> V8Layout:
         raise FormatError("V8", 0, f"version {major}.{minor} is not known (known are {known})")
     found: dict[str, int] = {}
     for name, constants in NEEDED.items():
-        values = [known for each in constants if (known := value(b"v8dbg_" + each.encode())) is not None]
+        values = [stated for each in constants if (stated := value(b"v8dbg_" + each.encode())) is not None]
         if not values:
             raise FormatError("V8", 0, f"v8dbg_{constants[0]} is not exported")
         found[name] = values[0]
     for name, (constant, default) in MISSING_VALUES.items():
-        stated = value(b"v8dbg_" + constant.encode())
-        found[name] = default if stated is None else stated
+        exported = value(b"v8dbg_" + constant.encode())
+        found[name] = default if exported is None else exported
     if found["instance_type"] < 0 or not -1024 <= found["fp_function"] < 0:
         raise FormatError("V8", 0, "constants that are not plausible")
     return V8Layout(version, found, _CODE[version])

@@ -35,6 +35,10 @@ REST = 50
 """Factor that limits the checks of known code: code whose check took t is not checked again for REST * t."""
 MIN_REST_NS = 500_000_000
 """Minimum time in nanoseconds between two checks of known code."""
+WAITING_AGE_NS = 5_000_000_000
+"""Time in nanoseconds for which a BytecodeArray at an address is taken as the same."""
+MAX_WAITING = 1 << 10
+"""Maximum number of functions, and of offsets in one, of frames that wait for the name of their function."""
 MAX_FRAMES = 1 << 16
 """Maximum number of functions and lines of frames that are remembered."""
 MAX_MISSES = 1 << 14
@@ -84,6 +88,8 @@ class V8Code(NoImage):
         self._looked_ns = self._rest_until_ns = 0
         self._frames: dict[tuple[int, int, int], Span[JsCode]] = {}
         self._shared: dict[tuple[int, int], int] = {}
+        self._waiting: dict[tuple[int, int], dict[int, Span[JsCode]]] = {}
+        self._waiting_until_ns = 0
         self._bytecode_lines: dict[int, JsPositionTable | None] = {}
         self._numbers: dict[tuple[JsFunction, int, int], Span[JsCode]] = {}
         self._baseline: list[tuple[int, int]] = []
@@ -128,6 +134,9 @@ class V8Code(NoImage):
         engine.begin_check()
         self._frames.clear()
         self._bytecode_lines.clear()
+        if scan.now_ns >= self._waiting_until_ns:
+            self._waiting.clear()
+            self._waiting_until_ns = scan.now_ns + WAITING_AGE_NS
         changed = False
         if self._misses:
             found = [pc for pc in islice(self._misses, MAX_RETRIES) if self._read_code(pc) is not None]
@@ -234,35 +243,38 @@ class V8Code(NoImage):
         pc = int(walk.pc[at])
         code = self.spans.find(pc - (not walk.exact[at]), int(batch.time_ns[lane]))
         if code is not None and code.value.owner:
-            return self._bind_baseline(code.value, function)
+            return self._bind_baseline(code.value, function, memory, fp)
         bytecode = memory.word(fp + slots["fp_bytecode"])
         offset = memory.word(fp + slots["fp_offset"])
         if bytecode is None or offset is None or bytecode & 3 != 1 or offset & 0xFFFFFFFF:
             return None
-        return self._bind_interpreted(function, bytecode, offset >> 32)
+        return self._bind_interpreted(function, bytecode, offset >> 32, memory, fp)
 
-    def _bind_baseline(self, code: JsCode, function: int) -> Span[JsCode] | None:
+    def _bind_baseline(self, code: JsCode, function: int, memory: LaneMemory, fp: int) -> Span[JsCode] | None:
         key = function, code.owner, -1
         span = self._frames.get(key)
         if span is None:
-            found = self._find_function(function, code.owner, code.pointer)
+            found = self._find_function(function, code.owner, code.pointer, memory, fp)
             if found is None:
-                return None
+                return self._wait(code.owner, code.pointer, -1, code.start, code.end)
+            code.name, code.function = found.name, found  # also for frames that are not linked yet
             span = self._remember(key, found, found.line, code.start, code.end)
         return span
 
-    def _bind_interpreted(self, function: int, bytecode: int, offset: int) -> Span[JsCode] | None:
+    def _bind_interpreted(
+        self, function: int, bytecode: int, offset: int, memory: LaneMemory, fp: int
+    ) -> Span[JsCode] | None:
         key = function, bytecode, offset
         span = self._frames.get(key)
         if span is None:
             assert self._engine is not None
             if not self._engine.heap.has_type(bytecode, "type_bytecode"):
                 return None  # a function of V8 itself
-            found = self._find_function(function, bytecode, 0)
-            if found is None:
-                return None
-            line = self._line_of(found, bytecode, offset)
+            found = self._find_function(function, bytecode, 0, memory, fp)
             start, end = self._builtins.ranges[0]
+            if found is None:
+                return self._wait(bytecode, 0, offset, start, end)
+            line = self._line_of(found, bytecode, offset)
             span = self._remember(key, found, line, start, end)
         return span
 
@@ -283,11 +295,14 @@ class V8Code(NoImage):
         self._frames[key] = span
         return span
 
-    def _find_function(self, function: int, bytecode: int, code: int) -> JsFunction | None:
+    def _find_function(self, function: int, bytecode: int, code: int, memory: LaneMemory, fp: int) -> JsFunction | None:
         """Return the function of a frame, also if the garbage collector has moved its JSFunction meanwhile."""
         assert self._engine is not None
         running = bytecode, code
         shared = self._engine.find_shared(function, *running)
+        below = fp + self._engine.layout.at["fp_offset"]
+        for slot in () if shared else (below, below - 8):
+            shared = shared or self._engine.find_shared_by_feedback(memory.word(slot) or 0, *running)
         if shared:
             if len(self._shared) >= MAX_FRAMES:
                 self._shared.clear()
@@ -297,7 +312,22 @@ class V8Code(NoImage):
         found = self._engine.functions.find(shared) if shared else None
         if found is None:
             self._diagnostics.count("v8: frames whose function was not readable")
+            return None
+        for offset, span in self._waiting.pop(running, {}).items():
+            span.value.name, span.value.function = found.name, found
+            span.value.line = self._line_of(found, bytecode, offset) if offset >= 0 else found.line
         return found
+
+    def _wait(self, bytecode: int, code: int, offset: int, start: int, end: int) -> Span[JsCode] | None:
+        """Return the description of a frame whose function is not readable now. A later sample may name it."""
+        from pyprof.runtime_code.v8.engine import UNREAD, JsCode
+
+        if len(self._waiting) >= MAX_WAITING:
+            return None
+        spans = self._waiting.setdefault((bytecode, code), {})
+        if offset not in spans and len(spans) < MAX_WAITING:
+            spans[offset] = Span(start, end, JsCode(0, start, end, name=UNREAD))
+        return spans.get(offset)
 
     def _line_of(self, function: JsFunction, bytecode: int, offset: int) -> int:
         """Return the line of an interpreted frame: the one in which the function begins if V8 has no positions."""
