@@ -256,7 +256,7 @@ class V8Code(NoImage):
         if span is None:
             found = self._find_function(function, code.owner, code.pointer, memory, fp)
             if found is None:
-                return self._wait(code.owner, code.pointer, -1, code.start, code.end)
+                return self._wait(key, code.pointer, code.start, code.end)
             code.name, code.function = found.name, found  # also for frames that are not linked yet
             span = self._remember(key, found, found.line, code.start, code.end)
         return span
@@ -273,7 +273,7 @@ class V8Code(NoImage):
             found = self._find_function(function, bytecode, 0, memory, fp)
             start, end = self._builtins.ranges[0]
             if found is None:
-                return self._wait(bytecode, 0, offset, start, end)
+                return self._wait(key, 0, start, end)
             line = self._line_of(found, bytecode, offset)
             span = self._remember(key, found, line, start, end)
         return span
@@ -318,16 +318,23 @@ class V8Code(NoImage):
             span.value.line = self._line_of(found, bytecode, offset) if offset >= 0 else found.line
         return found
 
-    def _wait(self, bytecode: int, code: int, offset: int, start: int, end: int) -> Span[JsCode] | None:
-        """Return the description of a frame whose function is not readable now. A later sample may name it."""
+    def _wait(self, key: tuple[int, int, int], code: int, start: int, end: int) -> Span[JsCode] | None:
+        """Return the description of a frame whose function is not readable now. A later sample may name it.
+
+        Until the next check the function is not looked for again, because that would cost much for each frame.
+        """
         from pyprof.runtime_code.v8.engine import UNREAD, JsCode
 
         if len(self._waiting) >= MAX_WAITING:
             return None
+        _, bytecode, offset = key
         spans = self._waiting.setdefault((bytecode, code), {})
         if offset not in spans and len(spans) < MAX_WAITING:
             spans[offset] = Span(start, end, JsCode(0, start, end, name=UNREAD))
-        return spans.get(offset)
+        span = spans.get(offset)
+        if span is not None and len(self._frames) < MAX_FRAMES:
+            self._frames[key] = span
+        return span
 
     def _line_of(self, function: JsFunction, bytecode: int, offset: int) -> int:
         """Return the line of an interpreted frame: the one in which the function begins if V8 has no positions."""
