@@ -185,9 +185,9 @@ class PtraceCollector:
         reached_ns = min(self.flushed_ns, handover.ended_ns or self.flushed_ns)
         yield from split_at_flushes(handover, batches, reached_ns, complete)
 
-    def _flush_completed(self) -> list[SampleBatch]:
-        """Return the batches of samples collected so far, within a round of samples."""
-        return [*self._completed(self._flush())]
+    def _flush_completed(self) -> Iterator[SampleBatch]:
+        """Yield the batches of samples collected so far, within a round. A flush is acknowledged after its batch."""
+        return self._completed(self._flush())
 
     def _find(self) -> None:
         """Add processes that match the selection and are not sampled yet."""
