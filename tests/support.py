@@ -24,6 +24,7 @@ PACKAGES = {
     "objdump": "binutils",
     "gdb-multiarch": "gdb-multiarch",
     "gcore": "gdb",
+    "musl-gcc": "musl-tools",
     "node": "nodejs",
     "java": "openjdk-17-jdk-headless",
     "javac": "openjdk-17-jdk-headless",

@@ -130,6 +130,16 @@ class FileTables:
         return function
 
 
+def lacks_rows(function: FunctionRows, arch: Arch) -> bool:
+    """Return True if a table states the entry's rule for a whole function.
+
+    That is right for functions without a frame. The assembly of glibc 2.36 (`__mpn_mul_1`) has such entries although it
+    pushes registers.
+    """
+    first = function.rules[0]
+    return len(function.rules) == 1 and (first.cfa_reg, first.cfa_off) == (arch.sp, arch.word) and not first.signal
+
+
 class RuleIndex:
     """All unwind rules of all address spaces of one architecture."""
 
@@ -216,6 +226,10 @@ class RuleIndex:
             if piece is None:
                 return (rel, rel + 1, special or self._epilogue(code, pc, exact))
             return self.make_row(piece.rows, Trust.CODE, code, pc, (svma, rel), exact)
+        if lacks_rows(found[0], self.arch):
+            piece = self.find_code(image, svma)
+            if piece is not None and piece.function == found[0].start and piece.pushes:
+                found = piece.rows, Trust.CODE
         row = self.make_row(*found, code, pc, (svma, rel), exact)
         return self._mark_replaced_frame(row, *found, image, code, rel, exact)
 

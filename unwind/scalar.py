@@ -450,6 +450,8 @@ class ScalarWalker:
                     self._recover(walk, outcome, registers, memory, known, most - len(frames))
                 else:
                     walk.end, walk.missing, walk.needs = outcome.end, outcome.missing, outcome.needs
+                    if walk.end is _ROOT and any(frame[2] == Trust.SCAN for frame in frames):
+                        walk.end = StackEnd.NO_RULE  # a guess proves no stack
                     if lost_registers and outcome.needs >= 0:
                         walk.end = _UNWINDER
                     if outcome.no_frame:

@@ -24,10 +24,12 @@ from tests.unwind.test_unwinder import process, stacks
 START = 0x1000
 
 
-def states_of(code: bytes, start: int = START, entry: int = 0) -> FunctionStates | None:
+def states_of(code: bytes, start: int = START, entry: int = 0, sure: bool = True) -> FunctionStates | None:
     data = memoryview(code)
     end = START + len(code)
-    return analyse(Code(data, START, lambda at: end, lambda at, size: b"", lambda at: at == entry), start)
+    return analyse(
+        Code(data, START, lambda at: end, lambda at, size: b"", lambda at: at == entry, lambda at: sure), start
+    )
 
 
 def depths(code: bytes) -> dict[int, int | None]:
@@ -92,6 +94,13 @@ def test_entry_that_clears_the_frame_pointer_is_outermost() -> None:
     other = states_of(code)
     assert other is not None
     assert other.ranges[START + 2].state.saved[1] == LOST
+
+
+def test_unnamed_start_gives_no_rule_where_code_leaves_it_for_its_own_function() -> None:
+    # nop; 1: jmp to the byte before: a loop of a larger function, and not a tail call
+    code = bytes.fromhex("90 ebfd c3")
+    assert states_of(code, START + 1) is not None
+    assert states_of(code, START + 1, sure=False) is None
 
 
 @given(st.binary(min_size=1, max_size=400))

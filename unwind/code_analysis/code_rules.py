@@ -21,6 +21,7 @@ from pyprof.unwind.code_analysis.x86_flow import (
     FunctionStates,
     analyse,
     end_of_padding,
+    has_prologue,
     is_padding,
 )
 from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED
@@ -30,6 +31,12 @@ ANALYSED_ARCH = "x86_64"
 
 MAX_GUESSES = 16
 """Maximum number of functions without a known start that are tried one after another, for one pc."""
+
+MAX_DISTANCE = 8192
+"""Maximum number of bytes before a pc in which an unnamed function start is searched."""
+
+_ENDS = (b"\x00", b"\x90", b"\xcc", b"\xc3")
+"""Last byte of what stands before an aligned function: padding or a return."""
 
 _COLUMN = dict(zip(CALLEE_SAVED, (3, 6, 12, 13, 14, 15), strict=True))
 """Column of each callee-saved register in the x86-64 Arch."""
@@ -42,10 +49,12 @@ class AnalysedCode:
     Attributes:
         rows: Its unwind rows.
         function: First address of the function.
+        pushes: The function saves a register at its start, and returns.
     """
 
     rows: FunctionRows
     function: int
+    pushes: bool
 
 
 class CodeRules:
@@ -74,13 +83,47 @@ class CodeRules:
         start = self._index.before(svma) if found is None else None
         for _ in range(MAX_GUESSES):
             if start is None or start > svma:
-                return found
+                break
             end = self._analyse(start)
             found = self._known(svma)
             if found is not None or end <= start:
-                return found
+                break
             start = end
-        return found
+        return found or self._try_aligned(svma)
+
+    def _try_aligned(self, svma: int) -> AnalysedCode | None:
+        """Try the aligned addresses before an address as starts of the function that covers it."""
+        nearest = self._index.before(svma)
+        first = max(nearest or 0, svma - MAX_DISTANCE)
+        tried = 0
+        for start in range(svma & -16, first, -16):
+            if self._is_tail_called(start):
+                self._index.certain.add(start)
+                self._analysed.pop(start, None)
+            elif bytes(self._file.at_svma(start - 1, 1)) not in _ENDS:
+                continue
+            tried += 1
+            if tried > MAX_GUESSES:
+                break
+            self._analyse(start)
+            found = self._known(svma)
+            if found is not None:
+                return found
+        return None
+
+    def _is_tail_called(self, start: int) -> bool:
+        """Return True if a function that is known to begin elsewhere jumps to an address without a frame."""
+        for at in self._index.jumps_to(start)[:MAX_GUESSES]:
+            origin = self._index.before(at)
+            if origin not in self._index.certain or self._analyse(origin) == 0:
+                continue
+            code = self._known(at)
+            if code is None or code.function == start:
+                continue
+            rule = code.rows.rules[bisect_right(code.rows.starts, at) - 1]
+            if (rule.cfa_reg, rule.cfa_off, rule.regs) == (self._arch.sp, 8, ()):
+                return True
+        return False
 
     def _known(self, svma: int) -> AnalysedCode | None:
         at = bisect_right(self._starts, svma) - 1
@@ -103,7 +146,8 @@ class CodeRules:
         code = self._code(segment)
         start = start if start in self._index.named else end_of_padding(code, start)
         states = analyse(code, start)
-        if states is None or not (states.returns or start in self._index.named):
+        named = start in self._index.certain or (start in self._index.named and has_prologue(code, start))
+        if states is None or not (states.returns or named):
             return 0
         self._store(states, code)
         self._analysed[begin] = _end_of_first_part(states, code)
@@ -121,27 +165,31 @@ class CodeRules:
 
         entry = self._file.entry
         data = self._file.at_svma(segment.vaddr, segment.filesz)
-        return Code(data, segment.vaddr, next_start, read, lambda at: at == entry)
+        certain = self._index.certain
+        return Code(data, segment.vaddr, next_start, read, lambda at: at == entry, certain.__contains__)
 
     def _store(self, states: FunctionStates, code: Code) -> None:
         """Store the rules of a function. Padding between its parts has the rule of the code before it."""
         starts: list[int] = []
         rules: list[Rule] = []
         end = 0
+        pushes = states.returns > 0 and has_prologue(code, states.start)
         for start in states.starts:
             found = states.ranges[start]
             rule = self._rule(found.state)
             if starts and end != start and not is_padding(code, end, start):
-                self._store_piece(starts, rules, end, states.start)
+                self._store_piece(starts, rules, end, states, pushes)
                 starts, rules = [], []
             if not rules or rule != rules[-1]:
                 starts.append(start)
                 rules.append(rule)
             end = found.end
         if starts:
-            self._store_piece(starts, rules, end, states.start)
+            self._store_piece(starts, rules, end, states, pushes)
 
-    def _store_piece(self, starts: list[int], rules: list[Rule], end: int, function: int) -> None:
+    def _store_piece(
+        self, starts: list[int], rules: list[Rule], end: int, states: FunctionStates, pushes: bool
+    ) -> None:
         """Store a piece, unless another function already has a part of it."""
         at = bisect_right(self._starts, starts[0])
         if at and starts[0] < self._pieces[self._starts[at - 1]].rows.end:
@@ -149,7 +197,9 @@ class CodeRules:
         if at < len(self._starts) and self._starts[at] < end:
             return
         self._starts.insert(at, starts[0])
-        self._pieces[starts[0]] = AnalysedCode(FunctionRows(starts[0], end, tuple(starts), tuple(rules)), function)
+        self._pieces[starts[0]] = AnalysedCode(
+            FunctionRows(starts[0], end, tuple(starts), tuple(rules)), states.start, pushes
+        )
 
     def _rule(self, state: FrameState) -> Rule:
         known = self._rules.get(state)

@@ -54,6 +54,7 @@ _BOUND = re.compile(
     re.DOTALL,
 )
 _LOOK_BACK = 96
+_PROLOGUE = re.compile(rb"\xf3\x0f\x1e\xfa|\x41[\x54-\x57]|[\x53\x55]|\x48[\x81\x83]\xec")
 _PROBE = re.compile(
     rb"\x4c\x8d\x9c\x24(....)\x48\x81\xec\x00\x10\x00\x00\x48\x83\x0c\x24\x00\x4c\x39\xdc\x75\xef", re.DOTALL
 )
@@ -96,7 +97,7 @@ class StateRange(NamedTuple):
     Attributes:
         end: Address after the range.
         state: The state before each of its instructions.
-        call: Address of the last call on the path to it, None if there is none.
+        call: Address of the call on the path to it that is most likely not to return, None if there is no call.
         single: The range is one instruction.
     """
 
@@ -149,6 +150,7 @@ class Code:
         next_start: Returns the first known function start above an address, or the end of the segment.
         read: Reads data, for jump tables.
         is_entry: Returns True for the entry point of the program.
+        is_start: Returns True for addresses at which a function certainly begins.
     """
 
     data: memoryview
@@ -156,6 +158,14 @@ class Code:
     next_start: Callable[[int], int]
     read: Read
     is_entry: Callable[[int], bool]
+    is_start: Callable[[int], bool]
+
+
+def has_prologue(code: Code, at: int) -> bool:
+    """Return True if the code at an aligned address begins as functions do: endbr64, or a callee-saved register is
+    pushed.
+    """
+    return at % 16 == 0 and at >= code.base and _PROLOGUE.match(code.data, at - code.base) is not None
 
 
 def end_of_padding(code: Code, at: int) -> int:
@@ -173,14 +183,18 @@ def is_padding(code: Code, at: int, end: int) -> bool:
 def analyse(code: Code, start: int) -> FunctionStates | None:
     """Return the states of the function at an address, or None if its code contradicts itself."""
     no_return: set[int] = set()
-    open_tables = True
+    open_tables, sure = True, code.is_start(start)
     for _ in range(MAX_TRIALS):
         analysis = _Analysis(code, FunctionStates(start), no_return, open_tables)
         try:
             analysis.follow([(start, ENTRY, None)])
             analysis.fill_gaps()
         except Contradiction as refused:
-            if refused.call is not None and refused.call not in no_return:
+            if (
+                refused.call is not None
+                and refused.call not in no_return
+                and (sure or _ends_function(code, refused.call))
+            ):
                 no_return.add(refused.call)
             elif analysis.used_open_table:
                 open_tables = False
@@ -191,8 +205,22 @@ def analyse(code: Code, start: int) -> FunctionStates | None:
     return None
 
 
+def is_call(instruction: X86Instruction) -> bool:
+    """Return True for a near call."""
+    if instruction.opcode_map:
+        return False
+    return instruction.opcode == 0xE8 or (instruction.opcode == 0xFF and instruction.modrm >> 3 & 7 == 2)
+
+
+def _ends_function(code: Code, call: int) -> bool:
+    """Return True if the code after a call may be another function: padding follows, or an aligned address."""
+    instruction = decode(code.data, call - code.base)
+    end = call + (instruction.size if instruction else 0)
+    return end % 16 == 0 or end_of_padding(code, end) > end
+
+
 _Path = tuple[int, FrameState, int | None]
-"""A path to follow: its first address, the state there, and the last call before it."""
+"""A path to follow: its first address, the state there, and the call before it as in StateRange."""
 
 
 class _Analysis:
@@ -218,9 +246,11 @@ class _Analysis:
         self._code = code
         self._neutral = neutral_pattern()
         self._no_return = no_return
+        self._sure = code.is_start(states.start)
         self._limit = code.next_start(states.start)
         self._system_call = code.is_entry(states.start)
         self._waiting: list[_Path] = []
+        self._ends: dict[int, bool] = {}
 
     def follow(self, waiting: list[_Path]) -> None:
         """Follow all paths from some addresses."""
@@ -291,13 +321,16 @@ class _Analysis:
             following = self._step(instruction, at, state, call)
             if following is None:
                 return
-            if instruction.opcode_map == 0 and (
-                instruction.opcode == 0xE8 or (instruction.opcode == 0xFF and instruction.modrm >> 3 & 7 == 2)
-            ):
+            if is_call(instruction) and (call is None or not self._may_end(call) or self._may_end(at)):
                 call = at
             at, state = at + instruction.size, following
             if state.sp is None and state.base is None and not state.outermost:
                 return
+
+    def _may_end(self, call: int) -> bool:
+        if call not in self._ends:
+            self._ends[call] = _ends_function(self._code, call)
+        return self._ends[call]
 
     def _add(self, at: int, found: StateRange) -> None:
         if len(self.states.starts) >= MAX_RANGES:
@@ -418,6 +451,8 @@ class _Analysis:
         if self.states.start <= target < self._limit:
             self._waiting.append((target, state, call))
         elif state.sp == -8 and state.base is None:
+            if not (self._sure or self._code.is_start(target) or has_prologue(self._code, target)):
+                raise Contradiction(call)  # a part of the function that contains this code
             self.states.returns += 1
         elif state.sp is not None or state.base is not None:
             self._waiting.append((target, state, call))  # a part of the function that the compiler placed apart
@@ -432,7 +467,7 @@ class _Analysis:
         if targets:
             self._waiting += [(target, state, call) for target in targets]
             return
-        if state.sp == -8:
+        if state.sp == -8 and self._sure:
             self.states.returns += 1
         self.states.unresolved.append(state)
 

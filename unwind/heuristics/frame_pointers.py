@@ -157,7 +157,7 @@ class FramePointerFallback:
             return self._unreadable(at, sp)
         pc = arch.code_address(ra, pac=True)
         if pc == 0:
-            return NoCaller(StackEnd.ROOT)
+            return NoCaller(StackEnd.NO_RULE if self._frames_above(at + arch.word, memory) else StackEnd.ROOT)
         known = self._code.classify_return_address(pc) is not Verdict.NO or returns_to_trampoline(self._rules, pc)
         if not known and not self._leads_to_call(pc, following, memory):
             return NoCaller(StackEnd.NO_RULE)
