@@ -350,7 +350,7 @@ def test_nothing_is_left_behind(target: subprocess.Popen[str]) -> None:
         (RecordOptions(thread="("), "thread: '\\(' is not a regular expression"),
         (RecordOptions(unwind=("magic",)), "unwind: 'magic'"),
         (RecordOptions(unwind=("breakpad",)), "the source breakpad needs symbol files"),
-        (RecordOptions(kernel=True, collector="ptrace"), "kernel's frames"),
+        (RecordOptions(kernel=True, collector="ptrace"), "no kernel frames"),
     ],
 )
 def test_option_that_cannot_be_met_is_refused(options: RecordOptions, words: str) -> None:
