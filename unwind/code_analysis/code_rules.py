@@ -115,7 +115,7 @@ class CodeRules:
         """Return True if a function that is known to begin elsewhere jumps to an address without a frame."""
         for at in self._index.jumps_to(start)[:MAX_GUESSES]:
             origin = self._index.before(at)
-            if origin not in self._index.certain or self._analyse(origin) == 0:
+            if origin is None or origin not in self._index.certain or self._analyse(origin) == 0:
                 continue
             code = self._known(at)
             if code is None or code.function == start:

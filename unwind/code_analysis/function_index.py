@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,7 +122,8 @@ def symbols(file: ObjectFile, name: str) -> U64:
         if len(cold):
             nearest = np.minimum(np.searchsorted(cold, table["name"]), len(cold) - 1)
             kept &= cold[nearest] != table["name"]
-    return table["value"][kept].astype(np.uint64)
+    addresses: U64 = table["value"][kept].astype(np.uint64)
+    return addresses
 
 
 def _cold_names(strings: bytes | memoryview) -> npt.NDArray[np.int64]:
@@ -152,7 +154,7 @@ def _targets(
     return found[kept].astype(np.uint64) + np.uint64(segment.vaddr), counts[kept]
 
 
-def _is_any(values: npt.NDArray[np.uint8], wanted: Iterable[int]) -> npt.NDArray[np.bool_]:
+def _is_any(values: npt.NDArray[np.integer[Any]], wanted: Iterable[int]) -> npt.NDArray[np.bool_]:
     """Return which values are among a few numbers. np.isin imports numpy.ma, which takes milliseconds."""
     found = np.zeros(len(values), np.bool_)
     for value in wanted:
@@ -164,10 +166,11 @@ def _can_begin(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.ND
     """Return a mask of the offsets at which a function may begin: aligned, or after padding or a jump."""
     before, jump = data[np.maximum(at - 1, 0)], data[np.maximum(at - 5, 0)]
     short, ret = data[np.maximum(at - 2, 0)], data[np.maximum(at - 3, 0)]
-    return (
+    found: npt.NDArray[np.bool_] = (
         (at % 16 == 0)
         | _is_any(before, (0xC3, 0xCC, 0x90, 0x00, 0xF4, 0x0B))
         | _is_any(jump, (0xE8, 0xE9))
         | _is_any(short, (0xEB, 0xFF))
         | (ret == 0xC2)
     )
+    return found

@@ -572,8 +572,9 @@ class _Analysis:
         slot = at + memory[1] if at is not None and memory is not None else None
         place = _SLOT.get(i.reg, -1)
         if not loads:
-            known = slot is not None and place >= 0 and state.saved[place] == KEPT
-            return _with_saved(state, place, slot) if known and _may_save(state, i.reg, slot) else state
+            if slot is None or place < 0 or state.saved[place] != KEPT or not _may_save(state, i.reg, slot):
+                return state
+            return _with_saved(state, place, slot)
         if i.reg not in (RSP, RBP):
             return state
         following = self._set(state, i.reg, None, call)

@@ -379,6 +379,7 @@ def _written_by_vector(i: X86Instruction) -> tuple[int, ...] | None:
         return ()
     modrm = text[at + 1]
     reg, rm = (modrm >> 3 & 7) + high, (modrm & 7) + low if modrm >= 0xC0 else -1
+    written: tuple[int, ...]
     if table == 1:
         written = (reg,) if opcode in (0x2C, 0x2D, 0x50, 0x78, 0x79, 0x93, 0xC5, 0xD7) else ()
         written = (rm,) if opcode == 0x7E else written
