@@ -120,6 +120,7 @@ function all(n) {
 }
 
 async function main() {
+  console.log("ready");
   for (;;) {
     all(2000);
     await later(2000);
