@@ -9,7 +9,7 @@ from pyprof.agent.systemd_unit import quoted
 USER = "pyprof-server"
 _TEXT = """\
 # Written by pyprof server --print-unit.
-# It runs as a user of its own: useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin {user}
+# It runs as a separate user: useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin {user}
 [Unit]
 Description=pyprof server: the profiles of a fleet
 After=network-online.target local-fs.target

@@ -61,7 +61,7 @@ _PROBE = re.compile(
 
 
 class FrameState(NamedTuple):
-    """Where the CFA and the caller's registers are before an instruction.
+    """The places of the CFA and of the caller's registers before an instruction.
 
     Attributes:
         sp: rsp minus the CFA, None if it is unknown.

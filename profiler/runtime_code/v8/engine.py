@@ -29,7 +29,7 @@ _MAX_BLOCK = 1 << 18
 _FEEDBACK_SHARED = 24
 """Offset in a FeedbackVector of its function, in V8 10.2 to 13.6. What is found there is compared."""
 _FUNCTION_TYPES = 40
-"""Number of types of functions from the first one on: V8 has some for constructors of its own."""
+"""Number of instance types of functions, from the first one on: V8 has separate ones for its constructors."""
 
 BUILTIN = 2
 """Kind of the functions that V8 brings along."""

@@ -21,7 +21,7 @@ MARK = b"v8dbg_off_fp_context"
 
 @dataclass(frozen=True, slots=True)
 class V8CodeLayout:
-    """Where V8 keeps the description of a piece of generated code.
+    """The place of the description of a piece of V8's generated code.
 
     Attributes:
         code: Offset in the object around the instructions (InstructionStream) of its Code. 0: they are one object.
