@@ -620,10 +620,8 @@ class Accounts:
         known = self._known.get(pid) if self._all_but else None
         if known is not None and (own_ns := self._own_ns(pid, known.start)) >= known.ns[0]:
             return ProcessTimes("", known.parent, known.start, own_ns, 0)
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                found = parse_times(file.read())
-        except (OSError, ValueError, IndexError):
+        found = read_times(pid)
+        if found is None:
             return None
         if pid == root:
             self._names[root] = found.name
@@ -664,6 +662,15 @@ def parse_times(stat: bytes) -> ProcessTimes:
         system * TICK_NS,
         waited_system * TICK_NS,
     )
+
+
+def read_times(pid: int) -> ProcessTimes | None:
+    """Return the processor times of a process from /proc/PID/stat, None if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return parse_times(file.read())
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def read_process_ns(pid: int) -> int:

@@ -28,8 +28,8 @@ _NO_SAMPLE = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, NO_SAMPLE.t
 def with_exact_sums(profile: Profile, times: Sequence[ProcessTime]) -> Profile:
     """Return the window's profile with the processor time of each process in `times` as the sum of its values.
 
-    A process without an entry in `times` was too short-lived to be read; its samples stay as they are. Rows for
-    unsampled time count no sample.
+    A process without an entry in `times` was too short-lived to be read; its samples stay as they are. What its parent
+    has waited for beyond that is unsampled time of the parent. Rows for unsampled time count no sample.
 
     Args:
         profile: A window of on-CPU samples; its primary value is in nanoseconds.
@@ -42,12 +42,15 @@ def with_exact_sums(profile: Profile, times: Sequence[ProcessTime]) -> Profile:
     missing: list[tuple[ProcessTime, int]] = []
     order = np.argsort(row_process, kind="stable")
     ends = np.searchsorted(row_process[order], np.arange(-1, len(times)), "right")
+    unseen_ns = sum(each.children_ns for each in times)
+    lacking = 1 - min(int(values[row_process < 0, -1].sum()) / unseen_ns, 1) if unseen_ns else 0.0
     for at, each in enumerate(times):
         rows = order[ends[at] : ends[at + 1]]
         total = each.ns + _unread(profile, rows, each.unread_ns)
         if values[rows, -1].any():
             values[rows, -1] = _scaled(values[rows, -1], total)
-        elif total:
+            total = 0
+        if total := total + round(lacking * each.children_ns):
             missing.append((each, total))
     scaled = replace(profile, values=values)
     if missing:

@@ -3,6 +3,9 @@
 clock_getcpuclockid(3) gives each process a clock that counts its on-CPU time in nanoseconds, including ended threads. A
 reading is one system call, also for processes of other users.
 
+The kernel adds the time of a child to its parent when the parent has waited for it. What readings of known children do
+not explain of that is the time of children that lived too short to be seen.
+
 A window ends at a time that the collector acknowledges later, so no reading is from exactly that time. The value of a
 clock at that time is interpolated between the readings before and after it.
 """
@@ -16,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pyprof.agent.process_table import Seen
-from pyprof.collectors.cpu_accounts import TICK_NS, read_process_ns
+from pyprof.collectors.cpu_accounts import TICK_NS, ProcessTimes, read_process_ns, read_times
 from pyprof.records import dataclass
 
 _POLL_NS = 1_000_000_000
@@ -32,7 +35,9 @@ class ProcessTime(NamedTuple):
     Attributes:
         began_ns: Start of the process by the monotonic clock, accurate to a tick.
         ns: On-CPU time.
-        unread_ns: Time between the last reading and the end of the window if the process has ended, 0 if it runs.
+        unread_ns: Time between the last reading and the end of the window if the process has ended and its parent has
+            not waited for it, otherwise 0.
+        children_ns: On-CPU time of its children that ended without a reading, or after the last one.
     """
 
     pid: int
@@ -40,6 +45,7 @@ class ProcessTime(NamedTuple):
     name: str
     ns: int
     unread_ns: int = 0
+    children_ns: int = 0
 
 
 class _Reading(NamedTuple):
@@ -49,6 +55,8 @@ class _Reading(NamedTuple):
     ns: int
 
 
+_MAX_GENERATIONS = 16
+"""Maximum number of ended parents between a process and the one that has waited for them."""
 _MIN_READINGS = 2
 """Number of readings of a processor clock beyond which a poll replaces the last one. The first two show the clock at
 the start of the window.
@@ -62,12 +70,19 @@ class _Clock:
     Attributes:
         began_ns: Start of the process by the monotonic clock; always the same, so that times can be added by it.
         part_ns: Value at the end of the last part of the window, None if no part has it.
+        parent: Pid of its parent when it was found, 0 if it had ended.
+        waited_ns: Time of children that it had waited for at the last window's end, or when it was found.
+        unseen_ns: Part of the waited time that no reading of a child explains and no window has got. Negative if the
+            parent has not waited for a child that has ended.
     """
 
     name: str
     began_ns: int
     readings: list[_Reading]
     part_ns: int | None = None
+    parent: int = 0
+    waited_ns: int = 0
+    unseen_ns: int = 0
 
     def at(self, at_ns: int) -> int:
         """Return the processor time of the process at a moment, interpolated; outside the readings, the first or last
@@ -94,16 +109,20 @@ class ProcessClocks:
     """
 
     def __init__(
-        self, read: Callable[[int], int] = read_process_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        read: Callable[[int], int] = read_process_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        read_waited: Callable[[int], ProcessTimes | None] = read_times,
     ) -> None:
         """Create readers of the kernel's processor clocks of processes.
 
         Args:
             read: Function that returns the clock of a process in nanoseconds, 0 if there is no such process.
             monotonic_ns: Function that returns the monotonic clock.
+            read_waited: Function that returns the time of children that a process has waited for.
         """
         self.recent_ns: dict[tuple[int, int], int] = {}
-        self._read, self._monotonic_ns = read, monotonic_ns
+        self._read, self._monotonic_ns, self._read_waited = read, monotonic_ns, read_waited
         self._clocks: dict[tuple[int, int], _Clock] = {}
         self._new_since_ns = 0
         self._keeps_all = False
@@ -171,12 +190,16 @@ class ProcessClocks:
         """
         with self._lock:
             self._read_all(processes)
+            waited_for = self._count_unseen_children(end_ns)
             times, kept, recent_ns = [], {}, {}
             for (pid, start), clock in self._clocks.items():
                 spent_ns = clock.at(end_ns) - clock.at(start_ns)
                 unread_ns = max(end_ns - clock.readings[-1].at_ns, 0)
-                if spent_ns or unread_ns:
-                    times.append(ProcessTime(pid, clock.began_ns, clock.name, spent_ns, unread_ns))
+                tail_ns = 0 if (pid, start) in waited_for else unread_ns
+                children_ns = max(clock.unseen_ns, 0)
+                clock.unseen_ns -= children_ns
+                if spent_ns or tail_ns or children_ns:
+                    times.append(ProcessTime(pid, clock.began_ns, clock.name, spent_ns, tail_ns, children_ns))
                 if not unread_ns:
                     recent_ns[pid, start] = spent_ns
                     clock.forget_before(end_ns)
@@ -184,6 +207,31 @@ class ProcessClocks:
             self._clocks, self.recent_ns = kept, recent_ns
             self._new_since_ns, self._keeps_all, self._part_end_ns = start_ns, False, 0
         return times
+
+    def _count_unseen_children(self, end_ns: int) -> set[tuple[int, int]]:
+        """Compute the time of unseen children (_Clock.unseen_ns), and return the processes that a parent has waited
+        for.
+
+        The waited time of a parent that has ended is part of the time that its own parent has waited for.
+        """
+        running = {pid: clock for (pid, _), clock in self._clocks.items() if clock.readings[-1].at_ns >= end_ns}
+        for (pid, start), clock in self._clocks.items():
+            if pid in running and (found := self._read_waited(pid)) is not None and found.start == start:
+                clock.unseen_ns += found.waited_ns - clock.waited_ns
+                clock.waited_ns = found.waited_ns
+        ended = {pid: clock for (pid, _), clock in self._clocks.items() if pid not in running}
+        waited_for = set()
+        for (pid, start), clock in self._clocks.items():
+            if pid in running:
+                continue
+            parent = clock.parent
+            for _ in range(_MAX_GENERATIONS):
+                parent = ended[parent].parent if parent in ended else parent
+            above = running.get(parent)
+            if above is not None and above.waited_ns:
+                above.unseen_ns += clock.unseen_ns - clock.readings[-1].ns - clock.waited_ns
+                waited_for.add((pid, start))
+        return waited_for
 
     def _read_all(self, processes: Mapping[int, Seen]) -> None:
         ahead_ns = self._boot_time_ahead_ns()
@@ -196,7 +244,9 @@ class ProcessClocks:
                 began_ns = seen.start * TICK_NS - ahead_ns
                 is_new = 0 < self._new_since_ns < began_ns + TICK_NS
                 readings = [_Reading(began_ns, 0), reading] if is_new else [reading]
-                self._clocks[pid, seen.start] = _Clock(seen.comm, began_ns, readings)
+                clock = self._clocks[pid, seen.start] = _Clock(seen.comm, began_ns, readings)
+                if (found := self._read_waited(pid)) is not None and found.start == seen.start:
+                    clock.parent, clock.waited_ns = found.parent, 0 if is_new else found.waited_ns
             elif ns >= clock.readings[-1].ns:
                 if len(clock.readings) > _MIN_READINGS and not self._keeps_all:
                     clock.readings.pop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from pyprof.collectors.cpu_accounts import ProcessTimes, parse_times
+from pyprof.collectors.cpu_accounts import read_times
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.records import dataclass
 
@@ -84,16 +84,8 @@ class UnfollowedChildren:
 
 def _spent(pid: int) -> Spent | None:
     """Return the processor time of a process since it began, None if it has ended."""
-    own = _times(pid)
+    own = read_times(pid)
     if own is None:
         return None
-    below = [times for child in find_descendants([pid]) if (times := _times(child)) is not None]
+    below = [times for child in find_descendants([pid]) if (times := read_times(child)) is not None]
     return Spent(own.own_ns, own.waited_ns + sum(times.own_ns + times.waited_ns for times in below))
-
-
-def _times(pid: int) -> ProcessTimes | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return parse_times(file.read())
-    except (OSError, ValueError, IndexError):
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 import time
@@ -14,8 +15,9 @@ from pyprof.agent.kernel_clock_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
 from pyprof.agent.process_table import Seen
 from pyprof.agent.rules import NOT_RECORDED
-from pyprof.collectors.cpu_accounts import read_process_ns
+from pyprof.collectors.cpu_accounts import TICK_NS, read_process_ns
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.children import find_descendants
 from pyprof.model.marker_frames import LATE, NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.summary import NOT_SAMPLED_LABEL
@@ -30,6 +32,24 @@ for line in sys.stdin:
     until = time.process_time_ns() + int(line)
     while time.process_time_ns() < until: pass
     print(time.process_time_ns(), flush=True)
+"""
+
+
+FORKS = """
+import os, resource, sys, time
+for line in sys.stdin:
+    for _ in range(int(line)):
+        if (child := os.fork()) == 0:
+            while time.process_time_ns() < 20_000_000: pass
+            if _ % 3 == 0:
+                if os.fork() == 0:
+                    while time.process_time_ns() < 20_000_000: pass
+                    os._exit(0)
+                os.wait()
+            os._exit(0)
+        os.waitpid(child, 0)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(round(1e9 * (spent.ru_utime + spent.ru_stime)), flush=True)
 """
 
 
@@ -113,7 +133,11 @@ def test_two_processes_that_had_one_number_have_each_its_own_time() -> None:
 def seen(pid: int) -> dict[int, Seen]:
     start = procfs.read_start_ticks(pid)
     assert start is not None
-    return {pid: Seen(0, start, "python3", 0.0, False, NOT_RECORDED)}
+    return {pid: process(start)}
+
+
+def process(start: int) -> Seen:
+    return Seen(0, start, "python3", 0.0, False, NOT_RECORDED)
 
 
 def worker() -> subprocess.Popen[str]:
@@ -291,6 +315,55 @@ def test_process_that_ran_before_it_was_seen_first_is_not_charged_for_that() -> 
         times = end_window_now(clocks, seen(child.pid), time.monotonic_ns())
         assert all(each.ns < SPIN_NS for each in times)
         child.communicate()
+
+
+def forked(process: subprocess.Popen[str], count: int) -> int:
+    """Let a process start children one after the other. Return the time of all its children so far."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(f"{count}\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
+
+
+def test_parent_has_the_time_of_children_that_ended_without_a_reading() -> None:
+    """Read none of the children in the first window. In the second one, read them now and then, as the agent does."""
+    clocks = ProcessClocks()
+    command = [sys.executable, "-c", FORKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        before_ns = forked(parent, 3)
+        start_ns = begin_window_now(clocks, seen(parent.pid))
+        first_ns = forked(parent, 9)
+        (found,) = end_window_now(clocks, seen(parent.pid), start_ns)
+        assert abs(found.children_ns - (first_ns - before_ns)) < 3 * TICK_NS
+        start_ns = time.monotonic_ns()
+        assert parent.stdin
+        parent.stdin.write("12\n")
+        parent.stdin.flush()
+        read = set()
+        while not select.select([parent.stdout], [], [], 0.013)[0]:
+            starts = {pid: procfs.read_start_ticks(pid) for pid in (parent.pid, *find_descendants([parent.pid]))}
+            running = {pid: process(start) for pid, start in starts.items() if start is not None}
+            clocks.read_near_end(running)
+            read |= running.keys()
+        assert len(read) > 6
+        assert parent.stdout
+        second_ns = int(parent.stdout.readline())
+        times = clocks.end_window(seen(parent.pid), start_ns, time.monotonic_ns())
+        found_ns = sum(each.children_ns + each.ns * (each.pid != parent.pid) for each in times)
+        assert abs(found_ns - (second_ns - first_ns)) < 3 * TICK_NS
+        assert sum(each.ns for each in times if each.pid != parent.pid) > (second_ns - first_ns) / 4
+        parent.communicate()
+
+
+def test_time_of_unseen_children_is_unsampled_time_of_their_parent_beyond_what_was_sampled() -> None:
+    before = window([4, 2])
+    known = ProcessTime(100, 5, "p", 4 * PERIOD_NS, children_ns=3 * PERIOD_NS)
+    after = with_exact_sums(before, [known])
+    assert sums(after) == {100: 5 * PERIOD_NS, 101: 2 * PERIOD_NS}
+    assert sums(with_exact_sums(before, [known._replace(children_ns=PERIOD_NS)])) == sums(before)
+    idle = ProcessTime(7, 9, "sh", 0, children_ns=10**9)
+    assert sums(with_exact_sums(window([3]), [ProcessTime(100, 5, "p", 30), idle])) == {100: 30, 7: 10**9}
 
 
 def test_sum_of_scaled_values_is_exact_for_large_columns() -> None:
