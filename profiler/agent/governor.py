@@ -9,8 +9,9 @@ unless the last reduction has not helped.
 effort rises by one step a minute; if a recent step was too much, only within half of the budget.
 - If it is not, the effort may still cost less than that. So it is tried after a time that doubles with each try that
 was too much: under constant load, changes become ever rarer.
-- If a step down has not lowered the cost, the rest of the cost is not the work. No further step is taken, BROKEN states
-the budget that would be needed, and the next step follows only after a number of such verdicts that doubles.
+- If a step down has not lowered the cost, or the two costs show that the constant part alone exceeds the budget by far
+and is most of the cost, no further step is taken. BROKEN states the budget that would be needed, and the next step
+follows only after a number of such verdicts that doubles.
 - Memory has no such law: fewer processes may need less. If a step did not help, no further one is taken. Fewer
 processes do not lower the processor time: samples are dropped before they cost much, and a recording that starts
 again reads files for the first time.
@@ -32,6 +33,10 @@ MOST_PATIENCE = 64
 """Maximum number of minutes between two tries to lower or raise the agent's effort."""
 _MOST_STEPS = 4
 """Maximum number of steps at once in which the agent uses fewer sampling times."""
+_FIXED = 1.25
+"""Constant part of the cost relative to the budget from which on fewer samples are no remedy. It is an estimate."""
+_CHEAP = 0.25
+"""Cost of the sampling relative to the constant part up to which it is not reduced further if that is no remedy."""
 _HELPED = 0.95
 """Ratio of the agent's cost (or memory) to that before a reduction of the effort, up to which the reduction has
 helped.
@@ -107,7 +112,8 @@ class Governor:
         self._patience, self._calm = 1, 0
         self._rose = False
         self._memory_before = 0
-        self._cpu_before = 0.0
+        self._cpu_before = self._work_before = 0.0
+        self._was_fixed = False
         self._useless, self._useless_most = 0, 2
         self._settled = now + SETTLING * budget.every_s
         self._begin(now, spent_s)
@@ -157,6 +163,7 @@ class Governor:
 
     def _keep_times(self) -> BudgetVerdict:
         self._cpu_before, self._useless, self._useless_most = 0.0, 0, 2
+        self._was_fixed = False
         return BudgetVerdict.NOTHING
 
     def _may_reduce(self, cpu: float) -> bool:
@@ -165,12 +172,20 @@ class Governor:
         That no reduction helps is decided, and the needed budget stated, by whole minutes only: a part may contain the
         end of a window or the reading of files, which cost as much at each effort.
         """
-        return self._stride < len(STRIDES) - 1 and not (self._cpu_before and cpu > _HELPED * self._cpu_before)
+        may_help = not self._cpu_before or self._has_helped(cpu)
+        return self._stride < len(STRIDES) - 1 and may_help and not self._is_mostly_fixed(cpu)
+
+    def _has_helped(self, cpu: float) -> bool:
+        """Return True if the last reduction of the effort has lowered the cost."""
+        return cpu <= _HELPED * self._cpu_before
 
     def _fewer_times(self) -> BudgetVerdict:
+        was_fixed, self._was_fixed = self._was_fixed, self._is_mostly_fixed(self.cpu)
+        if self._was_fixed and not was_fixed:  # files may have been read for the first time in this minute
+            return BudgetVerdict.NOTHING
         if self._stride == len(STRIDES) - 1 or self._is_useless():
             return BudgetVerdict.BROKEN
-        self._cpu_before = self.cpu
+        self._cpu_before, self._work_before = self.cpu, self.effort.work
         aim = self.effort.work * min(AIM * self.budget.cpu / self.cpu, 1)
         for _ in range(_MOST_STEPS):
             self._stride = min(self._stride + 1, len(STRIDES) - 1)
@@ -179,16 +194,26 @@ class Governor:
         return BudgetVerdict.LESS
 
     def _is_useless(self) -> bool:
-        """Return True if the last reduction of the effort has not lowered the cost, and the next one must not be tried
-        yet.
-        """
-        if not self._cpu_before or self.cpu <= _HELPED * self._cpu_before:
-            return False
+        """Return True if a reduction of the effort does not help, and must not be tried yet."""
+        if not self._cpu_before or self._has_helped(self.cpu):
+            return self._was_fixed
         self._useless += 1
         if self._useless <= self._useless_most:
             return True
         self._useless, self._useless_most = 0, min(2 * self._useless_most, MOST_PATIENCE)
         return False
+
+    def _is_mostly_fixed(self, cpu: float) -> bool:
+        """Return True if the cost before and after the last reduction shows that no further one is worth its samples.
+
+        The cost is taken as a constant part and one in proportion to the work.
+        """
+        if not self._has_helped(cpu):
+            return False
+        work = self.effort.work
+        sampling = work * (self._cpu_before - cpu) / (self._work_before - work)
+        fixed = cpu - sampling
+        return fixed > _FIXED * self.budget.cpu and sampling < _CHEAP * fixed
 
     def _fewer_processes(self, now: float) -> BudgetVerdict:
         before, self._memory_before = self._memory_before, 0

@@ -155,6 +155,20 @@ def test_needed_budget_is_that_of_a_whole_minute_and_not_of_its_most_expensive_p
     assert max(needed) < 0.025
 
 
+def test_samples_are_kept_if_the_cost_without_them_exceeds_the_budget_by_far() -> None:
+    """Cost 1.7 % without any sample, and 0.8 % more with all of them: one in 64 would save little."""
+    efforts: list[int] = []
+
+    def load(_: int, effort: Effort) -> float:
+        efforts.append(effort.times)
+        return 0.017 + 0.008 * effort.work
+
+    said = lived(load, 10)[0]
+    assert BudgetVerdict.BROKEN in said
+    assert 1 < max(efforts) <= 6
+    assert all(verdict is BudgetVerdict.BROKEN for verdict in said[2:])
+
+
 def test_steps_that_do_not_lower_the_cost_end_and_the_needed_budget_is_known() -> None:
     governor = Governor(BUDGET, 0, 0)
     governor.look(14, 0, lambda: 0)
