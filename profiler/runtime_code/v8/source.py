@@ -94,7 +94,7 @@ class V8Code(NoImage):
         self._numbers: dict[tuple[JsFunction, int, int], Span[JsCode]] = {}
         self._baseline: list[tuple[int, int]] = []
         self._builtins = Builtins([], ())
-        self._rules = V8FrameRules(arch)
+        self._rules = V8FrameRules()
         self._symbols: Mapping[bytes, int] = {}
 
     def update(self, scan: CodeScan) -> bool:
