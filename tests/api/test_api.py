@@ -191,7 +191,7 @@ def test_command_that_runs_on_is_ended_with_the_recording() -> None:
 @pytest.mark.parametrize(
     ("target", "error", "words"),
     [
-        ("sleep 5", UsageError, "sequence of words"),
+        ("sleep 5", UsageError, "list of words"),
         (2**22 + 1, NoSuchProcess, "no process"),
         (os.getpid(), NotTraceable, "itself|ourselves|pyprof"),
         ([], CommandNotFound, "no command"),

@@ -189,5 +189,10 @@ def samples(count: int) -> Enough:
     return lambda recording: len(recording.lanes) >= count
 
 
+def rounds(count: int) -> Enough:
+    """Return a condition that holds after a number of sampling times."""
+    return lambda recording: recording.stats is not None and recording.stats.ticks >= count
+
+
 def stops(count: int) -> Enough:
     return lambda recording: recording.stats is not None and len(recording.stats.pauses) >= count

@@ -60,7 +60,7 @@ def test_threads_that_stand_on_their_ladders_have_one_stack_each(build: str, tmp
     ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in "abcd"]
     assert strange(recording, rf"{THREAD};({'|'.join(ladders)})") == []
     assert len(recording.stacks) == 4
-    source = {"ladder_fp": "fp", "ladder_debug_frame": "debug_frame"}.get(build, "eh_frame")
+    source = {"ladder_fp": "code", "ladder_debug_frame": "debug_frame"}.get(build, "eh_frame")
     assert recording.summary["trust"][source] >= 31 * recording.samples
 
 

