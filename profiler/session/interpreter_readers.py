@@ -135,7 +135,10 @@ class Runtimes:
             pid: A process of pyprof.
         """
         self.needs_stops(pid)
-        KernelReaders(self._interpreters.open_readers(self._live(pid)))
+        process = self._live(pid)
+        readers = self._interpreters.open_readers(process)
+        readers.find_goroutines(process.space)
+        KernelReaders(readers)
 
     def unread(self, pid: int) -> list[Detected]:
         """Return the interpreters in a process whose functions cannot be read."""

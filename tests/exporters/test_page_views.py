@@ -96,7 +96,7 @@ def test_tooltip_tells_share_samples_module_source_and_how_it_was_found(open_pag
 
 def test_cut_off_stacks_are_striped_and_explained(open_page: OpenPage) -> None:
     page = open_page(golden())
-    assert "outer callers are not known" in page.hover("[stack cut off: no rule]")
+    assert "outer callers are unknown" in page.hover("[stack cut off: no rule]")
     box = page.rectangle("[stack cut off: no rule]")
     page.browser.move(700, 700)
     row = {tuple(page.pixel(box["x"] + 20 + at, box["y"] + 18)) for at in range(8)}

@@ -45,6 +45,7 @@ ALLOWED = {
     ("profiler/cli/demo_fleet.py", "open"): "a descriptor that was just made, in a folder of its own",
     ("profiler/server/http_app.py", ".read_bytes"): "the page's own files",
     ("profiler/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
+    ("profiler/cli/agent_resend.py", "open"): "a segment of the spool",
     ("profiler/agent/push/pusher.py", "open"): "a segment of the spool, where nobody else gives names",
     ("collectors/replay/collector.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",
     ("collectors/replay/batch_log.py", "zipfile.ZipFile"): "that log",

@@ -6,6 +6,7 @@ import struct
 from contextlib import suppress
 
 from pyprof.errors import FormatError
+from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace
 from pyprof.runtime_code.v8.engine import V8Engine
 from pyprof.runtime_code.v8.layout import NEEDED
@@ -167,7 +168,7 @@ def image() -> bytes:
 
 def exhaust(data: bytes) -> None:
     """Read everything in an image that may be broken in any way."""
-    made, rules = MadeHeap(), V8FrameRules()
+    made, rules = MadeHeap(), V8FrameRules(X86_64)
     with suppress(FormatError):
         engine = made.open(data)
         for pc in range(CODE, BASELINE + 0x40, 12):

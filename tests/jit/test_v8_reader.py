@@ -54,7 +54,7 @@ def test_function_that_the_garbage_collector_has_moved_is_followed() -> None:
 
 
 def test_rows_say_where_compiled_code_has_its_frame() -> None:
-    rows = V8FrameRules().compiled(START, OPTIMIZED)
+    rows = V8FrameRules(X86_64).compiled(START, OPTIMIZED)
     no_frame, linked = "cfa = sp + 8; ", "cfa = fp + 16; "
     found = {at: rule_at(rows, START + at) for at in (0, 4, 5, 8, 30, 54, 55)}
     assert [found[at].startswith(no_frame) for at in (0, 4, 55)] == [True] * 3

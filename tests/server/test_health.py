@@ -60,6 +60,9 @@ def test_check_that_fails_in_an_unexpected_way_is_a_failure() -> None:
 
 def test_lines_of_libraries_have_the_form_of_the_servers_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    for name in ("uvicorn", "uvicorn.error"):  # another test of this process may have configured uvicorn otherwise
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+        monkeypatch.setattr(logging.getLogger(name), "disabled", False)
     log = Log()
     lifecycle._server(ServerConfig(), None, lambda: None, log)
     for name in ("uvicorn.error", "asyncio"):

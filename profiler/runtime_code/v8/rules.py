@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from pyprof.model.arch_x86 import X86_64
+from pyprof.model.arch import Arch
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 _PROLOGUE = b"\x55\x48\x89\xe5"
@@ -35,8 +35,8 @@ _Part = tuple[int, int, Rule]
 class V8FrameRules:
     """A maker of unwind rules for V8's code on x86-64."""
 
-    def __init__(self) -> None:
-        arch = X86_64
+    def __init__(self, arch: Arch) -> None:
+        """Create a maker of unwind rules for V8's code on an architecture, which must be x86-64."""
         names, at = arch.registers, RegKind.AT_CFA
         kept = {arch.sp, arch.fp, arch.pc}
         lost = tuple((column, UNDEFINED) for column in sorted(arch.callee_saved - kept))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -94,8 +95,11 @@ class V8Code(NoImage):
         self._numbers: dict[tuple[JsFunction, int, int], Span[JsCode]] = {}
         self._baseline: list[tuple[int, int]] = []
         self._builtins = Builtins([], ())
-        self._rules = V8FrameRules()
         self._symbols: Mapping[bytes, int] = {}
+
+    @cached_property
+    def _rules(self) -> V8FrameRules:
+        return V8FrameRules(self._arch)
 
     def update(self, scan: CodeScan) -> bool:
         if scan.quick or self._broken:
