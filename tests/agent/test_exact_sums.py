@@ -338,6 +338,7 @@ def test_parent_has_the_time_of_children_that_ended_without_a_reading() -> None:
         assert abs(found.children_ns - (first_ns - before_ns)) < 3 * TICK_NS
         start_ns = time.monotonic_ns()
         assert parent.stdin
+        assert parent.stdout
         parent.stdin.write("12\n")
         parent.stdin.flush()
         read = set()
@@ -347,7 +348,6 @@ def test_parent_has_the_time_of_children_that_ended_without_a_reading() -> None:
             clocks.read_near_end(running)
             read |= running.keys()
         assert len(read) > 6
-        assert parent.stdout
         second_ns = int(parent.stdout.readline())
         times = clocks.end_window(seen(parent.pid), start_ns, time.monotonic_ns())
         found_ns = sum(each.children_ns + each.ns * (each.pid != parent.pid) for each in times)
