@@ -341,7 +341,7 @@ def test_parent_has_the_time_of_children_that_ended_without_a_reading() -> None:
         assert parent.stdout
         parent.stdin.write("12\n")
         parent.stdin.flush()
-        read = set()
+        read: set[int] = set()
         while not select.select([parent.stdout], [], [], 0.013)[0]:
             starts = {pid: procfs.read_start_ticks(pid) for pid in (parent.pid, *find_descendants([parent.pid]))}
             running = {pid: process(start) for pid, start in starts.items() if start is not None}
