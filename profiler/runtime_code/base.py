@@ -15,6 +15,7 @@ from pyprof.model.walk import Trust, Walk
 from pyprof.objfile.images import Image
 from pyprof.records import dataclass
 from pyprof.unwind.rules import FunctionRows, Rule
+from pyprof.unwind.sample_memory import LaneMemory
 
 Rows = tuple[FunctionRows, Trust]
 RuleAt = Callable[[int, bool], Rule | None]
@@ -114,16 +115,15 @@ class ManagedRuntime(CodeSource, Protocol):
         """The code whose frames are named from the stack copy, because it runs many functions."""
         ...
 
-    def bind_frames(
-        self, batch: SampleBatch, walk: Walk, lanes: Sequence[int], frames: Sequence[int]
-    ) -> Iterator[tuple[int, Span[Any]]]:
-        """Yield descriptions of frames in `stack_named` by their functions. Frames of unknown functions are left out.
+    def bind_frame(self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory) -> Span[Any] | None:
+        """Return the description of a frame in `stack_named` by its function, None if that is unknown.
 
         Args:
             batch: The samples.
             walk: The unwound frames of the samples.
-            lanes: The sample of each frame, ascending.
-            frames: Index of each frame in `walk`.
+            lane: The frame's sample.
+            at: Index of the frame in `walk`.
+            memory: The copied memory of the sample.
         """
         ...
 

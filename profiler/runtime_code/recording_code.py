@@ -30,6 +30,7 @@ from pyprof.runtime_code.process_code import ProcessCode, Spans
 from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
 from pyprof.unwind.formats.libunwind.registration_list import LIST, find_list
+from pyprof.unwind.sample_memory import LaneMemory
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -214,9 +215,12 @@ class RuntimeCode:
                 code[inside[part]] = np.array(numbers, np.int32)[inverse]
             for runtime in process.runtimes:
                 frames = inside[_within(lookup[inside], runtime.stack_named)]
-                for frame, span in runtime.bind_frames(batch, walk, lane[frames].tolist(), frames.tolist()):
-                    spans = process.spans_with(runtime, span)
-                    code[frame] = self._number_spans(process, space, int(lookup[frame]), spans)
+                memories = {each: LaneMemory(batch, each) for each in distinct(lane[frames]).tolist()}
+                for each, frame in zip(lane[frames].tolist(), frames.tolist(), strict=True):
+                    span = runtime.bind_frame(batch, walk, each, frame, memories[each])
+                    if span is not None:
+                        spans = process.spans_with(runtime, span)
+                        code[frame] = self._number_spans(process, space, int(lookup[frame]), spans)
         self._finish()
         return code
 

@@ -356,7 +356,7 @@ def test_parent_has_the_time_of_children_that_ended_without_a_reading() -> None:
         parent.communicate()
 
 
-def test_time_of_unseen_children_is_unsampled_time_of_their_parent_beyond_what_was_sampled() -> None:
+def test_time_of_unseen_children_is_unsampled_time_of_their_parent() -> None:
     before = window([4, 2])
     known = ProcessTime(100, 5, "p", 4 * PERIOD_NS, children_ns=3 * PERIOD_NS)
     after = with_exact_sums(before, [known])

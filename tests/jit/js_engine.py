@@ -122,7 +122,7 @@ class MadeHeap:
 
     def _make(self) -> None:
         path = self.object_words(
-            self.map_of(CONS_STRING), len("file:///work/a.js") << 32, self.string("file://"), self.string("/work/a.js")
+            self.map_of(CONS_STRING), len("file:///srv/a.js") << 32, self.string("file://"), self.string("/srv/a.js")
         )
         script = self.object("type_script", self.string(SOURCE), path, 0, 0, 0, 0, 0)
         nothing = self.bytes_array(b"")

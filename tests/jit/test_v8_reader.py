@@ -29,9 +29,9 @@ def test_optimised_code_has_its_function_and_the_inlined_ones_with_lines() -> No
     code = engine.read_code(START + 3, BASE)
     assert code is not None
     assert (code.start, code.end, code.name) == (START, START + len(OPTIMIZED), "outer")
-    assert engine.find_places(code, START + 15) == (("outer", "/work/a.js", 3),)
-    assert engine.find_places(code, START + 30) == (("inner", "/work/a.js", 1), ("outer", "/work/a.js", 3))
-    assert engine.find_places(code, START + 1) == (("outer", "/work/a.js", 2),)
+    assert engine.find_places(code, START + 15) == (("outer", "/srv/a.js", 3),)
+    assert engine.find_places(code, START + 30) == (("inner", "/srv/a.js", 1), ("outer", "/srv/a.js", 3))
+    assert engine.find_places(code, START + 1) == (("outer", "/srv/a.js", 2),)
     assert engine.read_code(code.end, BASE) is None
 
 

@@ -8,7 +8,7 @@ virtual machine discards code and places other code there.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -196,19 +196,7 @@ class HotspotCode(NoImage):
         blob = self._vm.interpreter if self._vm is not None else None
         return ((blob.start, blob.end),) if blob is not None else ()
 
-    def bind_frames(
-        self, batch: SampleBatch, walk: Walk, lanes: Sequence[int], frames: Sequence[int]
-    ) -> Iterator[tuple[int, Span[JavaCode]]]:
-        memory: LaneMemory | None = None
-        last = -1
-        for lane, at in zip(lanes, frames, strict=True):
-            if memory is None or lane != last:
-                memory, last = LaneMemory(batch, lane), lane
-            span = self._bind_frame(batch, walk, lane, at, memory)
-            if span is not None:
-                yield at, span
-
-    def _bind_frame(
+    def bind_frame(
         self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory
     ) -> Span[JavaCode] | None:
         vm = self._vm

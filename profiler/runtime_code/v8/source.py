@@ -8,7 +8,7 @@ read later than the sample is compared with what the frame holds; a frame for wh
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -219,22 +219,7 @@ class V8Code(NoImage):
     def stack_named(self) -> Ranges:
         return (*self._builtins.ranges, *self._baseline)
 
-    def bind_frames(
-        self, batch: SampleBatch, walk: Walk, lanes: Sequence[int], frames: Sequence[int]
-    ) -> Iterator[tuple[int, Span[JsCode]]]:
-        memory: LaneMemory | None = None
-        last = -1
-        for lane, at in zip(lanes, frames, strict=True):
-            if memory is None or lane != last:
-                memory, last = LaneMemory(batch, lane), lane
-            span = self._bind_frame(batch, walk, lane, at, memory)
-            if span is not None:
-                yield at, span
-
-    def _bind_frame(
-        self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory
-    ) -> Span[JsCode] | None:
-        """Return the description of a frame by the function that it holds, None if it holds none."""
+    def bind_frame(self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory) -> Span[JsCode] | None:
         if self._engine is None or at + 1 >= int(walk.start[lane + 1]):
             return None
         slots = self._engine.layout.at
