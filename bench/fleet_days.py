@@ -25,7 +25,7 @@ from pyprof.server import query_api
 from pyprof.server.database import Store
 from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.sql_engine import Engine, address, opened
-from pyprof.server.sql_queries import Asked, Questions
+from pyprof.server.sql_queries import ClientQueries, RunningQuery
 from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.server.cluster import cluster
 
@@ -62,12 +62,12 @@ def fill(store: Store, made: Iterator[SegmentRows]) -> tuple[int, int, float]:
 
 
 def asked(
-    engine: Engine, what: str, find: Callable[[Questions, str, query_api.Words], object], words: dict[str, str]
+    engine: Engine, what: str, find: Callable[[ClientQueries, str, query_api.Words], object], words: dict[str, str]
 ) -> None:
     times = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        find(Questions(engine, Asked(600, 8 << 30)), TENANT, words)
+        find(ClientQueries(engine, RunningQuery(600, 8 << 30)), TENANT, words)
         times.append(1000 * (time.perf_counter() - began))
     print(f"{what:42} {statistics.median(times):8.0f} ms ({min(times):.0f} to {max(times):.0f})", flush=True)
 

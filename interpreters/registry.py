@@ -15,8 +15,8 @@ from pyprof.interpreters.ruby.interpreter import Ruby
 from pyprof.model.interpreter_state import (
     Chain,
     FrameOffsets,
+    FrameReadPlan,
     FrameRows,
-    FramesAhead,
     Gather,
     GoroutineOffsets,
     KernelReader,
@@ -68,11 +68,11 @@ class ProcessReaders:
     def learn(self) -> None:
         self._current.learn()
 
-    def ahead(self, tid: int) -> FramesAhead | None:
+    def ahead(self, tid: int) -> FrameReadPlan | None:
         return self._current.ahead(tid)
 
     def copied_ahead(
-        self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+        self, tid: int, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
         self._current.copied_ahead(tid, ahead, stack, base, gather, now)
 

@@ -87,7 +87,7 @@ def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics)
         link = PacketLink.connect(options.address, options.answer_s)
         undo.callback(link.close)
         stub = Stub(link)
-        held = _Held(link)
+        held = _SleepRows(link)
         undo.callback(held.leave)
         stub.negotiate_features()
         non_stop = not hold and not options.step and {"t", "c"} <= stub.actions and stub.has_feature("QNonStop")
@@ -119,7 +119,7 @@ def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics)
         )
 
 
-class _Held:
+class _SleepRows:
     """A target of a GDB stub that the profiler has stopped; release_target() releases it."""
 
     def __init__(self, link: PacketLink) -> None:

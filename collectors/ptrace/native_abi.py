@@ -29,7 +29,7 @@ from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.thread_processor_share import MIN_WHOLE_SHARE, WINDOW_NS
 from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, StoppedThread, Thread
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter_state import FramesAhead, Gather, Span
+from pyprof.model.interpreter_state import FrameReadPlan, Gather, Span
 from pyprof.records import dataclass
 
 _EXTRA = struct.Struct("=3Q")
@@ -40,7 +40,7 @@ _COUNT = struct.Struct("=Q")
 class FramesRead:
     """The plan of which interpreter data to read in a stop, and a function that returns what was read."""
 
-    plan: FramesAhead
+    plan: FrameReadPlan
     gather: Gather
 
 
@@ -96,7 +96,7 @@ Check = tuple[Thread, int]
 Due = tuple[int, int]
 """Pair of a sampling time and the time after which it is too late, in monotonic ns."""
 NOW: Due = (0, 0)
-Plan = tuple[FramesAhead, int]
+Plan = tuple[FrameReadPlan, int]
 """The plan for reading a thread's interpreter frames, and the number of bytes that are read at once."""
 
 
@@ -218,7 +218,7 @@ class NativeRows:
         if plan is not None or not thread.reads:
             self._fill_runner(row, thread, plan)
 
-    def _fill_runner(self, row: ThreadRow, thread: Thread, plan: FramesAhead | None) -> None:
+    def _fill_runner(self, row: ThreadRow, thread: Thread, plan: FrameReadPlan | None) -> None:
         """Set the row of a thread that the machine code samples if the thread runs."""
         shape, share, home = thread.shape, thread.share, thread.shape.home
         assert home is not None
@@ -233,7 +233,7 @@ class NativeRows:
             row.frames_size = size + EXTRAS_SIZE + _FURTHER
             self.plans[thread] = plan, size
 
-    def _fill_frames(self, plan: FramesAhead) -> tuple[int, int]:
+    def _fill_frames(self, plan: FrameReadPlan) -> tuple[int, int]:
         """Convert a plan for reading interpreter frames for the machine code, and return (address, number of bytes that
         are read at once).
         """
@@ -281,4 +281,4 @@ _SAME = (
     *("root_cframe", "cframe_size", "cframe_current", "cframe_previous", "previous", "code", "code_mask"),
     *("frame_size", "most", "room"),
 )
-"""Names of the fields that FramesAhead and FramesRow share."""
+"""Names of the fields that FrameReadPlan and FramesRow share."""

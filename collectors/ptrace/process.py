@@ -15,7 +15,7 @@ from pyprof.collectors.linux.procfs import ENDED_STATES, ProcDir
 from pyprof.collectors.ptrace.copy_size import StackShape
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.thread_choice import MIN_SUBSAMPLED_THREADS, IdleSubsampling, ThreadChoice, Wants
-from pyprof.collectors.ptrace.thread_processor_share import ProcessorShare, YoungThreads
+from pyprof.collectors.ptrace.thread_processor_share import ProcessorShare, ShortThreads
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import Identities
@@ -52,7 +52,7 @@ class TracedProcess:
         diagnostics: Diagnostics,
         reader: StackReader | None = None,
         wanted: Wants | None = None,
-        kin: YoungThreads | None = None,
+        kin: ShortThreads | None = None,
     ) -> None:
         """Open the /proc files of a process that is sampled by stops.
 
@@ -90,7 +90,7 @@ class TracedProcess:
         self._options = options
         self._choice = ThreadChoice(options.thread, wanted)
         self._rounds = IdleSubsampling(random.random)
-        self._kin = kin or YoungThreads()
+        self._kin = kin or ShortThreads()
         self._count = -1
         self._relist_at = self._names_at = 0
         self._execs = 0

@@ -13,7 +13,7 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.thread_processor_share import YoungThreads
+from pyprof.collectors.ptrace.thread_processor_share import ShortThreads
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import DelayedRemoval, Identities
@@ -66,7 +66,7 @@ class Targets:
         self._wanted = wanted
         self._infos: dict[ThreadKey, ThreadInfo] = {}
         self._root_of: dict[int, int] = {}
-        self._young: dict[int, YoungThreads] = {}
+        self._young: dict[int, ShortThreads] = {}
         self._seen: set[int] = set()
         self._reported: dict[int, AddressSpace] = {}
         self._leaving: DelayedRemoval[ThreadKey] = DelayedRemoval()
@@ -86,7 +86,7 @@ class Targets:
         """
         reader = self._readers(pid) if self._readers else None
         root = self._root(pid)
-        young = self._young.setdefault(root, YoungThreads())
+        young = self._young.setdefault(root, ShortThreads())
         self.by_pid[pid] = TracedProcess(pid, self._options, self._ids, self._diagnostics, reader, self._wanted, young)
         self._root_of[pid] = root
 

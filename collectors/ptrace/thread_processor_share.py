@@ -21,7 +21,7 @@ _MAX_BEHIND = 4
 """Maximum number of missing samples of young threads that are made up for; more were never possible."""
 
 
-class YoungThreads:
+class ShortThreads:
     """The short-lived threads of one process tree, which are sampled as one.
 
     Samples that were taken too often, while the threads' share of a processor was not known, are compensated later.
@@ -91,7 +91,7 @@ class ProcessorShare:
         credit: Sum of shares; a sample is due when it reaches 1.
     """
 
-    young: YoungThreads = field(default_factory=YoungThreads)
+    young: ShortThreads = field(default_factory=ShortThreads)
     ran: int = -1
     waited: int = 0
     share: float = -1.0

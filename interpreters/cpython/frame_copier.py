@@ -12,7 +12,7 @@ from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch
 from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
 from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, GreenletSearch, SwitchedThread
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
-from pyprof.interpreters.cpython.read_plan import AheadKey, AheadSizes, plan_frames
+from pyprof.interpreters.cpython.read_plan import FrameReadSizes, ReadPlanKey, plan_frames
 from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.interpreters.cpython.settled_code_objects import CodeCache
 from pyprof.interpreters.cpython.stop_snapshot import (
@@ -26,7 +26,7 @@ from pyprof.interpreters.cpython.stop_snapshot import (
     read_each_span,
     view_words,
 )
-from pyprof.model.interpreter_state import FramesAhead, Gather, Span
+from pyprof.model.interpreter_state import FrameReadPlan, Gather, Span
 
 MAX_FRAMES = 1 << 16
 """Minimum for the number of Python frames of a thread that are followed; a larger copy limit raises it."""
@@ -147,18 +147,18 @@ class Copier:
             *(habits.spans or self._spans(habits)),
         ]
 
-    def plan_read(self, thread: PyThread, habits: ReadHints) -> FramesAhead | None:
+    def plan_read(self, thread: PyThread, habits: ReadHints) -> FrameReadPlan | None:
         """Predict what memory the next copy of a Python thread's frames reads, or return None if that is not known."""
         if self._settled_codes is None:
             return None
-        sizes = AheadSizes(self._frame_size, self._in_stop, ROOM)
+        sizes = FrameReadSizes(self._frame_size, self._in_stop, ROOM)
         spans = self._first_spans(thread, habits)
         return plan_frames(self._layout, sizes, thread, habits, spans, self._settled_codes.addresses)
 
     def accept_planned(
         self,
         states: list[tuple[PyThread, ReadHints]],
-        ahead: FramesAhead,
+        ahead: FrameReadPlan,
         stack: memoryview,
         base: int,
         gather: Gather,
@@ -167,7 +167,7 @@ class Copier:
         changed.
         """
         key = ahead.key
-        if not isinstance(key, AheadKey) or len(states) != 1 or states[0][0] != key.thread:
+        if not isinstance(key, ReadPlanKey) or len(states) != 1 or states[0][0] != key.thread:
             return None
         habits = key.habits()
         states[0] = key.thread, habits

@@ -16,7 +16,7 @@ from pyprof.interpreters.cpython.settled_code_objects import CodeCache
 from pyprof.interpreters.cpython.stop_snapshot import Copied, ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.interpreters.function_numbers import UNKNOWN, next_chain_number
-from pyprof.model.interpreter_state import Chain, FramesAhead, FunctionPlace, Gather, Run, SampleState
+from pyprof.model.interpreter_state import Chain, FrameReadPlan, FunctionPlace, Gather, Run, SampleState
 from pyprof.records import replace
 
 LOST = "python function freed before its name was read"
@@ -90,7 +90,7 @@ class FrameReader:
                 self._copied.append(copied)
         return current
 
-    def plan_read(self, thread: KnownThread) -> FramesAhead | None:
+    def plan_read(self, thread: KnownThread) -> FrameReadPlan | None:
         """Predict what memory the next stop reads of a Python thread, or return None if the stop has to look at the
         thread first.
         """
@@ -99,7 +99,7 @@ class FrameReader:
         return self._copier.plan_read(*thread.states[0])
 
     def accept_planned(
-        self, thread: KnownThread, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+        self, thread: KnownThread, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> bool:
         """Process Python frames that a stop has read as predicted (model.interpreter_state.StackReader.copied_ahead).
 

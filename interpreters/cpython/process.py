@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.runtime_finder import RuntimeFinder
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
 from pyprof.interpreters.cpython.thread_names import PythonThreadNames
 from pyprof.interpreters.cpython.threads import ThreadList, ThreadNameTable
-from pyprof.model.interpreter_state import Chain, FramesAhead, FunctionPlace, Gather, KernelReader
+from pyprof.model.interpreter_state import Chain, FrameReadPlan, FunctionPlace, Gather, KernelReader
 from pyprof.model.modules import AddressSpace
 
 if TYPE_CHECKING:  # the frame readers are imported once there is a runtime
@@ -170,14 +170,14 @@ class PythonProcess:
         if self.frames is not None:
             self.frames.learn_reads()
 
-    def ahead(self, tid: int) -> FramesAhead | None:
+    def ahead(self, tid: int) -> FrameReadPlan | None:
         known = self.threads.known.get(tid) if self.threads is not None else None
         if known is None or self.frames is None or self._finder.greenlets:
             return None
         return self.frames.plan_read(known)
 
     def copied_ahead(
-        self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+        self, tid: int, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
         known = self.threads.known.get(tid) if self.threads is not None else None
         if self.frames is None or self.threads is None:

@@ -11,7 +11,7 @@ from itertools import accumulate
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.interpreters.cpython.stop_snapshot import ReadHints
-from pyprof.model.interpreter_state import FramesAhead, PlacedSpan, Span
+from pyprof.model.interpreter_state import FrameReadPlan, PlacedSpan, Span
 from pyprof.records import dataclass
 
 _FIXED = 3
@@ -21,7 +21,7 @@ _MAX_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class AheadKey:
+class ReadPlanKey:
     """The thread whose next stop was predicted, and a copy of its read hints (ReadHints) at that time."""
 
     thread: PyThread
@@ -36,7 +36,7 @@ class AheadKey:
 
 
 @dataclass(frozen=True, slots=True)
-class AheadSizes:
+class FrameReadSizes:
     """The sizes of the structures that a copy of Python frames reads.
 
     Attributes:
@@ -52,12 +52,12 @@ class AheadSizes:
 
 def plan_frames(
     layout: Layout,
-    sizes: AheadSizes,
+    sizes: FrameReadSizes,
     thread: PyThread,
     habits: ReadHints,
     spans: Sequence[Span],
     settled: array[int],
-) -> FramesAhead | None:
+) -> FrameReadPlan | None:
     """Predict what memory the next stop of a Python thread reads.
 
     Args:
@@ -73,8 +73,8 @@ def plan_frames(
     placed = [PlacedSpan(at, size, offset) for (at, size), offset in zip(spans, offsets, strict=False)]
     loose_at = _FIXED + len(habits.chunks)
     of_thread, of_frame, cframe = layout.thread, layout.frame, layout.thread.cframe
-    return FramesAhead(
-        key=AheadKey(thread, habits.chunks, habits.frames, habits.codes, habits.asked, habits.spans),
+    return FrameReadPlan(
+        key=ReadPlanKey(thread, habits.chunks, habits.frames, habits.codes, habits.asked, habits.spans),
         spans=spans,
         chunks=placed[_FIXED:loose_at],
         loose=placed[loose_at : loose_at + len(habits.frames)],

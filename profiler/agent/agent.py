@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyprof.agent.budget import BudgetKeeper
+from pyprof.agent.budget import BudgetControl
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.control_socket import ControlSocket, Peer
@@ -75,7 +75,7 @@ class Agent:
         self._writing = threading.Lock()
         self._conditions = Conditions(say)
         self._pushers = Pushers(self.spool, self._writing, self._conditions, self._diagnostics)
-        self._budget = BudgetKeeper(_budget(values), say, self._conditions)
+        self._budget = BudgetControl(_budget(values), say, self._conditions)
         self._wake = threading.Event()
         self._ending = self._reloading = False
         self._on_demand = OnDemand(lambda: RecordedNow(self._config.values, self._table, self._lanes), self._minutes)

@@ -18,7 +18,7 @@ CHECKS = 12
 _EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more"}
 
 
-class BudgetKeeper:
+class BudgetControl:
     """Enforces the budget of an agent.
 
     Attributes:

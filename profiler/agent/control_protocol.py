@@ -38,7 +38,7 @@ OUTCOMES = ("answered", "gone", *(reason.name for reason in ASKS))
 _SENTENCES = {reason.name: reason for reason in ASKS}
 
 
-class AskRefused(PyprofError):
+class ControlRefused(PyprofError):
     """The agent refuses a request; reason is a row of reason_requests.ASKS."""
 
     def __init__(self, reason: str, text: str = "") -> None:
@@ -47,7 +47,7 @@ class AskRefused(PyprofError):
 
 
 @dataclass(frozen=True, slots=True)
-class AskRequest:
+class ControlRequest:
     """A client's request for a recording of a service.
 
     Attributes:
@@ -73,26 +73,26 @@ class StateRequest:
     LINE = b'{"state": 1}\n'
 
 
-def parse(line: bytes) -> AskRequest | StateRequest:
+def parse(line: bytes) -> ControlRequest | StateRequest:
     """Parse a request line of the agent's control socket.
 
     Raises:
-        AskRefused: The request is malformed, or asks for too much.
+        ControlRefused: The request is malformed, or asks for too much.
     """
     found = _object(line)
     if found == {STATE: 1}:
         return StateRequest()
     if found is None or not found.keys() <= {"service", "seconds", "rate", "mode"}:
-        raise AskRefused("ask_malformed")
+        raise ControlRefused("ask_malformed")
     service, mode = found.get("service"), found.get("mode", "")
     if not isinstance(service, str) or not service or mode not in ("", *SIMPLE_MODES):
-        raise AskRefused("ask_malformed")
+        raise ControlRefused("ask_malformed")
     seconds, rate = _number(found.get("seconds")), _number(found.get("rate"))
     if not 0 < seconds <= MOST_S:
-        raise AskRefused("ask_too_much", f"a recording that is asked for lasts at most {MOST_S:.0f} s")
+        raise ControlRefused("ask_too_much", f"a recording that is asked for lasts at most {MOST_S:.0f} s")
     if not 0 < rate <= MOST_RATE_HZ or seconds * rate > MOST_TIMES:
-        raise AskRefused("ask_too_much", f"more than {MOST_TIMES:,} sampling times are too many for one recording")
-    return AskRequest(service, seconds, rate, mode)
+        raise ControlRefused("ask_too_much", f"more than {MOST_TIMES:,} sampling times are too many for one recording")
+    return ControlRequest(service, seconds, rate, mode)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -109,7 +109,7 @@ def _number(value: object) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class AskAnswer:
+class ControlResponse:
     """A response line of the agent's control socket.
 
     Attributes:
@@ -125,7 +125,7 @@ class AskAnswer:
     data: bytes = b""
 
 
-def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Iterator[AskAnswer]:
+def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Iterator[ControlResponse]:
     """Yield the lines of the agent's response until DONE.
 
     Args:
@@ -133,7 +133,7 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
         read: Reads that many bytes.
 
     Raises:
-        AskRefused: The agent refused the request.
+        ControlRefused: The agent refused the request.
         FormatError: The response is malformed or ends early.
     """
     files = total = 0
@@ -156,13 +156,13 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
             data = read(number)
             if len(data) < number:
                 raise FormatError("answer", total, "the agent ended the connection")
-        yield AskAnswer(kind, number, found, data)
+        yield ControlResponse(kind, number, found, data)
         if kind == DONE:
             return
 
 
-def _refusal(found: dict[str, Any]) -> AskRefused:
+def _refusal(found: dict[str, Any]) -> ControlRefused:
     """Return the refusal of the agent in a response. The agent may be newer, so its reason may be unknown."""
     word = found[REFUSED]
     reason = word if isinstance(word, str) and word in _SENTENCES else "ask_failed"
-    return AskRefused(reason, str(found.get("text", ""))[:MOST_LINE])
+    return ControlRefused(reason, str(found.get("text", ""))[:MOST_LINE])

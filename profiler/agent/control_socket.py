@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from pyprof.agent.control_protocol import MOST_LINE, REFUSED, STATE, AskRefused, AskRequest, StateRequest, parse
+from pyprof.agent.control_protocol import MOST_LINE, REFUSED, STATE, ControlRefused, ControlRequest, StateRequest, parse
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 
@@ -37,7 +37,7 @@ _CREDENTIALS, _MOST = struct.Struct("iII"), 1024
 _ROOT = 0
 
 
-class Asker:
+class ControlClient:
     """A client that is connected to the agent's control socket. All methods raise OSError if it has disconnected or
     does not read.
     """
@@ -47,11 +47,11 @@ class Asker:
         self._connection = connection
         self._until = math.inf
 
-    def request(self) -> AskRequest | StateRequest:
+    def request(self) -> ControlRequest | StateRequest:
         """Read the request of a client of the control socket.
 
         Raises:
-            AskRefused: The request is malformed or late.
+            ControlRefused: The request is malformed or late.
         """
         until, found = time.monotonic() + REQUEST_S, b""
         while b"\n" not in found:
@@ -62,7 +62,7 @@ class Asker:
                 data = b""
             found += data
             if not data or len(found) > MOST_LINE:
-                raise AskRefused("ask_malformed")
+                raise ControlRefused("ask_malformed")
         return parse(found.partition(b"\n")[0])
 
     def say(self, **fields: object) -> None:
@@ -114,14 +114,14 @@ class ControlSocket:
 
     def __init__(
         self,
-        answer: Callable[[AskRequest, Asker], None],
+        answer: Callable[[ControlRequest, ControlClient], None],
         outcome: Callable[[Peer | None, str], None],
         state: Callable[[], bytes] = lambda: b"{}",
     ) -> None:
         """Create the control socket of an agent. begin() opens it.
 
         Args:
-            answer: Function that serves a request, in a thread for the client; may raise AskRefused and OSError.
+            answer: Function that serves a request, in a thread for the client; may raise ControlRefused and OSError.
             outcome: Called with the outcome of each request for a recording: "answered", "gone" or a reason.
             state: Returns the state of the agent as JSON.
         """
@@ -191,7 +191,7 @@ class ControlSocket:
                 time.sleep(0.2)
                 continue
             if not self._taken_in(connection):
-                self._refuse(connection, None, AskRefused("ask_busy"))
+                self._refuse(connection, None, ControlRefused("ask_busy"))
                 connection.close()
 
     def _taken_in(self, connection: socket.socket) -> bool:
@@ -227,8 +227,8 @@ class ControlSocket:
                 peer = peer_of(connection)
                 try:
                     if not peer.may_ask(self._group):
-                        raise AskRefused("ask_not_allowed")
-                    asker = Asker(connection, peer)
+                        raise ControlRefused("ask_not_allowed")
+                    asker = ControlClient(connection, peer)
                     request = asker.request()
                     with self._lock:
                         self._silent.pop(threading.current_thread(), None)
@@ -238,14 +238,14 @@ class ControlSocket:
                         return
                     self._answer(request, asker)
                     self._outcome(peer, "answered")
-                except AskRefused as refused:
+                except ControlRefused as refused:
                     self._refuse(connection, peer, refused)
         except OSError:
             self._outcome(peer, "gone")
         finally:
             self._ended(threading.current_thread())
 
-    def _refuse(self, connection: socket.socket, peer: Peer | None, refused: AskRefused) -> None:
+    def _refuse(self, connection: socket.socket, peer: Peer | None, refused: ControlRefused) -> None:
         """Refuse a client's request. The line fits into the socket's buffer, so this does not wait."""
         self._outcome(peer, refused.reason)
         with suppress(OSError):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from pyprof.agent.config_schema import SamplingChoice, Values
-from pyprof.agent.control_protocol import ASKED, KEPT, AskRefused, AskRequest
-from pyprof.agent.control_socket import Asker
+from pyprof.agent.control_protocol import ASKED, KEPT, ControlRefused, ControlRequest
+from pyprof.agent.control_socket import ControlClient
 from pyprof.agent.group_recording import FLUSH_S, IS_CONFINED, SampledGroup
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.process_table import ProcessTable, selected
@@ -69,17 +69,17 @@ class OnDemand:
         for recording in tuple(self._recordings):
             recording.end()
 
-    def answer(self, request: AskRequest, asker: Asker) -> None:
+    def answer(self, request: ControlRequest, asker: ControlClient) -> None:
         """Serve the request of a client for a recording.
 
         Raises:
-            AskRefused: The request cannot be served.
+            ControlRefused: The request cannot be served.
             OSError: The client has disconnected.
         """
         if self._ending.is_set():
-            raise AskRefused("ask_agent_ends")
+            raise ControlRefused("ask_agent_ends")
         if not self._room.acquire(blocking=False):
-            raise AskRefused("ask_busy")
+            raise ControlRefused("ask_busy")
         self.under_way += 1
         try:
             self._answer(request, asker)
@@ -87,13 +87,13 @@ class OnDemand:
             self.under_way -= 1
             self._room.release()
 
-    def _answer(self, request: AskRequest, asker: Asker) -> None:
+    def _answer(self, request: ControlRequest, asker: ControlClient) -> None:
         now = self._now()
         choice = choice_of(now.table, request)
         try:
             selection = selected(lambda: now.table.of_service(request.service))
             if selection is None:
-                raise AskRefused("ask_failed", f"no process of {request.service} may be sampled")
+                raise ControlRefused("ask_failed", f"no process of {request.service} may be sampled")
             options = _options(now.values, choice, request)
             with recording_factory.of_selection(selection, options, request.service, FLUSH_S, Stride()) as recording:
                 recording.start()
@@ -110,14 +110,14 @@ class OnDemand:
             if recording.failure is not None:
                 raise recording.failure
         except PyprofError as error:
-            raise error if isinstance(error, AskRefused) else AskRefused("ask_failed", error.message) from error
+            raise error if isinstance(error, ControlRefused) else ControlRefused("ask_failed", error.message) from error
         self._send(before, _file(labelled(profile, now.table.verdict)), asker)
 
-    def _wait(self, recording: Recording, asker: Asker) -> None:
+    def _wait(self, recording: Recording, asker: ControlClient) -> None:
         while recording.running and not self._ending.is_set() and asker.wants_more(_LOOK_S):
             pass
 
-    def _send(self, before: Iterable[bytes], asked: bytes, asker: Asker) -> None:
+    def _send(self, before: Iterable[bytes], asked: bytes, asker: ControlClient) -> None:
         for data in before:
             asker.send(KEPT, data)
         for path in self._kept.files():
@@ -137,11 +137,11 @@ def _file(profile: Profile) -> bytes:
     return out.getvalue()
 
 
-def choice_of(table: ProcessTable, request: AskRequest) -> SamplingChoice:
+def choice_of(table: ProcessTable, request: ControlRequest) -> SamplingChoice:
     """Return the way in which the agent samples a service.
 
     Raises:
-        AskRefused: No process of the service is recorded.
+        ControlRefused: No process of the service is recorded.
     """
     table.look()
     choices = dict.fromkeys(
@@ -150,15 +150,15 @@ def choice_of(table: ProcessTable, request: AskRequest) -> SamplingChoice:
     if not choices:
         known = sorted({seen.verdict.service for seen in table.by_pid.values() if seen.verdict.samplings})
         shown = f"{', '.join(known[:_SHOWN])}{', …' if len(known) > _SHOWN else ''}" or "none"
-        raise AskRefused("ask_no_service", f"no process of {request.service} is recorded; services are: {shown}")
+        raise ControlRefused("ask_no_service", f"no process of {request.service} is recorded; services are: {shown}")
     found = next((choice for choice in choices if request.mode in ("", choice.mode)), None)
     if found is None:
         modes = ", ".join(dict.fromkeys(choice.mode for choice in choices))
-        raise AskRefused("ask_no_service", f"{request.service} is recorded in the mode {modes}")
+        raise ControlRefused("ask_no_service", f"{request.service} is recorded in the mode {modes}")
     return found
 
 
-def _options(values: Values, choice: SamplingChoice, request: AskRequest) -> RecordOptions:
+def _options(values: Values, choice: SamplingChoice, request: ControlRequest) -> RecordOptions:
     return RecordOptions(
         rate=request.rate,
         mode=choice.mode,

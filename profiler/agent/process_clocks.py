@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from pyprof.agent.process_table import Seen
+from pyprof.agent.process_table import ObservedProcess
 from pyprof.collectors.cpu_accounts import TICK_NS, ProcessTimes, read_process_ns, read_times
 from pyprof.records import dataclass
 
@@ -130,7 +130,7 @@ class ProcessClocks:
         self._poll_at_ns = 0
         self._lock = threading.Lock()
 
-    def begin(self, processes: Mapping[int, Seen]) -> None:
+    def begin(self, processes: Mapping[int, ObservedProcess]) -> None:
         """Read the processor clocks of all processes before the first window of a recording."""
         with self._lock:
             self._clocks.clear()
@@ -138,7 +138,7 @@ class ProcessClocks:
             self._read_all(processes)
             self._new_since_ns = self._monotonic_ns()
 
-    def poll(self, processes: Mapping[int, Seen]) -> None:
+    def poll(self, processes: Mapping[int, ObservedProcess]) -> None:
         """Read the processor clocks of all processes. The time of a process that ends before the window is known until
         the last reading.
         """
@@ -148,7 +148,7 @@ class ProcessClocks:
             after_ns = self._monotonic_ns()
             self._poll_at_ns = after_ns + max(_POLL_NS, _REST * (after_ns - before_ns))
 
-    def read_near_end(self, processes: Mapping[int, Seen]) -> None:
+    def read_near_end(self, processes: Mapping[int, ObservedProcess]) -> None:
         """Read the processor clocks of all processes because the window, or a part of it, ends soon.
 
         All readings from now on are kept until end_window() or end_part().
@@ -157,7 +157,7 @@ class ProcessClocks:
             self._keeps_all = True
             self._read_all(processes)
 
-    def end_part(self, processes: Mapping[int, Seen], start_ns: int, end_ns: int) -> list[ProcessTime]:
+    def end_part(self, processes: Mapping[int, ObservedProcess], start_ns: int, end_ns: int) -> list[ProcessTime]:
         """Return the processor time of each process in a part of the current window. The times of all parts can be
         added.
 
@@ -180,7 +180,7 @@ class ProcessClocks:
             self._part_end_ns, self._keeps_all = end_ns, False
         return times
 
-    def end_window(self, processes: Mapping[int, Seen], start_ns: int, end_ns: int) -> list[ProcessTime]:
+    def end_window(self, processes: Mapping[int, ObservedProcess], start_ns: int, end_ns: int) -> list[ProcessTime]:
         """Return the processor time of each process in a window that has ended.
 
         Args:
@@ -233,7 +233,7 @@ class ProcessClocks:
                 waited_for.add((pid, start))
         return waited_for
 
-    def _read_all(self, processes: Mapping[int, Seen]) -> None:
+    def _read_all(self, processes: Mapping[int, ObservedProcess]) -> None:
         ahead_ns = self._boot_time_ahead_ns()
         for pid, seen in processes.items():
             if not (ns := self._read(pid)):

@@ -111,7 +111,7 @@ def _user(pid: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedProcess:
     """A process of the machine as the agent saw it last.
 
     Attributes:
@@ -152,13 +152,13 @@ class ProcessTable:
         Args:
             own: Pid of this process, which is not recorded, nor are its descendants.
         """
-        self.by_pid: dict[int, Seen] = {}
+        self.by_pid: dict[int, ObservedProcess] = {}
         self.failed = 0
         self.one_in = 1
         self._rules = rules
         self._own = own
         self._ours = {own}
-        self._gone: dict[int, list[tuple[float, Seen]]] = {}
+        self._gone: dict[int, list[tuple[float, ObservedProcess]]] = {}
         self._forget_at = 0.0
         self._next = 0.0
         self._census, self._again_at = b"", 0.0
@@ -171,7 +171,7 @@ class ProcessTable:
         """Stop the search for processes: a running search ends and finds nothing. Any thread may call this."""
         self._left = True
 
-    def look(self) -> dict[int, Seen]:
+    def look(self) -> dict[int, ObservedProcess]:
         """Search for processes, at most once in LOOK_S, and return them. Any thread may call this."""
         now = time.monotonic()
         if now < self._next:
@@ -182,7 +182,7 @@ class ProcessTable:
             return self.by_pid
         try:
             uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-            found: dict[int, Seen] = {}
+            found: dict[int, ObservedProcess] = {}
             for pid, entry in procfs.list_pids_with_inodes().items():
                 if self._left:
                     return self.by_pid
@@ -214,23 +214,23 @@ class ProcessTable:
         """Return (pid, start) of the processes that a collector must sample, by the last search."""
         return frozenset((pid, seen.start) for pid, seen in self.recorded(sampling).items())
 
-    def of_service(self, service: str) -> dict[int, Seen]:
+    def of_service(self, service: str) -> dict[int, ObservedProcess]:
         """Search for processes, and return those of a service by pid, including those that the budget leaves out."""
         seen_by_pid = self.look()
         return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
 
-    def now_recorded(self, sampling: SamplingChoice) -> dict[int, Seen]:
+    def now_recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
         """Look at the machine's processes again, and return recorded()."""
         self.look()
         return self.recorded(sampling)
 
-    def matching(self, sampling: SamplingChoice) -> dict[int, Seen]:
+    def matching(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
         """Return the processes that the rules assign to a collector, by pid, including those that the budget leaves
         out.
         """
         return {pid: seen for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings}
 
-    def recorded(self, sampling: SamplingChoice) -> dict[int, Seen]:
+    def recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
         """Return the processes of matching() that the budget does not leave out, which draw() has selected."""
         found = self.matching(sampling)
         if self.one_in == 1:
@@ -248,7 +248,7 @@ class ProcessTable:
         """
         self._recent_ns, self._ranks = recent_ns, {}
 
-    def _rank(self, pid: int, seen: Seen) -> float:
+    def _rank(self, pid: int, seen: ObservedProcess) -> float:
         """Return the rank of a process in the random order of processes; those with the smallest ranks are recorded."""
         key = pid, seen.start
         if key not in self._ranks:
@@ -256,7 +256,7 @@ class ProcessTable:
             self._ranks[key] = self._random.expovariate(1.0) / weight
         return self._ranks[key]
 
-    def _seen(self, pid: int, entry: int, now: float, uptime: float) -> Seen | None:
+    def _seen(self, pid: int, entry: int, now: float, uptime: float) -> ObservedProcess | None:
         """Return what is known of a process, None if it is gone.
 
         Raises:
@@ -275,11 +275,13 @@ class ProcessTable:
         if stat.ppid in self._ours:
             self._ours.add(pid)
         if stat.is_kernel_thread or pid in self._ours:
-            return Seen(entry, stat.start, stat.comm, now, False, NOT_RECORDED)
+            return ObservedProcess(entry, stat.start, stat.comm, now, False, NOT_RECORDED)
         young = uptime - stat.start / _TICKS < _YOUNG_S
         if known is not None and (known.start, known.comm) == (stat.start, stat.comm) and not known.young:
-            return Seen(entry, stat.start, stat.comm, now, young, known.verdict)
-        return Seen(entry, stat.start, stat.comm, now, young, judge(self._rules, Facts(pid, stat.comm, stat.ppid)))
+            return ObservedProcess(entry, stat.start, stat.comm, now, young, known.verdict)
+        return ObservedProcess(
+            entry, stat.start, stat.comm, now, young, judge(self._rules, Facts(pid, stat.comm, stat.ppid))
+        )
 
     def labels(self, since: float) -> list[ProcessLabels]:
         """Return the labels of all processes with a service, including those that ended after a monotonic time in

@@ -17,7 +17,7 @@ _FOLDER, _FILE = 0o750, 0o640
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FolderEntry:
     """An entry that was found in a folder; size is that of a file. Entries that are neither files nor folders are left
     out.
     """
@@ -32,7 +32,7 @@ class Disk:
     of these paths.
     """
 
-    def look(self, folder: str) -> Iterator[Found]:
+    def look(self, folder: str) -> Iterator[FolderEntry]:
         """Yield the entries of a folder, nothing if it is gone."""
         try:
             with os.scandir(folder) as entries:
@@ -42,7 +42,7 @@ class Disk:
                     except FileNotFoundError:
                         continue
                     if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-                        yield Found(entry.name, status.st_size, stat.S_ISDIR(status.st_mode))
+                        yield FolderEntry(entry.name, status.st_size, stat.S_ISDIR(status.st_mode))
         except (FileNotFoundError, NotADirectoryError):
             return
 

@@ -76,7 +76,7 @@ def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
 
 
 @dataclass(slots=True)
-class _Heads:
+class _SegmentHeaders:
     """The properties of all segments of a query together; `others` are the value types of segments that were left
     out.
     """
@@ -123,7 +123,7 @@ def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, g
     Raises:
         PyprofError: There are no segments, or too many stacks.
     """
-    builder, heads = Builder(), _Heads()
+    builder, heads = Builder(), _SegmentHeaders()
 
     def wanted(kinds: tuple[ValueType, ...]) -> bool:
         return kinds[-1].type == mode and kinds == (heads.kinds or kinds)
@@ -150,13 +150,13 @@ def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, g
     return _built(builder, heads, title, gapless)
 
 
-def _nothing(heads: _Heads, mode: str) -> PyprofError:
+def _nothing(heads: _SegmentHeaders, mode: str) -> PyprofError:
     if heads.bad:
         return RecordingError(f"no segment could be read: {heads.bad[0]}")
     return PyprofError(f"no segment has {mode} samples", f"--mode {' or '.join(sorted(heads.others))}")
 
 
-def _built(builder: Builder, heads: _Heads, title: str, gapless: bool) -> Profile:
+def _built(builder: Builder, heads: _SegmentHeaders, title: str, gapless: bool) -> Profile:
     first, last = min(start for start, _ in heads.windows), max(end for _, end in heads.windows)
     covered_ns = int(heads.before(np.array([last]))[0])
     note = said("read_from_segments", count=f"{heads.read:,}", minutes=f"{covered_ns / 60e9:,.1f}")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
-from pyprof.agent.control_protocol import ASKED, KEPT, RECORDING, AskAnswer, AskRequest, answers
+from pyprof.agent.control_protocol import ASKED, KEPT, RECORDING, ControlRequest, ControlResponse, answers
 from pyprof.agent.on_demand_response import joined
 from pyprof.cli.agent_connection import connected
 from pyprof.cli.argument_types import chosen_format
@@ -54,12 +54,12 @@ def record(arguments: argparse.Namespace, root: str) -> int:
     """
     if not arguments.service:
         raise UsageError("which service is to be recorded", "--service NAME; pyprof agent status has them")
-    request = AskRequest(arguments.service, arguments.duration, arguments.rate, arguments.mode)
+    request = ControlRequest(arguments.service, arguments.duration, arguments.rate, arguments.mode)
     template = arguments.output or "pyprof-%n-%t.pyprof"
     output = Names(0, request.service, time.time(), 0).expand(template)
     exporter = chosen_format(arguments.format, output)
     check_writable(output)
-    profile = _Asking(request).profile(root)
+    profile = _AgentRequest(request).profile(root)
     place = write(output, lambda out: exporter.write(profile, out, ExportOptions(evidence=True)))
     if exporter.name == registry.RECORDING:
         output_file.drop_logs(place)
@@ -68,10 +68,10 @@ def record(arguments: argparse.Namespace, root: str) -> int:
     return 0
 
 
-class _Asking:
+class _AgentRequest:
     """One request for a recording to the agent."""
 
-    def __init__(self, request: AskRequest) -> None:
+    def __init__(self, request: ControlRequest) -> None:
         self._request = request
         self._interrupts = 0
         self._given_up = False
@@ -96,7 +96,7 @@ class _Asking:
                     raise _Interrupted("interrupted, nothing was written") from None
                 raise PyprofError(error.problem, "its log says more") from None
 
-    def _joined(self, found: Iterator[AskAnswer]) -> Profile:
+    def _joined(self, found: Iterator[ControlResponse]) -> Profile:
         kept: list[Profile] = []
         asked, last_s, rows = None, 0.0, 0
         for answer in found:
@@ -114,7 +114,7 @@ class _Asking:
             raise PyprofError("the agent gave no recording")
         return joined(kept, asked, self._request.service, last_s)
 
-    def _begun(self, answer: AskAnswer) -> float:
+    def _begun(self, answer: ControlResponse) -> float:
         """Tell the user that the agent's recording has begun, and return how many seconds of stored windows will
         come.
         """

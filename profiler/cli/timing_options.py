@@ -188,9 +188,9 @@ class Flight:
 
     @property
     def at_end(self) -> Sink:
-        from pyprof.session.flight_recorder import LastOne
+        from pyprof.session.flight_recorder import FlightRecordingEnd
 
-        return LastOne(self._kept, self._to, self._number)
+        return FlightRecordingEnd(self._kept, self._to, self._number)
 
     def beat(self) -> None:
         """Check the triggers of a flight recorder, between two batches."""

@@ -81,7 +81,7 @@ def function_frame(name: str, file: str | None = None, line: int = 0, kind: Fram
     return Frame(kind, 0, 0, 0, -1, (Line(name, name, 0, file, line),), Trust.CONTEXT, name)
 
 
-class KnownDigests(Protocol):
+class StackDigests(Protocol):
     """The protocol of a mapping from digests of stacks to nodes of the tree; a dict is one."""
 
     def get(self, digest: bytes, /) -> int | None: ...
@@ -158,7 +158,7 @@ class Builder:
         self.known: dict[Hashable, int] = {}
         self.stacks: dict[bytes, int] = {}
         self.digests: dict[int, bytes] = {}
-        self.by_digest: KnownDigests = {}
+        self.by_digest: StackDigests = {}
         self.read: dict[Hashable, ReadFrame] = {}
         self.met: dict[Hashable, ReadFrame] | None = None
         self.little: WorkLimit | None = None

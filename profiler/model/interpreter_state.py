@@ -136,7 +136,7 @@ class PlacedSpan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FramesAhead:
+class FrameReadPlan:
     """A plan for reading interpreter frames during a stop, without calling other code.
 
     A stop first reads the spans, the first of which is the head of the thread state. It then follows the chain of
@@ -241,14 +241,14 @@ class StackReader(Protocol):
         """Plan from the last copy of a thread's interpreter frames what the next copy reads."""
         ...
 
-    def ahead(self, tid: int) -> FramesAhead | None:
+    def ahead(self, tid: int) -> FrameReadPlan | None:
         """Return the plan for reading a thread's interpreter frames in its next stop, or None if only copy() can read
         them.
         """
         ...
 
     def copied_ahead(
-        self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+        self, tid: int, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
         """Process interpreter data that a stop has read according to a plan, after the thread was continued. It
         replaces copy().

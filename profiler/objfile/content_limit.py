@@ -46,7 +46,7 @@ def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> 
     return content.data
 
 
-class HeldBytes:
+class ContentReservation:
     """A counter for content of foreign files that grows piece by piece. The bytes count until this object is
     deleted.
     """

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import IO
 
 from pyprof.errors import FormatError
-from pyprof.objfile.breakpad.symbol_server import TIMEOUT_S, Paced, RequestDeadline, build_opener, write_new_file
+from pyprof.objfile.breakpad.symbol_server import TIMEOUT_S, MinRateBody, RequestDeadline, build_opener, write_new_file
 from pyprof.objfile.file_access import debuginfod_cache, is_build_id
 from pyprof.objfile.formats import open_object_file
 
@@ -129,7 +129,7 @@ def _download(url: str, build_id: str, kind: str, until: float) -> None:
         if os.path.exists(path):  # an empty file, which means that servers had none
             os.unlink(path)
         with write_new_file(os.path.dirname(path), path) as file:
-            size = _copied(Paced(answer), file)
+            size = _copied(MinRateBody(answer), file)
             expected = answer.headers.get("Content-Length", "")
             if deadline.passed or (expected.isdigit() and size < int(expected)):
                 raise TimeoutError(f"{url} was received only in part")
@@ -138,7 +138,7 @@ def _download(url: str, build_id: str, kind: str, until: float) -> None:
                 raise FormatError(url, 0, "is the file of another build-id")
 
 
-def _copied(body: Paced, file: IO[bytes]) -> int:
+def _copied(body: MinRateBody, file: IO[bytes]) -> int:
     size = 0
     while data := body.read(_CHUNK):
         size += len(data)

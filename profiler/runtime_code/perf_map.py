@@ -9,7 +9,7 @@ from pyprof.errors import FormatError
 from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.jit_symbol_table import CodeTable, NamedRanges
 from pyprof.model.reasons import problem, problem_of
-from pyprof.objfile.content_limit import HeldBytes
+from pyprof.objfile.content_limit import ContentReservation
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.images import SILENT
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
@@ -30,7 +30,7 @@ class PerfMapCode(NoImage):
         self._file = file
         self._diagnostics = diagnostics
         self._reader = PerfMapReader(diagnostics)
-        self._held = HeldBytes("perf map")
+        self._held = ContentReservation("perf map")
         self._next = b"", False
 
     def update(self, scan: CodeScan) -> bool:

@@ -47,7 +47,7 @@ class Throttle:
         return self._free_at[sender] - now
 
 
-class PacedBodies:
+class BodyRateLimit:
     """An ASGI application that limits the rate of large bodies for another one. Requests with the same token come from
     one sender.
     """

@@ -9,10 +9,10 @@ from pyprof.server import table_blocks
 from pyprof.server.clickhouse_native import Block
 from pyprof.server.inserted_rows import StoredRowCache
 from pyprof.server.migrations import NAMES
-from pyprof.server.rollups import Hours
+from pyprof.server.rollups import HourlyRollups
 from pyprof.server.segment_rows import SegmentRows
 from pyprof.server.sql_engine import Engine, literal
-from pyprof.server.sql_queries import Asked, Questions
+from pyprof.server.sql_queries import ClientQueries, RunningQuery
 from pyprof.server.symbol_files import SymbolFiles
 
 _FIRST_BATCH = 1 << 63
@@ -24,7 +24,7 @@ class Store:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.hours = Hours(engine)
+        self.hours = HourlyRollups(engine)
         self._stored = StoredRowCache()
         self._last = 0
 
@@ -88,11 +88,11 @@ class Store:
         }:
             self.drop_day(day)
 
-    def asked(self, by: Asked, symbols: SymbolFiles | None = None) -> Questions:
+    def asked(self, by: RunningQuery, symbols: SymbolFiles | None = None) -> ClientQueries:
         """Return the queries of a client of the database; symbols supplies missing names."""
-        return Questions(self._engine, by, symbols)
+        return ClientQueries(self._engine, by, symbols)
 
-    def give_up(self, asked: Asked) -> None:
+    def give_up(self, asked: RunningQuery) -> None:
         """Cancel the running SQL statements of a query."""
         asked.gone.set()
         self._engine.run(f"KILL QUERY WHERE query LIKE {literal(f'/* {asked.mark} */%')} ASYNC")

@@ -132,7 +132,7 @@ def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
     return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MOST_LENT), _MOST_ADOPTED))
 
 
-class FramesOfTenants:
+class TenantFrameCaches:
     """The frame caches of all tenants, for one thread. All are cleared when they become too large."""
 
     def __init__(self) -> None:

@@ -19,14 +19,14 @@ from pyprof.exporters.utf8 import dump_json
 from pyprof.model.reason_requests import REQUESTS
 from pyprof.server import query_api
 from pyprof.server.authorization import COOKIE, READ, Access, Refused
-from pyprof.server.body_rate_limit import PacedBodies, Receive, Scope, Send
+from pyprof.server.body_rate_limit import BodyRateLimit, Receive, Scope, Send
 from pyprof.server.config import ServerConfig
 from pyprof.server.foreign_receivers import SENDERS, ForeignPush
-from pyprof.server.ingest import JSON, SAFE, SEGMENTS, ClientGone, Taking
+from pyprof.server.ingest import JSON, SAFE, SEGMENTS, ClientGone, IngestApp
 from pyprof.server.lifecycle import ServerParts
 from pyprof.server.sample_selection import check_words
 from pyprof.server.sql_engine import StoreError
-from pyprof.server.sql_queries import Asked, GivenUp, Questions
+from pyprof.server.sql_queries import ClientQueries, GivenUp, RunningQuery
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -39,14 +39,14 @@ _SHARED = ("exporters", ("page.css", "page.theme.js", "page.format.js", "d3-form
 _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 Words = Mapping[str, str]
 _Found = TypeVar("_Found")
-_JSON: Mapping[str, Callable[[Questions, str, Words], Any]] = {
+_JSON: Mapping[str, Callable[[ClientQueries, str, Words], Any]] = {
     "services": query_api.services,
     "labels": query_api.labels,
     "timeline": query_api.timeline,
     "functions": query_api.functions,
     "builds": query_api.builds,
 }
-_FILES: Mapping[str, Callable[[Questions, str, Words], tuple[bytes, str, str]]] = {
+_FILES: Mapping[str, Callable[[ClientQueries, str, Words], tuple[bytes, str, str]]] = {
     "profile": query_api.profile,
     "diff": query_api.diff,
 }
@@ -59,11 +59,11 @@ class FleetServer:
         self._config, self._store, self._numbers = config, parts.store, parts.numbers
         self._symbols, self._health = parts.symbols, parts.health
         self._access = Access(config.tenants)
-        self._taking = Taking(config, parts, self._access)
+        self._taking = IngestApp(config, parts, self._access)
         found = {name: _asset(room, name) for room, names in (_OWN, _SHARED) for name in names}
         self._assets = {name: (data, _KINDS[name[name.rindex(".") :]]) for name, data in found.items()}
         self._page = _asset("server", "fleet.html")
-        self.app = PacedBodies(self._any)
+        self.app = BodyRateLimit(self._any)
         self._others = Starlette(
             routes=[
                 Route("/", self._guarded(self._index), methods=["GET"]),
@@ -187,7 +187,7 @@ class FleetServer:
         return answer
 
     async def _found(
-        self, request: Request, find: Callable[[Questions, str, Words], _Found], tenant: str, words: Words
+        self, request: Request, find: Callable[[ClientQueries, str, Words], _Found], tenant: str, words: Words
     ) -> _Found:
         """Run a query of a client in a thread, and cancel it if the client disconnects.
 
@@ -196,7 +196,7 @@ class FleetServer:
             StoreError: The database failed.
             ClientGone: The client has disconnected.
         """
-        asked = Asked(int(self._config.question_time), self._config.question_memory)
+        asked = RunningQuery(int(self._config.question_time), self._config.question_memory)
         work = asyncio.ensure_future(run_in_threadpool(find, self._store.asked(asked, self._symbols), tenant, words))
         going = asyncio.ensure_future(_gone(request))
         await asyncio.wait((work, going), return_when=asyncio.FIRST_COMPLETED)

@@ -20,7 +20,7 @@ from pyprof.server.database import Store
 from pyprof.server.segment_files import SegmentFiles
 from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.sql_engine import StoreError
-from pyprof.server.stack_digest_cache import StackBooks
+from pyprof.server.stack_digest_cache import TenantStackCaches
 
 _MOST_WAITING = 4000
 _MOST_AT_ONCE = 2000
@@ -43,7 +43,7 @@ class Retention:
     hours_after: float
 
 
-class _Coming:
+class _PendingSegments:
     """Received segments whose files are about to be written. Several threads use this set."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Indexer:
         self,
         files: SegmentFiles,
         store: Store,
-        books: StackBooks,
+        books: TenantStackCaches,
         limits: Retention,
         say: Callable[..., None],
         count: Callable[[str], None],
@@ -104,7 +104,7 @@ class Indexer:
         self._failure = ""
         self._failure_logged_s = -_FAILURE_LOG_S
         self._waiting: deque[SegmentRows] = deque()
-        self._coming = _Coming()
+        self._coming = _PendingSegments()
         self._behind = True
         self._without_file: set[tuple[str, str]] | None = None
         self._ending = threading.Event()

@@ -20,7 +20,7 @@ from pyprof.server.body_rate_limit import Receive, Scope, Send
 from pyprof.server.config import ServerConfig
 from pyprof.server.foreign_receivers import ForeignPush
 from pyprof.server.health import DISK_FULL
-from pyprof.server.ingest_pool import ELSEWHERE, LARGE, MOST_HELD, TakingThreads, size_of
+from pyprof.server.ingest_pool import ELSEWHERE, LARGE, MOST_HELD, IngestThreads, size_of
 from pyprof.server.ingest_process import LargeBodies
 from pyprof.server.lifecycle import ServerParts
 from pyprof.server.segment_files import DiskFull
@@ -45,7 +45,7 @@ class ClientGone(Exception):
     """The client has disconnected and does not wait for the response."""
 
 
-class Taking:
+class IngestApp:
     """The ASGI application that receives segments, with parts that other ways of ingest share."""
 
     def __init__(self, config: ServerConfig, parts: ServerParts, access: Access) -> None:
@@ -55,7 +55,7 @@ class Taking:
         self._rates: dict[str, tuple[int, int]] = {}
         self._held = 0
         self._series = SeriesLimit(config.series, parts.store)
-        self._threads = TakingThreads()
+        self._threads = IngestThreads()
         self._large = LargeBodies()
         self._readers = [LargeBodies() for _ in range(ELSEWHERE)]
         self._idle = list(self._readers)

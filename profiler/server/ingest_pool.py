@@ -41,7 +41,7 @@ def size_of(body: bytes) -> int:
     return max(pprof.read_stated_size(body), len(body))
 
 
-class TakingThreads:
+class IngestThreads:
     """The threads that read and store received segments. Expensive bodies never delay others."""
 
     def __init__(self) -> None:

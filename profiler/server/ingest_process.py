@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 from pyprof.agent.segment_names import SegmentName
 from pyprof.errors import FormatError, PyprofError
 from pyprof.server.foreign_receivers import ForeignPush
-from pyprof.server.frame_cache import FramesOfTenants
+from pyprof.server.frame_cache import TenantFrameCaches
 from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.stack_digest_cache import StoredStackCache
 
@@ -37,7 +37,7 @@ _REST = 3
 _MOST_MEMORY = 1 << 28
 """Maximum resident size in bytes of the process that reads large bodies, above which another process replaces it."""
 _Found = TypeVar("_Found")
-_known = FramesOfTenants()
+_known = TenantFrameCaches()
 """Cache of the frames in the bodies that this process has read."""
 
 

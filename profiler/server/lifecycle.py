@@ -16,11 +16,11 @@ from pyprof.server.config import ServerConfig
 from pyprof.server.database import Store
 from pyprof.server.health import DISK_FULL, STORE_FAILED, ServerHealth
 from pyprof.server.indexer import Indexer, Retention
-from pyprof.server.metrics import Numbers
+from pyprof.server.metrics import ServerMetrics
 from pyprof.server.refusal_log import RefusalLog
 from pyprof.server.segment_files import SegmentFiles
 from pyprof.server.sql_engine import opened
-from pyprof.server.stack_digest_cache import StackBooks
+from pyprof.server.stack_digest_cache import TenantStackCaches
 from pyprof.server.symbol_files import SymbolFiles
 
 Say = Callable[..., None]
@@ -35,9 +35,9 @@ _MAX_MESSAGE = 1000
 class ServerParts:
     files: SegmentFiles
     store: Store
-    books: StackBooks
+    books: TenantStackCaches
     indexer: Indexer
-    numbers: Numbers
+    numbers: ServerMetrics
     symbols: SymbolFiles
     health: ServerHealth
     refusals: RefusalLog
@@ -63,14 +63,14 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
                 waiting[0].check()
 
             health = ServerHealth({DISK_FULL: files.check, STORE_FAILED: check_store}, say)
-            numbers = Numbers(
+            numbers = ServerMetrics(
                 {
                     "index_waiting": lambda _: waiting[0].waiting if waiting else 0,
                     "windows_without_file": lambda _: waiting[0].without_file if waiting else 0,
                     "failing": lambda reason: reason in health.failures,
                 }
             )
-            books = StackBooks()
+            books = TenantStackCaches()
             retention = Retention(config.max_age, config.max_bytes, config.hours_after)
             indexer = Indexer(files, store, books, retention, say, numbers.count)
             waiting.append(indexer)

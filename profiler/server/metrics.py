@@ -27,7 +27,7 @@ GAUGES = (
 )
 
 
-class Numbers:
+class ServerMetrics:
     """The counters and gauges of one server. The methods may be called from any thread."""
 
     def __init__(self, gauges: Mapping[str, Callable[[str], float]]) -> None:

@@ -16,8 +16,8 @@ from pyprof.model.profile import Frame, Profile
 from pyprof.model.share_interval import CONFIDENCE, SamplingBasis
 from pyprof.records import replace
 from pyprof.server.authorization import Refused
-from pyprof.server.sample_selection import LABEL, Question, selection, whole_number
-from pyprof.server.sql_queries import Questions
+from pyprof.server.sample_selection import LABEL, SampleQuery, selection, whole_number
+from pyprof.server.sql_queries import ClientQueries
 
 _MOST_ROWS, _MOST_POINTS, _MOST_LINES = 1000, 2000, 12
 _FUNCTIONS, _POINTS = 100, 240
@@ -45,7 +45,7 @@ SIDES: Mapping[str, tuple[str, ...]] = {"diff": ("a.", "b.")}
 """Prefixes of the selections in the parameters of each query; queries that are not listed have none."""
 
 
-def services(store: Questions, tenant: str, words: Words) -> Answer:
+def services(store: ClientQueries, tenant: str, words: Words) -> Answer:
     """Answer a query with the amounts of all services.
 
     The parameter `compare` is a number of seconds. `before` is then the amount in the same span that much earlier, null
@@ -80,7 +80,7 @@ def _rest(amounts: list[int]) -> dict[str, int] | None:
     return {"count": len(amounts), "amount": sum(amounts)} if amounts else None
 
 
-def labels(store: Questions, tenant: str, words: Words) -> Answer:
+def labels(store: ClientQueries, tenant: str, words: Words) -> Answer:
     found: dict[str, set[str]] = {}
     for each in store.labels(selection(tenant, words)).values():
         for name, value in each:
@@ -90,7 +90,7 @@ def labels(store: Questions, tenant: str, words: Words) -> Answer:
     }
 
 
-def timeline(store: Questions, tenant: str, words: Words) -> Answer:
+def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
     """Answer a query with the amounts of each time step: one line for each value of the label `by`, largest first.
 
     An amount is null for a time step without a window of that value: a host that was not recorded did not use zero
@@ -128,7 +128,7 @@ def timeline(store: Questions, tenant: str, words: Words) -> Answer:
     return {"unit": unit, "step": step_ns / 1e9, "times": times, "series": lines, "rest": rest}
 
 
-def functions(store: Questions, tenant: str, words: Words) -> Answer:
+def functions(store: ClientQueries, tenant: str, words: Words) -> Answer:
     """Answer a query with the functions that cost most by themselves, then by their total.
 
     own_range and total_range hold the true share of all time with 95 % probability. They and `ranges`, which describes
@@ -192,7 +192,7 @@ def _innermost(profile: Profile, frame: Frame) -> Function | None:
     return found[-1][0] if found else None
 
 
-def builds(store: Questions, tenant: str, words: Words) -> Answer:
+def builds(store: ClientQueries, tenant: str, words: Words) -> Answer:
     chosen, limit = selection(tenant, words), whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
     found = store.builds(chosen)
     rows = [
@@ -221,7 +221,7 @@ def _remedy(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
     return f"debuginfod-find debuginfo {build_id}" if build_id else ""
 
 
-def profile(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
+def profile(store: ClientQueries, tenant: str, words: Words) -> tuple[bytes, str, str]:
     """Answer a query with the profile as a file, its media type, and its name."""
     chosen = selection(tenant, words)
     try:
@@ -250,12 +250,12 @@ def _recording(found: Profile) -> bytes:
             return file.read()
 
 
-def _file_name(chosen: Question) -> str:
+def _file_name(chosen: SampleQuery) -> str:
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in chosen.service or "fleet")
     return f"{name[:60]}-{chosen.from_ns // 10**9}"
 
 
-def diff(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
+def diff(store: ClientQueries, tenant: str, words: Words) -> tuple[bytes, str, str]:
     """Answer a query that compares two selections, whose parameters begin with a. and b.; costs are per second of time
     in windows.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from pyprof.records import dataclass
 from pyprof.server.migrations import Dialect
-from pyprof.server.sample_selection import Question
+from pyprof.server.sample_selection import SampleQuery
 from pyprof.server.segment_rows import HOUR_NS
 
 HOUR = f"intDiv(end_ns - 1, {HOUR_NS})"
@@ -63,7 +63,7 @@ def above(upto: Mapping[tuple[int, int], int]) -> str:
     return f"batch >= transform({_KEY}, {keys}, [{', '.join(firsts)}], toUInt64(0))"
 
 
-def cover(chosen: Question, rolls: Iterable[Rollup], sealed: Iterable[int]) -> RollupPlan:
+def cover(chosen: SampleQuery, rolls: Iterable[Rollup], sealed: Iterable[int]) -> RollupPlan:
     """Choose the hourly rollups and raw windows that a query reads.
 
     Args:

@@ -46,7 +46,7 @@ class WindowsOfHour:
     upto: int
 
 
-class Hours:
+class HourlyRollups:
     """The creation of hourly rollups, in the thread that inserts and drops rows. The methods raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:

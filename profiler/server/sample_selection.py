@@ -17,7 +17,7 @@ _MOST_S = 1 << 33
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SampleQuery:
     """The samples that a query selects: tenant, services, labels, span of time.
 
     Attributes:
@@ -68,7 +68,7 @@ def _known(own: Collection[str], sides: Iterable[str]) -> str:
     return f"this query takes {', '.join(sorted(found | labels))}"
 
 
-def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Question:
+def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> SampleQuery:
     """Return the selection of samples in a query's parameters.
 
     Args:
@@ -92,7 +92,7 @@ def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Questi
     from_ns, to_ns = (_moment(prefix + name, word(name)) for name in ("from", "to"))
     if from_ns >= to_ns:
         raise Refused("bad_question", f"{prefix}from is not before {prefix}to")
-    return Question(tenant, word("type") or "cpu", from_ns, to_ns, word("service"), tuple(sorted(labels)))
+    return SampleQuery(tenant, word("type") or "cpu", from_ns, to_ns, word("service"), tuple(sorted(labels)))
 
 
 def _moment(name: str, text: str) -> int:

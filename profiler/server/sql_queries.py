@@ -19,7 +19,7 @@ from pyprof.records import dataclass, field
 from pyprof.server.authorization import Refused
 from pyprof.server.merged_profile import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
 from pyprof.server.rollup_plan import HOUR, CountedRows, Rollup, above, cover
-from pyprof.server.sample_selection import Question
+from pyprof.server.sample_selection import SampleQuery
 from pyprof.server.segment_rows import HOUR_NS, hour_of
 from pyprof.server.sql_engine import Engine, StoreError, literal
 from pyprof.server.symbol_files import SymbolFiles
@@ -75,7 +75,7 @@ class GivenUp(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunningQuery:
     """A running query of a client of the server.
 
     Attributes:
@@ -91,15 +91,15 @@ class Asked:
     gone: threading.Event = field(default_factory=threading.Event)
 
 
-class Questions:
+class ClientQueries:
     """The database queries of one client. All methods raise StoreError if the database fails, Refused if a query costs
     too much, and GivenUp if the client has disconnected.
     """
 
-    def __init__(self, engine: Engine, asked: Asked, symbols: SymbolFiles | None = None) -> None:
+    def __init__(self, engine: Engine, asked: RunningQuery, symbols: SymbolFiles | None = None) -> None:
         self._engine, self._asked, self._symbols = engine, asked, symbols
 
-    def services(self, chosen: Question) -> list[tuple[str, int, int, int, str]]:
+    def services(self, chosen: SampleQuery) -> list[tuple[str, int, int, int, str]]:
         """Return the services with samples as (service, amount, hosts, windows, unit), most expensive first."""
         found = self._rows(
             f"SELECT service, sum(amount) AS whole, uniqExact(host), count(), any(unit) FROM {self._of('windows')} "
@@ -107,7 +107,7 @@ class Questions:
         )
         return [(str(row[0]), int(row[1]), int(row[2]), int(row[3]), str(row[4])) for row in found]
 
-    def rates(self, chosen: Question) -> dict[str, Rate]:
+    def rates(self, chosen: SampleQuery) -> dict[str, Rate]:
         """Return each service's amount per second of recorded time.
 
         The time of a host counts once for each window, however many segments the window has. The rates of a service's
@@ -127,7 +127,7 @@ class Questions:
         )
         return {str(row[0]): Rate(1e9 * float(row[1]), int(row[2]) / 1e9) for row in found}
 
-    def host_steps(self, chosen: Question, step_ns: int) -> dict[str, set[int]]:
+    def host_steps(self, chosen: SampleQuery, step_ns: int) -> dict[str, set[int]]:
         """Return the time steps of the span in which each host has a window."""
         found = self._rows(
             f"SELECT DISTINCT host, intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step "
@@ -138,7 +138,7 @@ class Questions:
             steps.setdefault(str(host), set()).add(int(step))
         return steps
 
-    def labels(self, chosen: Question) -> dict[int, Labels]:
+    def labels(self, chosen: SampleQuery) -> dict[int, Labels]:
         """Return the labels of each series (label set) of a service.
 
         Raises:
@@ -152,7 +152,7 @@ class Questions:
             raise Refused("too_many_series", f"more than {MOST_SERIES:,} sets of labels are in this span")
         return {int(row[0]): tuple(zip(map(str, row[1]), map(str, row[2]), strict=True)) for row in found}
 
-    def time_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int]]:
+    def time_line(self, chosen: SampleQuery, step_ns: int) -> list[tuple[int, int]]:
         """Return the amount of one service, or of all services, in each time step of the span, as (number of the step,
         amount).
         """
@@ -162,7 +162,7 @@ class Questions:
         )
         return [(int(row[0]), int(row[1])) for row in found]
 
-    def series_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int, int]]:
+    def series_line(self, chosen: SampleQuery, step_ns: int) -> list[tuple[int, int, int]]:
         """Return the amount of each series in each time step of the span, as (number of the step, series, amount)."""
         found = self._rows(
             f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(amount) "
@@ -171,7 +171,7 @@ class Questions:
         )
         return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
 
-    def builds(self, chosen: Question) -> list[tuple[str, str, int, int, int]]:
+    def builds(self, chosen: SampleQuery) -> list[tuple[str, str, int, int, int]]:
         """Return the object files with samples as (path, build ID, amount, amount without names, amount truncated
         there), worst first.
         """
@@ -183,7 +183,7 @@ class Questions:
         )
         return [(str(row[0]), str(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in found]
 
-    def windows(self, chosen: Question) -> tuple[str, int]:
+    def windows(self, chosen: SampleQuery) -> tuple[str, int]:
         """Return the unit of the values of the selected windows, and the length of the longest window in
         nanoseconds.
         """
@@ -192,11 +192,11 @@ class Questions:
         )[0]
         return str(unit) or "nanoseconds", int(longest)
 
-    def profile(self, chosen: Question) -> Profile:
+    def profile(self, chosen: SampleQuery) -> Profile:
         """Return the profile of the selected samples. Raises Refused where there are none."""
         return self.profile_with_basis(chosen)[0]
 
-    def profile_with_basis(self, chosen: Question, by_service: bool = False) -> tuple[Profile, SamplingBasis | None]:
+    def profile_with_basis(self, chosen: SampleQuery, by_service: bool = False) -> tuple[Profile, SamplingBasis | None]:
         """Return the profile of the selected samples, and the number of samples behind its shares (SamplingBasis): None
         where values are measured and not sampled.
 
@@ -228,7 +228,7 @@ class Questions:
     def has_symbols(self, tenant: str, build_id: str) -> bool:
         return self._symbols is not None and self._symbols.has(tenant, build_id)
 
-    def _dearest(self, chosen: Question, counted: CountedRows, by_service: bool) -> tuple[list[StackCost], Rest]:
+    def _dearest(self, chosen: SampleQuery, counted: CountedRows, by_service: bool) -> tuple[list[StackCost], Rest]:
         """Return the costs of the most expensive stacks, which the database finds first if there are too many rows to
         add up here.
         """
@@ -241,7 +241,7 @@ class Questions:
         costs = self._costs(chosen, counted.inside(inside), by_service, _COARSE)
         return costs, Rest(max(count - MOST_STACKS, 0), whole - sum(cost.value for cost in costs))
 
-    def _frames(self, chosen: Question, counted: CountedRows, stacks: set[Stack]) -> dict[Stack, list[str]]:
+    def _frames(self, chosen: SampleQuery, counted: CountedRows, stacks: set[Stack]) -> dict[Stack, list[str]]:
         """Return the frames of each stack from the database, outermost first. Few stacks are listed in the statement,
         many are searched again.
         """
@@ -256,7 +256,7 @@ class Questions:
         )
         return {(int(row[0]), int(row[1])): [str(text) for text in row[2]] for row in found}
 
-    def _wanted(self, chosen: Question, labels: dict[int, Labels]) -> str:
+    def _wanted(self, chosen: SampleQuery, labels: dict[int, Labels]) -> str:
         """Return an SQL condition for samples with the selected labels, "" if all samples match.
 
         Raises:
@@ -269,7 +269,7 @@ class Questions:
             raise Refused("nothing_there")
         return f"series IN ({', '.join(map(str, wanted))})"
 
-    def _costs(self, chosen: Question, counted: CountedRows, by_service: bool, detail: _Detail) -> list[StackCost]:
+    def _costs(self, chosen: SampleQuery, counted: CountedRows, by_service: bool, detail: _Detail) -> list[StackCost]:
         """Return the costs of stacks from the database; if there are too many, one more than _MOST_COSTS."""
         first_ns, part_ns = chosen.from_ns, max(chosen.length_ns // detail.parts, 1)
         if counted.by_hours and detail.parts > 1:
@@ -296,7 +296,7 @@ class Questions:
             for row in found
         ]
 
-    def _head(self, chosen: Question, wanted: str, rest: Rest, whole: int) -> ProfileHead:
+    def _head(self, chosen: SampleQuery, wanted: str, rest: Rest, whole: int) -> ProfileHead:
         """Return the properties of a queried profile. If samples are selected by labels, only windows with such samples
         count.
         """
@@ -335,7 +335,7 @@ class Questions:
     def _in(self) -> str:
         return "GLOBAL IN" if self._engine.dialect.cluster else "IN"
 
-    def _where(self, chosen: Question, timed: bool = True) -> str:
+    def _where(self, chosen: SampleQuery, timed: bool = True) -> str:
         first, last = chosen.days
         found = [f"tenant = {literal(chosen.tenant)}", f"type = {literal(chosen.type)}"]
         found += [f"day >= {literal(first)}", f"day <= {literal(last)}"]
@@ -345,12 +345,12 @@ class Questions:
             found += [f"end_ns > {chosen.from_ns}", f"end_ns <= {chosen.to_ns}"]
         return " AND ".join(found)
 
-    def _listed(self, chosen: Question, more: str = "1") -> str:
+    def _listed(self, chosen: SampleQuery, more: str = "1") -> str:
         """Return an SQL condition for rows of windows that are completely inserted; more is a condition on windows."""
         where = self._where(chosen)
         return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where} AND {more})"
 
-    def _counted(self, chosen: Question, wanted: str = "") -> CountedRows:
+    def _counted(self, chosen: SampleQuery, wanted: str = "") -> CountedRows:
         """Return conditions for the rows that a query counts; wanted is an additional condition on rows."""
         dialect = self._engine.dialect
         first, last = chosen.days

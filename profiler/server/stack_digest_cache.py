@@ -217,7 +217,7 @@ class StatedStacks(dict[bytes, int]):
         self.get = book.by_digest.get  # type: ignore[method-assign]
 
 
-class StackBooks:
+class TenantStackCaches:
     """A stack cache for each tenant. All are dropped when they become too large."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:

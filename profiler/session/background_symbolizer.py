@@ -35,7 +35,7 @@ If a step is too short, the next one gets twice the time, up to the maximum. Lin
 """
 
 
-class NamesAhead:
+class BackgroundSymbolizer:
     """A symbolizer that resolves names of the current window in the background.
 
     Attributes:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _CrossThreadCall:
     """A job from another thread that waits for the recording's loop (see BetweenBatches.ask)."""
 
     at_ns: int
@@ -33,7 +33,7 @@ class BetweenBatches:
 
     def __init__(self, handover: FlushProtocol) -> None:
         self._handover = handover
-        self._questions: list[_Question] = []
+        self._questions: list[_CrossThreadCall] = []
         self._lock = threading.Lock()
         self._over = threading.Event()
 
@@ -69,7 +69,7 @@ class BetweenBatches:
         """
         from concurrent.futures import Future
 
-        question = _Question(at_ns, Future(), job)
+        question = _CrossThreadCall(at_ns, Future(), job)
         with self._lock:
             if self.over:
                 return None

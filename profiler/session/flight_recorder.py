@@ -135,7 +135,7 @@ class WrittenOut:
 
 
 @dataclass(frozen=True, slots=True)
-class LastOne(WrittenOut):
+class FlightRecordingEnd(WrittenOut):
     """A WrittenOut for the end of a flight recording: it deletes the kept windows after a successful write."""
 
     def receive_profile(self, profile: Profile, number: int) -> None:

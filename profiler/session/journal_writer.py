@@ -65,8 +65,8 @@ Within = Callable[[Callable[[], Resolved]], Resolved | None]
 """Function that runs a job which may be interrupted anywhere. Returns None if there was no time for it."""
 
 
-class Ahead(Protocol):
-    """Protocol of the background symbolizer's progress (see NamesAhead)."""
+class NameProgress(Protocol):
+    """Protocol of the background symbolizer's progress (see BackgroundSymbolizer)."""
 
     @property
     def done(self) -> int: ...
@@ -77,7 +77,9 @@ class Ahead(Protocol):
 class JournalWriter:
     """A writer of one window's journal. Call close() before the profile of the window is written."""
 
-    def __init__(self, session: Session, naming: NamingOptions, journal: Journal, within: Within, ahead: Ahead) -> None:
+    def __init__(
+        self, session: Session, naming: NamingOptions, journal: Journal, within: Within, ahead: NameProgress
+    ) -> None:
         """Create the writer of a recording's journal.
 
         Args:

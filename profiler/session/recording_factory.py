@@ -35,7 +35,7 @@ from pyprof.records import replace
 from pyprof.session.interpreter_readers import Runtimes, runs_python
 from pyprof.session.recording import Recorded, Recording
 from pyprof.session.unfollowed_children import UnfollowedChildren
-from pyprof.session.worker.interpreter_symbols import AskedSymbols
+from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, Worker, spawned
@@ -171,7 +171,7 @@ def _of_selection(
     try:
         diagnostics = Diagnostics()
         runtimes = Runtimes(
-            AskedSymbols(worker.questions, worker.notify, diagnostics, worker.wake),
+            InterpreterSymbolClient(worker.questions, worker.notify, diagnostics, worker.wake),
             diagnostics,
             options.follow_tasks,
             options.stack_size,
@@ -213,7 +213,7 @@ def _sampling(
         labels_of(options.labels or {}),
     )
     patient = runtimes is None
-    runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.notify, diagnostics), diagnostics)
+    runtimes = runtimes or Runtimes(InterpreterSymbolClient(worker.questions, worker.notify, diagnostics), diagnostics)
     try:
         return Sampling(
             collector,

@@ -3,7 +3,7 @@
 A window may have millions of rows. They are stored in blocks of one size, because a few small arrays for each batch
 would fragment the heap. Full blocks are compressed.
 
-Two classes change rows: HeldSamples completes samples of sleeping threads whose unwinding needs a register, when the
+Two classes change rows: PendingSamples completes samples of sleeping threads whose unwinding needs a register, when the
 next stop of the same sleep gives it. SurroundedStacks adds the waker's stack inside the stack of a wait, or the lock
 outside it.
 """
@@ -227,7 +227,7 @@ class SurroundedStacks:
 
 
 @dataclass
-class _Held:
+class _SleepRows:
     """Rows of samples of one sleep of a thread, which has this stack pointer and pc."""
 
     sp: int
@@ -235,12 +235,12 @@ class _Held:
     rows: list[int]
 
 
-class HeldSamples:
+class PendingSamples:
     """Incomplete samples of sleeping threads in one window, whose rows are amended later."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _SleepRows] = {}
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -261,7 +261,7 @@ class HeldSamples:
             if lane in wanting:
                 regs = batch.regs[lane]
                 if held is None or (held.sp, held.pc) != (int(regs[sp]), int(regs[pc])):
-                    held = self._held[thread] = _Held(int(regs[sp]), int(regs[pc]), [])
+                    held = self._held[thread] = _SleepRows(int(regs[sp]), int(regs[pc]), [])
                 held.rows.append(first + lane)
             elif held is not None:
                 if kind == SampleKind.UNCHANGED:

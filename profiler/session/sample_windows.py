@@ -24,7 +24,7 @@ from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass, replace
-from pyprof.session.sample_rows import UNKNOWN, HeldSamples, Rows, RowStore, SurroundedStacks, no_lengths
+from pyprof.session.sample_rows import UNKNOWN, PendingSamples, Rows, RowStore, SurroundedStacks, no_lengths
 from pyprof.session.stack_interning import Interned, Interning
 from pyprof.session.thread_tables import LastStacks, ThreadNumbers
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
@@ -180,7 +180,7 @@ class Recorder:
         self._stacks = StackTable()
         self._spaces: dict[int, AddressSpace] = {}
         self._rows = RowStore()
-        self._held = HeldSamples(self._rows)
+        self._held = PendingSamples(self._rows)
         self._repair = TruncatedStackRepair(self._stacks, self._rows)
         self._around = SurroundedStacks(self._stacks)
         self._end_ns = 0
@@ -414,7 +414,7 @@ class Recorder:
         carried = {key.space for key in fresh.frames}
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
         self._stacks, self._rows = fresh, RowStore()
-        self._held = HeldSamples(self._rows)
+        self._held = PendingSamples(self._rows)
         self._threads.keep(self._last.threads)
         self._repair = TruncatedStackRepair(fresh, self._rows)
         self._around = SurroundedStacks(fresh)

@@ -29,7 +29,7 @@ from pyprof.records import dataclass, field, replace
 from pyprof.session.interpreter_readers import Runtimes
 from pyprof.session.recording_factory import check_stacks
 from pyprof.session.until_complete_stacks import CompleteStacksCollector
-from pyprof.session.worker.interpreter_symbols import AskedSymbols
+from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import Extent, NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, spawned
@@ -144,7 +144,7 @@ class _Looking:
         self.diagnostics = Diagnostics()
         self.collect = CollectOptions(rate_hz=_RATE_HZ, idle=True, stack_size=options.stack_size, flush_s=0)
         self.runtimes = Runtimes(
-            AskedSymbols(self._worker.questions, self._worker.notify, self.diagnostics),
+            InterpreterSymbolClient(self._worker.questions, self._worker.notify, self.diagnostics),
             self.diagnostics,
             options.follow_tasks,
             options.stack_size,

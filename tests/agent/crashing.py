@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pyprof.agent.spool_io import Disk, Found
+from pyprof.agent.spool_io import Disk, FolderEntry
 
 
 class Crash(BaseException):
@@ -67,7 +67,7 @@ class CrashingDisk(Disk):
                 seen[status.st_ino] = status.st_size
         return sum(seen.values())
 
-    def look(self, folder: str) -> Iterator[Found]:
+    def look(self, folder: str) -> Iterator[FolderEntry]:
         return iter(self._call(lambda: list(super(CrashingDisk, self).look(folder))))  # type: ignore[call-overload,no-any-return]
 
     def make_folder(self, path: str) -> bool:

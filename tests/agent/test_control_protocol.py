@@ -22,13 +22,13 @@ from pyprof.agent.control_protocol import (
     MOST_BYTES,
     MOST_LINE,
     OUTCOMES,
-    AskAnswer,
-    AskRefused,
-    AskRequest,
+    ControlRefused,
+    ControlRequest,
+    ControlResponse,
     answers,
     parse,
 )
-from pyprof.agent.control_socket import MOST_ASKERS, NAME, Asker, ControlSocket, Peer, peer_of
+from pyprof.agent.control_socket import MOST_ASKERS, NAME, ControlClient, ControlSocket, Peer, peer_of
 from pyprof.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
 from pyprof.agent.on_demand import MOST_AT_ONCE, OnDemand, RecordedNow, choice_of
@@ -41,11 +41,11 @@ from pyprof.model.reason_requests import ASKS
 from pyprof.records import replace
 from tests.exporters.profiles import golden
 
-REQUEST = AskRequest("checkout", 30, 499)
+REQUEST = ControlRequest("checkout", 30, 499)
 
 
 def test_request_comes_as_it_was_sent() -> None:
-    for request in (REQUEST, AskRequest("a b/ö\ud800", 0.5, 19.5, "offcpu")):
+    for request in (REQUEST, ControlRequest("a b/ö\ud800", 0.5, 19.5, "offcpu")):
         assert parse(request.line()) == request
 
 
@@ -70,14 +70,14 @@ def test_request_comes_as_it_was_sent() -> None:
     ],
 )
 def test_request_that_is_none_or_too_much_is_refused(asked: object, reason: str) -> None:
-    with pytest.raises(AskRefused) as caught:
+    with pytest.raises(ControlRefused) as caught:
         parse(json.dumps(asked).encode())
     assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize("line", [b"", b"\xff", b"[" * 4000, b"{" * 5000, b'{"seconds": ' + b"9" * 4050 + b"}"])
 def test_line_that_is_no_object_is_refused(line: bytes) -> None:
-    with pytest.raises(AskRefused) as caught:
+    with pytest.raises(ControlRefused) as caught:
         parse(line)
     assert caught.value.reason == "ask_malformed"
 
@@ -104,7 +104,7 @@ def test_each_refusal_has_a_label() -> None:
 def test_answer_of_an_agent_that_lies_is_refused(said: bytes) -> None:
     stream = io.BytesIO(said)
     asked: list[int] = []
-    taken: list[AskAnswer] = []
+    taken: list[ControlResponse] = []
 
     def read(size: int) -> bytes:
         asked.append(size)
@@ -119,7 +119,7 @@ def test_answer_of_an_agent_that_lies_is_refused(said: bytes) -> None:
 @pytest.mark.parametrize("word", [b'"ask_later"', b"{}", b"[]", b"7"])
 def test_refusal_of_a_newer_agent_is_one(word: bytes) -> None:
     stream = io.BytesIO(b'{"refused": %s, "text": "at noon"}\n' % word)
-    with pytest.raises(AskRefused, match="at noon") as caught:
+    with pytest.raises(ControlRefused, match="at noon") as caught:
         list(answers(stream.readline, stream.read))
     assert caught.value.reason == "ask_failed"
 
@@ -137,7 +137,7 @@ def test_root_the_own_user_and_members_of_the_group_may_ask() -> None:
 
 
 @contextmanager
-def listening(folder: Path, answer: Callable[[AskRequest, Asker], None]) -> Iterator[list[str]]:
+def listening(folder: Path, answer: Callable[[ControlRequest, ControlClient], None]) -> Iterator[list[str]]:
     """Serve a control socket in the folder and yield the list of outcomes, which grows with each request."""
     outcomes: list[str] = []
     door = ControlSocket(answer, lambda _, outcome: outcomes.append(outcome))
@@ -245,7 +245,7 @@ def test_asker_that_takes_nothing_or_goes_is_let_go(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(control_socket, "_ANSWER_S", 0.05)
     gone = threading.Event()
 
-    def answer(request: AskRequest, asker: Asker) -> None:
+    def answer(request: ControlRequest, asker: ControlClient) -> None:
         if request.rate == 1:
             while asker.wants_more(0.01):
                 pass
@@ -349,13 +349,16 @@ def test_what_somebody_asked_for_is_not_held_against_the_budget() -> None:
 def test_service_is_recorded_in_a_mode_of_its_rule_and_not_by_too_many() -> None:
     config = parse_config(f'[[rule]]\nuser = "{os.getuid()}"\nservice = "all"\nmodes = ["cpu", "wall"]\n', "x")
     table = ProcessTable(config.rules, -1)
-    assert [choice_of(table, AskRequest("all", 1, 10, mode)).mode for mode in ("", "cpu", "wall")] == [
+    assert [choice_of(table, ControlRequest("all", 1, 10, mode)).mode for mode in ("", "cpu", "wall")] == [
         "cpu",
         "cpu",
         "wall",
     ]
-    for request, why in ((AskRequest("all", 1, 10, "offcpu"), "in the mode cpu, wall"), (REQUEST, "services are: all")):
-        with pytest.raises(AskRefused, match=why) as caught:
+    for request, why in (
+        (ControlRequest("all", 1, 10, "offcpu"), "in the mode cpu, wall"),
+        (REQUEST, "services are: all"),
+    ):
+        with pytest.raises(ControlRefused, match=why) as caught:
             choice_of(table, request)
         assert caught.value.reason == "ask_no_service"
     now = RecordedNow(config.values, table, ())
@@ -363,14 +366,14 @@ def test_service_is_recorded_in_a_mode_of_its_rule_and_not_by_too_many() -> None
     demand = OnDemand(lambda: now, minutes)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        asker = Asker(ours, peer_of(ours))
+        asker = ControlClient(ours, peer_of(ours))
         for _ in range(MOST_AT_ONCE):
-            with pytest.raises(AskRefused, match="services are: all"):
+            with pytest.raises(ControlRefused, match="services are: all"):
                 demand.answer(REQUEST, asker)
         demand._room = threading.Semaphore(0)
-        with pytest.raises(AskRefused) as busy:
+        with pytest.raises(ControlRefused) as busy:
             demand.answer(REQUEST, asker)
         demand.end()
-        with pytest.raises(AskRefused) as ends:
+        with pytest.raises(ControlRefused) as ends:
             demand.answer(REQUEST, asker)
     assert (busy.value.reason, ends.value.reason, demand.under_way) == ("ask_busy", "ask_agent_ends", 0)

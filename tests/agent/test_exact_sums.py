@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyprof.agent.kernel_clock_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
-from pyprof.agent.process_table import Seen
+from pyprof.agent.process_table import ObservedProcess
 from pyprof.agent.rules import NOT_RECORDED
 from pyprof.collectors.cpu_accounts import TICK_NS, read_process_ns
 from pyprof.collectors.linux import procfs
@@ -130,14 +130,14 @@ def test_two_processes_that_had_one_number_have_each_its_own_time() -> None:
     assert after.values[:, 1].tolist() == [30, 35, 35]
 
 
-def seen(pid: int) -> dict[int, Seen]:
+def seen(pid: int) -> dict[int, ObservedProcess]:
     start = procfs.read_start_ticks(pid)
     assert start is not None
     return {pid: process(start)}
 
 
-def process(start: int) -> Seen:
-    return Seen(0, start, "python3", 0.0, False, NOT_RECORDED)
+def process(start: int) -> ObservedProcess:
+    return ObservedProcess(0, start, "python3", 0.0, False, NOT_RECORDED)
 
 
 def worker() -> subprocess.Popen[str]:
@@ -163,7 +163,7 @@ class Simulation:
         self.now_ns = 0
         self._values = np.concatenate([[0], np.cumsum(spent_ns)])
         self.clocks = ProcessClocks(lambda _: 1 + self.at(self.now_ns), lambda: 1 + self.now_ns)
-        self.processes = {7: Seen(0, 0, "worker", 0.0, False, NOT_RECORDED)}
+        self.processes = {7: ObservedProcess(0, 0, "worker", 0.0, False, NOT_RECORDED)}
 
     def at(self, at_ns: int) -> int:
         step, into_ns = divmod(at_ns, self.STEP_NS)
@@ -231,7 +231,7 @@ def test_parts_of_a_window_have_the_time_of_the_window_until_then(
         start_ns = end_ns
 
 
-def begin_window_now(clocks: ProcessClocks, processes: dict[int, Seen]) -> int:
+def begin_window_now(clocks: ProcessClocks, processes: dict[int, ObservedProcess]) -> int:
     """Begin a window between two clock readings and return its start."""
     clocks.begin(processes)
     start_ns = time.monotonic_ns()
@@ -239,7 +239,7 @@ def begin_window_now(clocks: ProcessClocks, processes: dict[int, Seen]) -> int:
     return start_ns
 
 
-def end_window_now(clocks: ProcessClocks, processes: dict[int, Seen], start_ns: int) -> list[ProcessTime]:
+def end_window_now(clocks: ProcessClocks, processes: dict[int, ObservedProcess], start_ns: int) -> list[ProcessTime]:
     clocks.read_near_end(processes)
     return clocks.end_window(processes, start_ns, time.monotonic_ns())
 

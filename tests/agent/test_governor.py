@@ -196,7 +196,7 @@ def test_memory_is_read_once_in_the_budgets_time_however_often_it_is_exceeded(mo
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(budget, "spent", lambda: spent_s)
     monkeypatch.setattr(budget, "memory", memory)
-    keeper = budget.BudgetKeeper(
+    keeper = budget.BudgetControl(
         CostBudget(0.001, 100 << 20, 60.0), lambda *_, **__: None, Conditions(lambda *_, **__: None)
     )
     for _ in range(240):

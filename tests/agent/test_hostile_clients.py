@@ -15,12 +15,12 @@ import pytest
 
 from pyprof.agent import on_demand
 from pyprof.agent.config import parse as parse_config
-from pyprof.agent.control_protocol import ASKED, KEPT, AskAnswer, AskRequest
-from pyprof.agent.control_socket import MOST_ASKERS, NAME, Asker, peer_of
+from pyprof.agent.control_protocol import ASKED, KEPT, ControlRequest, ControlResponse
+from pyprof.agent.control_socket import MOST_ASKERS, NAME, ControlClient, peer_of
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.on_demand import OnDemand, RecordedNow
 from pyprof.agent.process_table import ProcessTable
-from pyprof.cli.agent_record import _Asking
+from pyprof.cli.agent_record import _AgentRequest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
@@ -36,7 +36,7 @@ from tests.hostile.test_endings import HANGS_S, endless, until
 def test_while_all_are_answered_one_more_is_refused(tmp_path: Path) -> None:
     enough = threading.Event()
 
-    def answer(request: AskRequest, asker: Asker) -> None:
+    def answer(request: ControlRequest, asker: ControlClient) -> None:
         asker.say(recording=1)
         enough.wait(60)
 
@@ -106,7 +106,7 @@ def test_recording_that_was_asked_for_ends_with_the_agent(monkeypatch: pytest.Mo
     monkeypatch.setattr(on_demand, "_LOOK_S", 60.0)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        demand.answer(replace(REQUEST, service="all"), Asker(ours, peer_of(ours)))
+        demand.answer(replace(REQUEST, service="all"), ControlClient(ours, peer_of(ours)))
         ours.close()
         with theirs.makefile("rb") as answer:
             assert answer.read().endswith(b'{"done": 1}\n')
@@ -116,10 +116,10 @@ def test_recording_that_was_asked_for_ends_with_the_agent(monkeypatch: pytest.Mo
 
 def test_answer_of_small_files_with_many_samples_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = export("recording", golden())
-    asking = _Asking(REQUEST)
+    asking = _AgentRequest(REQUEST)
     asking._folder = str(tmp_path)
-    given = [AskAnswer(KEPT, len(data), {}, data) for _ in range(3)]
-    asked = AskAnswer(ASKED, len(data), {}, data)
+    given = [ControlResponse(KEPT, len(data), {}, data) for _ in range(3)]
+    asked = ControlResponse(ASKED, len(data), {}, data)
     assert asking._joined(iter([*given, asked])).title == REQUEST.service
     monkeypatch.setattr("pyprof.cli.agent_record._MOST_ROWS", 2 * (len(golden().stack) + len(golden().parent)))
     with pytest.raises(PyprofError, match="too many samples"):
@@ -133,16 +133,16 @@ def test_who_is_refused_before_it_has_asked_is_told_why(tmp_path: Path, monkeypa
         listener.bind(NAME)
         listener.listen()
 
-        def line(_: AskRequest) -> bytes:
+        def line(_: ControlRequest) -> bytes:
             connection, _ = listener.accept()
             with connection:
                 connection.sendall(b'{"refused": "ask_not_allowed", "text": "Only some may ask."}\n')
             return b"{}\n"
 
-        monkeypatch.setattr(AskRequest, "line", line)
+        monkeypatch.setattr(ControlRequest, "line", line)
         monkeypatch.setattr("pyprof.cli.agent_record.listen", lambda _: None)
         with pytest.raises(PyprofError, match="Only some may ask"):
-            _Asking(REQUEST).profile(str(tmp_path))
+            _AgentRequest(REQUEST).profile(str(tmp_path))
 
 
 def test_second_signal_ends_who_asks_wherever_it_is(tmp_path: Path) -> None:

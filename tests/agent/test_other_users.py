@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.control_protocol import AskRequest
+from pyprof.agent.control_protocol import ControlRequest
 from pyprof.agent.control_socket import NAME, ControlSocket
 
 NOBODY, GROUP = 65534, 4711
@@ -51,7 +51,7 @@ def spool() -> Iterator[Path]:
 
 def asked(spool: Path, user: int, groups: list[int]) -> dict[str, object]:
     """Send a request as a process of this user and these groups, and return the agent's response."""
-    line = AskRequest("checkout", 1, 99).line().decode()
+    line = ControlRequest("checkout", 1, 99).line().decode()
     command = [sys.executable, "-ISc", ASK, str(spool / NAME), line, *map(str, (user, *groups))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     found: dict[str, object] = json.loads(done.stdout)

@@ -16,7 +16,7 @@ from pyprof.agent import process_table
 from pyprof.agent.config import parse
 from pyprof.agent.config_schema import SamplingChoice
 from pyprof.agent.own_cpu import OwnCpu
-from pyprof.agent.process_table import Facts, ProcessTable, RuleSelection, Seen
+from pyprof.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, judge
 from pyprof.collectors.linux import procfs
 from pyprof.records import replace
@@ -64,7 +64,7 @@ def began_ns(pid: int) -> int:
     return ticks * 10**9 // os.sysconf("SC_CLK_TCK") - since_boot_ns
 
 
-def again(found: ProcessTable) -> dict[int, process_table.Seen]:
+def again(found: ProcessTable) -> dict[int, process_table.ObservedProcess]:
     found._next, found._census = 0.0, b""
     return found.look()
 
@@ -216,8 +216,8 @@ def crowded() -> tuple[ProcessTable, SamplingChoice]:
     found = table('name = "*"')
     (sampling,) = parse('[[rule]]\nname = "*"', "x").samplings()
     verdict = RuleVerdict("web", (("service", "web"),), (sampling,))
-    found.by_pid = {pid: Seen(0, 100 - pid, "x", 0, False, verdict) for pid in range(10)}
-    found.by_pid[11] = Seen(0, 0, "x", 0, False, NOT_RECORDED)
+    found.by_pid = {pid: ObservedProcess(0, 100 - pid, "x", 0, False, verdict) for pid in range(10)}
+    found.by_pid[11] = ObservedProcess(0, 0, "x", 0, False, NOT_RECORDED)
     return found, sampling
 
 
@@ -252,7 +252,7 @@ def test_of_processes_that_are_gone_the_last_ones_are_known(monkeypatch: pytest.
     found, verdict = table('name = "*"'), RuleVerdict("web", (("service", "web"),), ())
     for turn in range(10):
         numbers = range(turn * 60, turn * 60 + 60)
-        found.by_pid = {1 << 22 | number: Seen(0, turn, "x", 0.0, False, verdict) for number in numbers}
+        found.by_pid = {1 << 22 | number: ObservedProcess(0, turn, "x", 0.0, False, verdict) for number in numbers}
         again(found)
     named = [number for number in range(600) if found.verdict(1 << 22 | number, 0) is not NOT_RECORDED]
     assert len(named) <= 100

@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.thread_processor_share import YoungThreads
+from pyprof.collectors.ptrace.thread_processor_share import ShortThreads
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
@@ -37,7 +37,7 @@ def taken(share: float, found: int, others: int = 0, rounds: int = 4000, first_s
         rounds: Number of sampling times.
         first_s: Length of the initial time that is not counted, in seconds.
     """
-    kin, count, chance = YoungThreads(), 0, random.Random(4).random
+    kin, count, chance = ShortThreads(), 0, random.Random(4).random
     for number in range(rounds):
         now = number * 10 * MS
         if number % 10 == 0:

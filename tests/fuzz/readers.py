@@ -13,7 +13,7 @@ from contextlib import suppress
 import numpy as np
 
 from pyprof.agent import control_protocol
-from pyprof.agent.control_protocol import AskRefused
+from pyprof.agent.control_protocol import ControlRefused
 from pyprof.agent.push.http_client import MOST_WAIT_S, wait_s
 from pyprof.agent.push.otlp import check_exported
 from pyprof.agent.push.responses import NotSent, RefusedForGood
@@ -356,12 +356,12 @@ def pushed(data: bytes) -> None:
 
 def asks(data: bytes) -> None:
     """Read both sides of the agent's control protocol."""
-    with suppress(AskRefused):
+    with suppress(ControlRefused):
         request = control_protocol.parse(data)
-        if isinstance(request, control_protocol.AskRequest):
+        if isinstance(request, control_protocol.ControlRequest):
             assert control_protocol.parse(request.line()) == request
     stream = io.BytesIO(data)
-    with suppress(AskRefused, FormatError):
+    with suppress(ControlRefused, FormatError):
         assert sum(len(answer.data) for answer in control_protocol.answers(stream.readline, stream.read)) <= len(data)
 
 

@@ -140,7 +140,7 @@ def seeds() -> Mapping[str, list[bytes]]:
         ],
         "pushed": pushes(),
         "asks": [
-            control_protocol.AskRequest("web", 30, 499).line(),
+            control_protocol.ControlRequest("web", 30, 499).line(),
             b'{"recording": 3, "last_s": 600}\n{"kept": 3}\nabc{"asked": 0}\n{"done": 1}\n',
             b'{"refused": "ask_busy", "text": "x"}\n',
         ],

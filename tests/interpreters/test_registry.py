@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.detection_symbols import KnownSymbols
 from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
-from pyprof.model.interpreter_state import Chain, FramesAhead, FunctionPlace, Gather, SampleState
+from pyprof.model.interpreter_state import Chain, FrameReadPlan, FunctionPlace, Gather, SampleState
 from pyprof.model.modules import AddressSpace
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -45,7 +45,7 @@ class Reader:
         return None
 
     def copied_ahead(
-        self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+        self, tid: int, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None: ...
 
     def read_names(self) -> None: ...

@@ -225,7 +225,7 @@ def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
 
 def test_room_of_a_map_that_is_dropped_is_free_again() -> None:
     before = content_limit.count_held_bytes()
-    room = content_limit.HeldBytes("x")
+    room = content_limit.ContentReservation("x")
     room.count_bytes(1000)
     room.count_bytes(500)
     assert content_limit.count_held_bytes() - before == 1500

@@ -13,7 +13,7 @@ from string import Formatter
 
 import pytest
 
-from pyprof.agent.control_protocol import AskRefused
+from pyprof.agent.control_protocol import ControlRefused
 from pyprof.agent.push.responses import LATER, REFUSED
 from pyprof.cli.terminal_output import refuse
 from pyprof.collectors.bpf.abi import LossReason
@@ -293,7 +293,7 @@ def test_problem_has_the_words_and_the_command_of_its_row() -> None:
     assert problem_of(FormatError(".eh_frame", 18, "no CIE")) == Problem(".eh_frame+0x12: no CIE", "")
     assert problem_of(NoSuchProcess("there is no process 7")).remedy == REFUSALS["no_process"].retry
     for asked in ASKS:
-        assert problem_of(AskRefused(asked.name, "why")).remedy == asked.retry
+        assert problem_of(ControlRefused(asked.name, "why")).remedy == asked.retry
 
 
 def test_every_error_has_its_reason_and_every_refusal_an_error() -> None:

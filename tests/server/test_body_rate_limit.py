@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 import pytest
 
 from pyprof.server import body_rate_limit
-from pyprof.server.body_rate_limit import RATE, SMALL, Message, PacedBodies, Receive, Scope, Send, Throttle
+from pyprof.server.body_rate_limit import RATE, SMALL, BodyRateLimit, Message, Receive, Scope, Send, Throttle
 from pyprof.server.ingest import answer
 from tests.server.serving import PATIENCE_S
 from tests.server.test_limits import answering
@@ -45,7 +45,7 @@ async def refuses(_scope: Scope, _receive: Receive, send: Send) -> None:
     await answer(send, 413, b"refused", {})
 
 
-def asked(app: PacedBodies, size: int, *headers: tuple[bytes, bytes]) -> tuple[list[Message], int]:
+def asked(app: BodyRateLimit, size: int, *headers: tuple[bytes, bytes]) -> tuple[list[Message], int]:
     """Send a request in parts without delay. Return the sent messages and the number of unread bytes of the body."""
     left, sent = size, list[Message]()
 
@@ -84,7 +84,7 @@ def test_senders_have_equal_parts_of_the_rate_and_what_is_long_ago_does_not_coun
 @pytest.mark.parametrize("length", [stated(3 << 20), CHUNKED])
 def test_large_body_comes_at_a_pace_after_its_first_mebibyte(length: tuple[bytes, bytes]) -> None:
     throttle = Told()
-    sent, left = asked(PacedBodies(reads, throttle), 3 << 20, length, (b"authorization", b"Bearer x"))
+    sent, left = asked(BodyRateLimit(reads, throttle), 3 << 20, length, (b"authorization", b"Bearer x"))
     assert (sent[1]["body"], left) == (b"%d" % (3 << 20), 0)
     assert throttle.told == [(b"Bearer x", PART)] * ((2 << 20) // PART)
     assert [name for name, _ in sent[0]["headers"]].count(b"connection") == 0, "its connection stays open"
@@ -94,7 +94,7 @@ def test_large_body_comes_at_a_pace_after_its_first_mebibyte(length: tuple[bytes
 def test_small_bodies_are_not_told_of() -> None:
     throttle = Told()
     for headers in ([stated(SMALL)], []):
-        sent, left = asked(PacedBodies(reads, throttle), SMALL, *headers)
+        sent, left = asked(BodyRateLimit(reads, throttle), SMALL, *headers)
         assert (sent[1], left) == ({"type": "http.response.body", "body": b"%d" % SMALL}, 0)
     assert throttle.told == []
 
@@ -109,7 +109,7 @@ def test_little_that_is_left_when_a_body_is_refused_is_read_at_a_pace_for_nobody
         (GIGABYTE, CHUNKED, GIGABYTE - body_rate_limit.MOST_LEFT),
     ):
         throttle = Told()
-        sent, left = asked(PacedBodies(refuses, throttle), size, length, (b"authorization", b"any"))
+        sent, left = asked(BodyRateLimit(refuses, throttle), size, length, (b"authorization", b"any"))
         assert left == expected
         assert {sender for sender, _ in throttle.told} <= {b""}
         assert sum(each for _, each in throttle.told) == max(size - left - SMALL, 0)
@@ -128,7 +128,7 @@ def test_gigabyte_that_is_refused_is_not_read(chunked: bool, monkeypatch: pytest
     length, sent = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {GIGABYTE}", 0
     client = socket.socket()
     client.settimeout(PATIENCE_S)
-    with answering(PacedBodies(refuses)) as port, closing(client):
+    with answering(BodyRateLimit(refuses)) as port, closing(client):
         client.connect(("127.0.0.1", port))
         client.sendall(f"POST / HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode())
         with suppress(ConnectionError):
@@ -144,7 +144,7 @@ def test_client_that_sends_all_before_it_reads_has_its_answer_and_may_ask_again(
 ) -> None:
     monkeypatch.setattr(body_rate_limit, "LEAVE_S", PATIENCE_S)
     with (
-        answering(PacedBodies(refuses)) as port,
+        answering(BodyRateLimit(refuses)) as port,
         closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as client,
     ):
         for _ in range(2):
@@ -155,7 +155,7 @@ def test_client_that_sends_all_before_it_reads_has_its_answer_and_may_ask_again(
 
 def test_large_body_is_whole_and_its_connection_serves_again() -> None:
     with (
-        answering(PacedBodies(reads)) as port,
+        answering(BodyRateLimit(reads)) as port,
         closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as client,
     ):
         client.connect()
@@ -183,14 +183,14 @@ def test_client_that_is_refused_and_says_nothing_more_is_hung_up_on(
     length: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body_rate_limit, "LEAVE_S", 0.2)
-    with answering(PacedBodies(refuses)) as port, closing(head_is_refused(port, length)) as client:
+    with answering(BodyRateLimit(refuses)) as port, closing(head_is_refused(port, length)) as client:
         assert client.recv(1000) == b""
 
 
 def test_client_that_is_refused_has_time_to_read_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body_rate_limit, "LEAVE_S", 5)
     length = f"Content-Length: {GIGABYTE}"
-    with answering(PacedBodies(refuses)) as port, closing(head_is_refused(port, length)) as client:
+    with answering(BodyRateLimit(refuses)) as port, closing(head_is_refused(port, length)) as client:
         client.settimeout(0.5)
         with pytest.raises(TimeoutError):
             client.recv(1000)

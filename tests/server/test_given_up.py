@@ -13,7 +13,7 @@ from pyprof.server.database import Store
 from pyprof.server.http_app import FleetServer
 from pyprof.server.sample_selection import selection
 from pyprof.server.sql_engine import ChdbEngine, StoreError
-from pyprof.server.sql_queries import Asked, GivenUp
+from pyprof.server.sql_queries import GivenUp, RunningQuery
 from tests.server.test_rollups import Told
 
 pytestmark = pytest.mark.system
@@ -57,7 +57,7 @@ def test_question_whose_sums_no_profile_holds_is_refused(monkeypatch: pytest.Mon
 
 
 def test_question_that_is_given_up_asks_nothing_more_and_the_database_is_told() -> None:
-    engine, asked = Told(), Asked(30, 1 << 30)
+    engine, asked = Told(), RunningQuery(30, 1 << 30)
     store = Store(engine)
     chosen = selection("default", {"from": "0", "to": "60"})
     questions = store.asked(asked)

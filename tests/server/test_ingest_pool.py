@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded
 from pyprof.server.authorization import Refused
-from pyprof.server.ingest_pool import ELSEWHERE, MIDDLE, SMALL, TakingThreads
+from pyprof.server.ingest_pool import ELSEWHERE, MIDDLE, SMALL, IngestThreads
 from tests.server.serving import PATIENCE_S
 
 pytestmark = pytest.mark.system
@@ -23,7 +23,7 @@ INFLATING = gzip.compress(b"x")[:-4] + (64 << 20).to_bytes(4, "little")
 
 
 async def run(
-    threads: TakingThreads, tenant: str, body: bytes, read: Callable[[], Any], keep: Callable[[Any], Any]
+    threads: IngestThreads, tenant: str, body: bytes, read: Callable[[], Any], keep: Callable[[Any], Any]
 ) -> Any:
     """Run the reading function, in this process or in another one."""
     return await threads.run(tenant, body, lambda _: read(), read, keep)
@@ -31,7 +31,7 @@ async def run(
 
 def test_large_bodies_hold_up_no_small_one_and_a_tenant_has_few_that_wait() -> None:
     async def several() -> None:
-        threads, begun, gate = TakingThreads(), threading.Event(), threading.Event()
+        threads, begun, gate = IngestThreads(), threading.Event(), threading.Event()
 
         def waits() -> bool:
             begun.set()
@@ -61,7 +61,7 @@ def test_large_bodies_hold_up_no_small_one_and_a_tenant_has_few_that_wait() -> N
 
 def test_bodies_of_a_middle_size_hold_up_no_small_one_and_a_disk_that_waits_no_other() -> None:
     async def several() -> None:
-        threads, begun, gate = TakingThreads(), threading.Event(), threading.Event()
+        threads, begun, gate = IngestThreads(), threading.Event(), threading.Event()
 
         def waits(*_: bool) -> bool:
             begun.set()
@@ -86,7 +86,7 @@ def test_bodies_of_a_middle_size_hold_up_no_small_one_and_a_disk_that_waits_no_o
 
 def test_what_turns_out_to_be_much_work_is_read_elsewhere_and_holds_up_no_small_one() -> None:
     async def several() -> None:
-        threads, gate = TakingThreads(), threading.Event()
+        threads, gate = IngestThreads(), threading.Event()
         small, middle = b"", bytes(1 << 20)
         told: list[WorkLimit] = []
 
@@ -117,7 +117,7 @@ def test_what_turns_out_to_be_much_work_is_read_elsewhere_and_holds_up_no_small_
 
 def test_several_that_are_much_work_are_read_at_once() -> None:
     async def together() -> None:
-        threads, all_here = TakingThreads(), threading.Barrier(ELSEWHERE)
+        threads, all_here = IngestThreads(), threading.Barrier(ELSEWHERE)
         found = [threads.run("one", b"", None, partial(all_here.wait, PATIENCE_S), str) for _ in range(ELSEWHERE)]
         assert set(await asyncio.gather(*found)) == set(map(str, range(ELSEWHERE)))
         threads.close()
@@ -127,7 +127,7 @@ def test_several_that_are_much_work_are_read_at_once() -> None:
 
 def test_large_bodies_that_have_not_begun_when_the_server_ends_are_not_read() -> None:
     async def ends() -> None:
-        threads, begun, gate, read = TakingThreads(), threading.Event(), threading.Event(), list[int]()
+        threads, begun, gate, read = IngestThreads(), threading.Event(), threading.Event(), list[int]()
 
         def waits() -> bool:
             begun.set()

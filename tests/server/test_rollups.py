@@ -16,12 +16,12 @@ from pyprof.server.database import Store
 from pyprof.server.indexer import Indexer, Retention
 from pyprof.server.migrations import Dialect
 from pyprof.server.rollup_plan import LEAST_NS, Rollup, cover
-from pyprof.server.rollups import Hours, WindowsOfHour
-from pyprof.server.sample_selection import Question
+from pyprof.server.rollups import HourlyRollups, WindowsOfHour
+from pyprof.server.sample_selection import SampleQuery
 from pyprof.server.segment_files import SegmentFiles
 from pyprof.server.segment_rows import HOUR_NS, hour_of
 from pyprof.server.sql_engine import StoreError
-from pyprof.server.stack_digest_cache import StackBooks
+from pyprof.server.stack_digest_cache import TenantStackCaches
 
 pytestmark = pytest.mark.system
 
@@ -46,7 +46,7 @@ def test_each_window_of_a_span_counts_once(ends: list[int], data: st.DataObject,
             number = len(rolls) + 1
             rolls[number] = Rollup(day, hour, number, max(inside)), inside
             rolled_up[day][hour] = max(inside)
-    chosen = Question("t", "cpu", first * MINUTE_NS, (first + length) * MINUTE_NS)
+    chosen = SampleQuery("t", "cpu", first * MINUTE_NS, (first + length) * MINUTE_NS)
     found = cover(chosen, (roll for roll, _ in rolls.values()), sealed)
     counted = Counter(window for number in found.rolls for window in rolls[number][1])
     for batch, end in enumerate(ends, 1):
@@ -105,13 +105,13 @@ HOUR = WindowsOfHour("2026-01-02", 490_000, 7, 0, 0)
 def test_hour_is_not_listed_where_its_sums_are_others() -> None:
     engine = Told([["10", "2"]], [["9", "2"]])
     with pytest.raises(StoreError, match="the sums of samples by hours"):
-        Hours(engine).roll(HOUR)
+        HourlyRollups(engine).roll(HOUR)
     assert not any("INTO rolls" in told for told in engine.told)
 
 
 def test_hour_is_listed_last_with_its_last_batch() -> None:
     engine = Told(*[[["10", "2"]]] * 4)
-    Hours(engine).roll(HOUR)
+    HourlyRollups(engine).roll(HOUR)
     assert [told.split(" (")[0] for told in engine.told] == [
         "INSERT INTO hour_samples_all",
         "INSERT INTO hour_builds_all",
@@ -148,7 +148,7 @@ class Due(Told):
 def test_index_rolls_up_hours_that_are_due(tmp_path: Path) -> None:
     engine, files = Due(), SegmentFiles(str(tmp_path / "data"))
     retention = Retention(1e9, 1 << 40, 1e9)
-    indexer = Indexer(files, Store(engine), StackBooks(), retention, lambda *_, **_words: None, lambda _: None)
+    indexer = Indexer(files, Store(engine), TenantStackCaches(), retention, lambda *_, **_words: None, lambda _: None)
     indexer.start()
     assert engine.listed.wait(60)
     indexer.close()

@@ -25,7 +25,7 @@ from pyprof.server.migrations import Dialect
 from pyprof.server.segment_files import SegmentFiles
 from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.sql_engine import StoreError
-from pyprof.server.stack_digest_cache import StackBooks, StoredStackCache
+from pyprof.server.stack_digest_cache import StoredStackCache, TenantStackCaches
 from tests.agent.filled import marked
 from tests.agent.test_known_stacks import window
 from tests.exporters.support import export
@@ -207,7 +207,7 @@ class Kept:
 
 
 def test_stacks_and_series_are_sent_once_a_day_until_the_day_is_dropped() -> None:
-    engine, books, profile = Kept(), StackBooks(), window(1, 40, 30)
+    engine, books, profile = Kept(), TenantStackCaches(), window(1, 40, 30)
     store, book = Store(engine), books.of("default")
     today, yesterday = rows(profile, book), rows(profile, book, 1)
     first = engine.of(store, [today, rows(profile, book)])
@@ -247,7 +247,7 @@ def test_index_survives_an_error_that_nobody_expects(tmp_path: Path, monkeypatch
                 raise IndexError("odd")
             super().insert(table, block)
 
-    engine, books, files = Odd(), StackBooks(), SegmentFiles(str(tmp_path / "data"))
+    engine, books, files = Odd(), TenantStackCaches(), SegmentFiles(str(tmp_path / "data"))
     said: list[object] = []
     indexer = Indexer(
         files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *line, **_: said.append(line), said.append
@@ -274,7 +274,7 @@ def failure_of(indexer: Indexer) -> str:
 
 
 def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Path) -> None:
-    engine, books, files = Kept(), StackBooks(), SegmentFiles(str(tmp_path / "data"))
+    engine, books, files = Kept(), TenantStackCaches(), SegmentFiles(str(tmp_path / "data"))
     indexer = Indexer(
         files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *_, **_words: None, lambda _: None
     )
@@ -295,7 +295,7 @@ def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Pa
 
 def test_file_of_a_killed_server_is_indexed_if_it_is_sent_again(tmp_path: Path) -> None:
     """Send a segment again whose first push had no response. The server knows its file, so it must index it itself."""
-    engine, books, files = Kept(), StackBooks(), SegmentFiles(str(tmp_path / "data"))
+    engine, books, files = Kept(), TenantStackCaches(), SegmentFiles(str(tmp_path / "data"))
     indexer = Indexer(
         files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *_, **_words: None, lambda _: None
     )
@@ -376,7 +376,7 @@ class Slow(Store):
 def test_windows_during_an_insert_wait_for_the_next_one_and_all_are_stored(
     tmp_path: Path,
 ) -> None:
-    books, files = StackBooks(), SegmentFiles(str(tmp_path / "data"))
+    books, files = TenantStackCaches(), SegmentFiles(str(tmp_path / "data"))
     each = rows(window(1, 4, 3), books.of("default"))
 
     def comes() -> None:
@@ -409,7 +409,7 @@ def test_stack_that_is_very_deep_has_its_outermost_frames() -> None:
 
 
 def test_books_begin_anew_when_they_are_too_large() -> None:
-    books = StackBooks(most=1000)
+    books = TenantStackCaches(most=1000)
     book = books.of("a")
     assert books.of("a") is book
     first = rows(window(1, 40, 30), book)
@@ -420,7 +420,7 @@ def test_books_begin_anew_when_they_are_too_large() -> None:
 
 
 def test_digest_of_another_tenant_is_not_known() -> None:
-    books = StackBooks()
+    books = TenantStackCaches()
     rows(window(1, 40, 30), books.of("a"))
     assert books.of("a").by_digest
     assert not books.of("b").by_digest

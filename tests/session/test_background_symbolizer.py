@@ -15,7 +15,7 @@ from pyprof.model.stacks import interpreter_key, native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.walk import Trust
 from pyprof.options import UnwindOptions, ViewOptions
-from pyprof.session.background_symbolizer import AFTER_BATCHES, NamesAhead
+from pyprof.session.background_symbolizer import AFTER_BATCHES, BackgroundSymbolizer
 from pyprof.session.session import Session
 from tests.objfile.live import Live, running, where
 from tests.session.test_sample_windows import STOPPED, Script, batch
@@ -41,11 +41,11 @@ def named(session: Session, view: ViewOptions) -> NameCounts:
     return session.files.names.counts - before
 
 
-def look_ahead(session: Session, view: ViewOptions) -> NamesAhead:
-    return looked_up(NamesAhead(session, view))
+def look_ahead(session: Session, view: ViewOptions) -> BackgroundSymbolizer:
+    return looked_up(BackgroundSymbolizer(session, view))
 
 
-def looked_up(ahead: NamesAhead) -> NamesAhead:
+def looked_up(ahead: BackgroundSymbolizer) -> BackgroundSymbolizer:
     while ahead.turn() and ahead.due:
         pass
     return ahead
@@ -88,7 +88,7 @@ def test_frames_that_the_view_does_not_show_are_not_looked_up(tmp_path: Path) ->
 def test_frames_are_done_when_their_lines_are_and_another_window_has_its_own(tmp_path: Path) -> None:
     with running([where(tmp_path, "where", "-g")]) as live:
         session = session_of(live, live.at["where_inner"])
-        ahead, done = NamesAhead(session, ViewOptions()), []
+        ahead, done = BackgroundSymbolizer(session, ViewOptions()), []
         for _ in range(2):
             done.append(ahead.done)
             ahead.turn()
@@ -100,10 +100,10 @@ def test_frames_are_done_when_their_lines_are_and_another_window_has_its_own(tmp
 
 def test_first_batches_of_stops_are_not_held_up() -> None:
     session = Session(Script(), UnwindOptions(), Diagnostics())
-    stops, other = batch((STOPPED, 1, 0x10)), NamesAhead(session, ViewOptions())
+    stops, other = batch((STOPPED, 1, 0x10)), BackgroundSymbolizer(session, ViewOptions())
     other.taken(replace(stops, stopped=False))
     assert other.due
-    ahead, due = NamesAhead(session, ViewOptions()), []
+    ahead, due = BackgroundSymbolizer(session, ViewOptions()), []
     for _ in range(AFTER_BATCHES + 1):
         ahead.taken(stops)
         due.append(ahead.due)

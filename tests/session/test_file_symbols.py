@@ -19,9 +19,9 @@ from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import ImageStore
 from pyprof.records import replace
 from pyprof.session.worker import interpreter_symbols
-from pyprof.session.worker.interpreter_symbols import LATE, AskedSymbols, answer_questions, packed, unpacked
+from pyprof.session.worker.interpreter_symbols import LATE, InterpreterSymbolClient, answer_questions, packed, unpacked
 from pyprof.session.worker.message_channel import Channel
-from pyprof.session.worker.response_codec import AnswerRefused
+from pyprof.session.worker.response_codec import ResponseRefused
 
 FOUND = [None, FoundSymbols(), FoundSymbols((Symbol(b"_PyRuntime", (1 << 64) - 1, 7),), (4096, 8))]
 
@@ -43,7 +43,7 @@ def test_answer_is_what_reading_the_files_here_gives(ends: tuple[Channel, Channe
     ours, theirs = ends
     answer_questions(theirs, lambda: None)
     modules = [module for module in list_candidates(here) if module.mappings]
-    found = AskedSymbols(ours, lambda space: None, Diagnostics())(here, modules, WANTED)
+    found = InterpreterSymbolClient(ours, lambda space: None, Diagnostics())(here, modules, WANTED)
     assert found == read_symbols(ImageStore(Diagnostics()), here, modules, WANTED)
     assert found[-1]
     assert {symbol.name for symbol in (found[-1] or FoundSymbols()).symbols} >= {b"_PyRuntime"}
@@ -93,7 +93,7 @@ def test_search_that_takes_too_long_finds_nothing_and_its_answer_is_no_other_one
     ours, theirs = ends
     monkeypatch.setattr(interpreter_symbols, "PATIENCE_S", 0.01)
     diagnostics = Diagnostics()
-    ask = AskedSymbols(ours, lambda space: None, diagnostics)
+    ask = InterpreterSymbolClient(ours, lambda space: None, diagnostics)
     modules = here.modules[:3]
     assert ask(here, modules, WANTED) == [FoundSymbols()] * 3
     assert diagnostics.counts[LATE] == 1
@@ -104,7 +104,7 @@ def test_search_that_takes_too_long_finds_nothing_and_its_answer_is_no_other_one
 
 def test_worker_that_is_gone_or_lies_finds_no_file(ends: tuple[Channel, Channel], here: AddressSpace) -> None:
     ours, theirs = ends
-    ask = AskedSymbols(ours, lambda space: None, Diagnostics())
+    ask = InterpreterSymbolClient(ours, lambda space: None, Diagnostics())
     theirs.send([b"[1, [[[], [-1, 0]]]]"])
     assert ask(here, here.modules[:1], WANTED) == []
     theirs.close()
@@ -130,11 +130,11 @@ def test_answers_come_as_they_were_sent() -> None:
     ],
 )
 def test_answer_that_cannot_be_is_refused(answer: object) -> None:
-    with pytest.raises(AnswerRefused):
+    with pytest.raises(ResponseRefused):
         unpacked([json.dumps(answer).encode()], 1)
 
 
 @given(st.lists(st.binary(max_size=64), max_size=2))
 def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
-    with contextlib.suppress(AnswerRefused):
+    with contextlib.suppress(ResponseRefused):
         unpacked(parts, 3)

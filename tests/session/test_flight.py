@@ -13,7 +13,7 @@ import pytest
 from pyprof.errors import RecordingError, UsageError
 from pyprof.model.profile import Profile
 from pyprof.records import replace
-from pyprof.session.flight_recorder import UNREADABLE, LastOne, LastWindowsSink, WrittenOut, window_s
+from pyprof.session.flight_recorder import UNREADABLE, FlightRecordingEnd, LastWindowsSink, WrittenOut, window_s
 from pyprof.session.triggers import LOOK_S, Triggers, condition
 from tests.exporters.profiles import golden
 from tests.exporters.support import THREADS, export
@@ -80,7 +80,7 @@ def test_what_is_written_out_is_the_last_part_and_stays_kept(tmp_path: Path) -> 
     assert found.start_ns + found.duration_ns == window(2).start_ns + golden().duration_ns
     assert len(found.stack) == len(golden().stack)
     assert names(tmp_path) == [0, 1, 2]
-    LastOne(kept, to, 8).receive_profile(window(3), 3)
+    FlightRecordingEnd(kept, to, 8).receive_profile(window(3), 3)
     assert [number for number, _ in to.taken] == [7, 8]
     assert not tmp_path.exists()
 

@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.exporters.base import JournalPart
 from pyprof.options import ViewOptions
-from pyprof.session.background_symbolizer import NamesAhead
+from pyprof.session.background_symbolizer import BackgroundSymbolizer
 from pyprof.session.journal_writer import JournalWriter
 from pyprof.session.worker.messages import NamingOptions
 from pyprof.symbolize.symbolizer import Resolved
@@ -45,7 +45,7 @@ def test_samples_are_kept_before_their_names_are_read(tmp_path: Path) -> None:
 
     with running([where(tmp_path, "where", "-g")]) as live:
         session = session_of(live, live.at["where_inner"])
-        ahead = NamesAhead(session, ViewOptions())
+        ahead = BackgroundSymbolizer(session, ViewOptions())
         keeping = JournalWriter(session, NamingOptions("", 99, "cpu", ViewOptions()), parts, within, ahead)
         keeping._send()
         looked_up(ahead)
@@ -64,7 +64,7 @@ def test_lines_follow_once_they_were_looked_up_for_the_view(tmp_path: Path) -> N
         for native, kept in (("all", [0, 1]), ("none", [0])):
             session, parts = session_of(live, live.at["where_inner"]), Parts()
             inside_interpreter(session, live)
-            ahead = NamesAhead(session, ViewOptions(native=native))
+            ahead = BackgroundSymbolizer(session, ViewOptions(native=native))
             naming = NamingOptions("", 99, "cpu", ViewOptions(native=native))
             keeping = JournalWriter(session, naming, parts, at_once, ahead)
             keeping._send()

@@ -14,7 +14,7 @@ import pytest
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.session.worker import message_codec
 from pyprof.session.worker.message_channel import Received
-from pyprof.session.worker.message_codec import Asking, Packer, Unpacker
+from pyprof.session.worker.message_codec import Packer, SamplerCalls, Unpacker
 from pyprof.session.worker.messages import Response
 
 DEPTH = 30
@@ -28,7 +28,7 @@ def chain(trunk: int, instruction: int, number: int) -> Chain:
 
 class Wire:
     def __init__(self) -> None:
-        self._packer, self._unpacker = Packer(lambda known: None), Unpacker(cast(Asking, None))
+        self._packer, self._unpacker = Packer(lambda known: None), Unpacker(cast(SamplerCalls, None))
 
     def sent(self, chain: Chain) -> tuple[Chain, int]:
         """Send a chain, and return it as received and its size in bytes."""

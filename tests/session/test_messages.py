@@ -30,9 +30,9 @@ from pyprof.model.walk import Trust
 from pyprof.records import replace
 from pyprof.session.worker import message_channel, response_codec
 from pyprof.session.worker.message_channel import Channel, Closed, Received
-from pyprof.session.worker.message_codec import Asking, Packer, Unpacker
+from pyprof.session.worker.message_codec import Packer, SamplerCalls, Unpacker
 from pyprof.session.worker.messages import Response
-from pyprof.session.worker.response_codec import AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
+from pyprof.session.worker.response_codec import BatchTaken, Done, RequestFailed, ResponseRefused, SamplerCall
 from tests.exporters.profiles import golden
 from tests.session.support import stacks
 from tests.support import missing, need
@@ -82,14 +82,14 @@ class _Harmful:
 @pytest.mark.parametrize("value", [_Harmful(), Channel, os.getpid, np.array([_Harmful()], object)])
 def test_answer_that_names_code_is_refused(value: object) -> None:
     data = pickle.dumps(value, protocol=5)
-    with pytest.raises(AnswerRefused):
+    with pytest.raises(ResponseRefused):
         response_codec.unpacked_profile((data,))
-    with pytest.raises(AnswerRefused):
+    with pytest.raises(ResponseRefused):
         response_codec.unpack([memoryview(data)])
 
 
 def test_value_that_is_no_profile_is_refused() -> None:
-    with pytest.raises(AnswerRefused):
+    with pytest.raises(ResponseRefused):
         response_codec.unpacked_profile((pickle.dumps(Summary()),))
 
 
@@ -104,7 +104,7 @@ def test_profile_whose_enumerations_pickle_by_name_comes_as_it_was(monkeypatch: 
 
 @given(st.lists(st.binary(max_size=64), min_size=1, max_size=4))
 def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
-    with contextlib.suppress(AnswerRefused):
+    with contextlib.suppress(ResponseRefused):
         response_codec.unpack([memoryview(part) for part in parts])
 
 
@@ -113,7 +113,7 @@ def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
     [
         Done(3, (1, 1 << 60), (b"a", b"bc")),
         Done(4, None, (b"a",)),
-        AskFailed(0, "ValueError", "no", "hint", "trace"),
+        RequestFailed(0, "ValueError", "no", "hint", "trace"),
         SamplerCall("read", 7, 1 << 63, 4096),
     ],
 )
@@ -154,7 +154,7 @@ def test_rows_that_cannot_be_are_refused(row: tuple[object, ...], count: int) ->
         def __reduce__(self) -> tuple[Any, ...]:
             return response_codec.all_alike, (row, count)
 
-    with pytest.raises(AnswerRefused):
+    with pytest.raises(ResponseRefused):
         response_codec.unpacked_value([pickle.dumps(Made())], Profile)
 
 
@@ -266,7 +266,7 @@ def test_outer_part_of_a_stack_does_not_keep_its_message() -> None:
     parts, _ = Packer(lambda known: None).pack(Response(outer))
     received = [np.frombuffer(bytes(part), np.uint8) for part in parts]
     alive = [weakref.ref(part) for part in received]
-    found = Unpacker(cast(Asking, None)).unpack(Received(tuple(part.data for part in received), ()))
+    found = Unpacker(cast(SamplerCalls, None)).unpack(Received(tuple(part.data for part in received), ()))
     assert isinstance(found, Response)
     assert isinstance(found.value, OuterStack)
     assert np.array_equal(found.value.words, outer.words)

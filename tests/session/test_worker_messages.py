@@ -22,7 +22,7 @@ from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WorkDeadl
 from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.messages import Batch, Begin, NamingOptions, ProcessUpdate
-from pyprof.session.worker.response_codec import AskFailed, BatchTaken
+from pyprof.session.worker.response_codec import BatchTaken, RequestFailed
 from pyprof.session.worker.worker_loop import Service
 from pyprof.session.worker.worker_process import Worker, forked
 
@@ -45,9 +45,9 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
         end.close()
 
 
-def said(sampler: Channel) -> BatchTaken | AskFailed | None:
+def said(sampler: Channel) -> BatchTaken | RequestFailed | None:
     received = sampler.receive(0)
-    return cast("BatchTaken | AskFailed", response_codec.unpack(received.parts)) if received else None
+    return cast("BatchTaken | RequestFailed", response_codec.unpack(received.parts)) if received else None
 
 
 def test_batch_is_answered_before_it_goes_to_the_journal_whose_errors_are_told(
@@ -68,7 +68,7 @@ def test_batch_is_answered_before_it_goes_to_the_journal_whose_errors_are_told(
     assert isinstance(answer, BatchTaken)
     assert answer.number == 7
     failure = said(sampler)
-    assert isinstance(failure, AskFailed)
+    assert isinstance(failure, RequestFailed)
     assert "disk is full" in str(failure.error)
     service._take(BATCH)
     assert isinstance(said(sampler), BatchTaken)  # an error is reported once, and each batch still has a response

@@ -2,7 +2,7 @@
 
 Redirects are not followed, so credentials go only to the configured host. The proxy is the given one or that of the
 environment (https_proxy, no_proxy). http.client reads headers, chunk framing and responses before the final one (1xx)
-without a limit, so BoundedAnswer limits all of them.
+without a limit, so BoundedResponse limits all of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class PushResponse:
     kind: str
     body: bytes
 
@@ -73,7 +73,7 @@ class HttpClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str], accepted: tuple[int, ...] = ()) -> HttpAnswer:
+    def post(self, path: str, body: bytes, headers: Mapping[str, str], accepted: tuple[int, ...] = ()) -> PushResponse:
         """Send a POST request to a receiver.
 
         Args:
@@ -99,11 +99,11 @@ class HttpClient:
 
     def _answered(
         self, request: urllib.request.Request, deadline: RequestDeadline, taken: tuple[int, ...]
-    ) -> HttpAnswer:
+    ) -> PushResponse:
         proxy = self._endpoint.proxy
         proxies = {"http": proxy, "https": proxy} if proxy else None
         began_s = time.time()
-        director = build_opener(deadline, self._context(), proxies, redirects=False, response=BoundedAnswer)
+        director = build_opener(deadline, self._context(), proxies, redirects=False, response=BoundedResponse)
         try:
             with director.open(request, timeout=self._endpoint.timeout_s) as answer:
                 self._compare_clocks(answer.headers.get("Date", ""), began_s)
@@ -116,12 +116,12 @@ class HttpClient:
                 if error.code not in taken:
                     stated = stated_reason(error.read(MOST_ANSWER))
                     judge_http(error.code, wait_s(error.headers.get("Retry-After", "")), stated)
-            return HttpAnswer("", b"")
+            return PushResponse("", b"")
         if len(found) > MOST_ANSWER:
             raise NotSent("nonsense", f"an answer of more than {MOST_ANSWER} bytes")
         if deadline.passed or answer.length:
             raise http.client.IncompleteRead(found)
-        return HttpAnswer(kind, found)
+        return PushResponse(kind, found)
 
     def _compare_clocks(self, date: str, began_s: float) -> None:
         ahead_s = clock_ahead_s(date, began_s, time.time())
@@ -204,7 +204,7 @@ def clock_ahead_s(date: str, began_s: float, ended_s: float) -> float | None:
     return max(began_s - said_s - 1, 0.0) + min(ended_s - said_s, 0.0)
 
 
-class BoundedAnswer(http.client.HTTPResponse):
+class BoundedResponse(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **words: Any) -> None:
         super().__init__(sock, *args, **words)
         self._came = _Came(self.fp.detach())

@@ -120,7 +120,7 @@ class SymbolServer:
             folder = os.path.dirname(path)
             os.makedirs(folder, exist_ok=True)
             with write_new_file(folder, path) as file:
-                body = Paced(answer)
+                body = MinRateBody(answer)
                 packed = answer.headers.get("Content-Encoding", "").lower() == "gzip"
                 copy_text(gzip.GzipFile(fileobj=cast(IO[bytes], body)) if packed else body, file, url)
                 if deadline.passed:
@@ -154,7 +154,7 @@ class _Call(threading.Thread):
         self.ended.set()
 
 
-class Paced:
+class MinRateBody:
     """The body of a symbol server's response, which must not be slower than SLOWEST."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:

@@ -239,7 +239,7 @@ def _is_object_file(fd: int) -> bool:
     return bool(magic == ELF_MAGIC and (high if order == _BIG_ENDIAN else low) != _ET_CORE)
 
 
-class KeptWindow:
+class WindowCopy:
     """Copies of the parts of the current window, which the file broker keeps for a sink without a journal.
 
     Data beyond MAX_KEPT_BYTES is dropped.
@@ -292,7 +292,7 @@ class FileBroker:
         self._opener = GuardedOpener(worker)
         self._sinks: dict[int, Sink] = {}
         self._journal: base.Journal | None = None
-        self._window: KeptWindow | None = None
+        self._window: WindowCopy | None = None
 
     def run(self) -> None:
         with contextlib.suppress(Closed):
@@ -316,7 +316,7 @@ class FileBroker:
                 poll.register(channel.fileno(), select.POLLIN)
         poll.poll()
 
-    def _deliver(self, window: KeptWindow) -> None:
+    def _deliver(self, window: WindowCopy) -> None:
         """Give the sink what the worker recorded before the worker was killed, and notify the sampler."""
         with contextlib.suppress(PyprofError, OSError):
             window.deliver()
@@ -416,7 +416,7 @@ class FileBroker:
                 beginning = response_codec.unpacked_value(parts[1:], base.JournalBeginning)
                 self._journal = self._sinks[number].open_journal(beginning, window)
                 if self._journal is None:
-                    self._window = KeptWindow(beginning, self._sinks[number], window)
+                    self._window = WindowCopy(beginning, self._sinks[number], window)
                 return True
             case ["part"] if self._window is not None:
                 self._window.add(parts[1:])

@@ -21,7 +21,7 @@ from pyprof.session.worker.deadline import exchange
 from pyprof.session.worker.file_broker import plain, rights_of
 from pyprof.session.worker.message_channel import Channel, Closed
 from pyprof.session.worker.message_channel import Part as Bytes
-from pyprof.session.worker.response_codec import AskFailed, WorkerFailed
+from pyprof.session.worker.response_codec import RequestFailed, WorkerFailed
 
 BROKER_GONE = "the process that opens files and writes outputs has ended"
 BROKER_HINT = "record again; dmesg says whether the kernel ended it because memory was short"
@@ -77,7 +77,7 @@ class FileBrokerClient(Opener):
             case ["error", int(number)]:
                 raise OSError(number, os.strerror(number))
             case ["failed", str(kind), str(message), str(hint), str(trace)]:
-                raise AskFailed(0, kind, message, hint, trace).error
+                raise RequestFailed(0, kind, message, hint, trace).error
             case ["is", value]:
                 return value, received.fds[0] if received.fds else -1
         raise WorkerFailed("an answer of no known kind")
@@ -155,7 +155,7 @@ class FileBrokerClient(Opener):
             begun, _ = self._ask("journal", sink, number, parts=response_codec.packed_value(beginning))
         except FileBrokerGone:
             return None
-        return _KeptJournal(self) if begun else None
+        return _BrokerJournal(self) if begun else None
 
     def add_part(self, part: JournalPart) -> None:
         """Append a part of a window to the journal that was opened last."""
@@ -199,7 +199,7 @@ class FileBrokerClient(Opener):
         self._channel.close()
 
 
-class _KeptJournal:
+class _BrokerJournal:
     """A journal that the file broker writes (implements Journal)."""
 
     def __init__(self, keeper: FileBrokerClient) -> None:

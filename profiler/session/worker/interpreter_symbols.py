@@ -24,7 +24,7 @@ from pyprof.objfile.file_access import Opener
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 from pyprof.session.worker.message_codec import MEMORY
-from pyprof.session.worker.response_codec import AnswerRefused
+from pyprof.session.worker.response_codec import ResponseRefused
 
 PATIENCE_S = 10.0
 _WAKE_S = 0.05
@@ -33,7 +33,7 @@ LATE = "search for an interpreter in files that took too long"
 _NOTHING = FoundSymbols()
 
 
-class AskedSymbols:
+class InterpreterSymbolClient:
     """The sampler's client for interpreter symbols of files (implements interpreters.detection_symbols.ReadSymbols)."""
 
     def __init__(
@@ -70,7 +70,7 @@ class AskedSymbols:
         except TimeoutError:
             self._diagnostics.count(LATE)
             return [_NOTHING] * len(modules)
-        except (Closed, AnswerRefused):
+        except (Closed, ResponseRefused):
             self._channel.close()
             return []
 
@@ -95,7 +95,7 @@ class AskedSymbols:
         Raises:
             TimeoutError: No response within PATIENCE_S.
             Closed: The worker has ended.
-            AnswerRefused: The response is invalid.
+            ResponseRefused: The response is invalid.
         """
         until = time.monotonic() + PATIENCE_S
         while (left_s := until - time.monotonic()) > 0:
@@ -130,21 +130,21 @@ def unpacked(parts: Sequence[Part], max_modules: int) -> tuple[int, list[FoundSy
         (number of the request, symbols of each module).
 
     Raises:
-        AnswerRefused: The response is invalid.
+        ResponseRefused: The response is invalid.
     """
     try:
         (part,) = parts
         number, each = json.loads(bytes(part))
         if type(number) is not int or len(each) > max_modules:
-            raise AnswerRefused("an answer to no question")
+            raise ResponseRefused("an answer to no question")
         return number, [None if one is None else _found(*one) for one in each]
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise AnswerRefused(str(error)) from None
+        raise ResponseRefused(str(error)) from None
 
 
 def _found(symbols: Sequence[tuple[str, int, int]], section: tuple[int, int] | None) -> FoundSymbols:
     if len(symbols) > MAX_SYMBOLS:
-        raise AnswerRefused("more symbols than were asked for")
+        raise ResponseRefused("more symbols than were asked for")
     made = tuple(Symbol(name.encode("latin-1"), _word(avma), _word(size)) for name, avma, size in symbols)
     if section is None:
         return FoundSymbols(made)
@@ -154,7 +154,7 @@ def _found(symbols: Sequence[tuple[str, int, int]], section: tuple[int, int] | N
 
 def _word(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 64:
-        raise AnswerRefused("no address")
+        raise ResponseRefused("no address")
     return value
 
 

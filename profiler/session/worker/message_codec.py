@@ -111,7 +111,7 @@ class Packer:
         self._spaces_gone: deque[int] = deque()
         self._outers_gone: deque[int] = deque()
         self._kept: list[AddressSpace] = []
-        self._chains = LastChains()
+        self._chains = ChainCache()
 
     def pack(self, message: Message) -> tuple[list[Part], list[int]]:
         """Encode a message of the sampler to the worker.
@@ -256,7 +256,7 @@ def find_named_arch(name: str, pac_mask: int) -> Arch:
     return found if found.pac_mask == pac_mask else replace(found, pac_mask=pac_mask)
 
 
-class Asking(Protocol):
+class SamplerCalls(Protocol):
     """The protocol of the worker's calls to the sampler."""
 
     def read(self, space: int, avma: int, size: int) -> bytes: ...
@@ -269,12 +269,12 @@ class Asking(Protocol):
 class Unpacker:
     """The worker's decoder of messages. It keeps each object until the sampler reports that it is not used any more."""
 
-    def __init__(self, ask: Asking) -> None:
+    def __init__(self, ask: SamplerCalls) -> None:
         self._ask = ask
         self._images: dict[int, tuple[ProgramImage, tuple[int, ...]]] = {}
         self._spaces: dict[int, AddressSpace] = {}
         self._outers: dict[int, OuterStack] = {}
-        self._chains = LastChains()
+        self._chains = ChainCache()
         self._fds: deque[int] = deque()
 
     def unpack(self, received: Received) -> Message:
@@ -427,7 +427,7 @@ class _Unpickler(pickle.Unpickler):
         return self._made.get((module, name)) or super().find_class(module, name)
 
 
-class LastChains:
+class ChainCache:
     """A cache of sent interpreter frame chains by number and by `trunk`, which drops the least recently used ones.
 
     Chains that differ only in their innermost instruction share a trunk.

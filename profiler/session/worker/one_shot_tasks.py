@@ -13,7 +13,7 @@ from typing import Self
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder, KnownProcess
-from pyprof.session.worker.interpreter_symbols import AskedSymbols
+from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import Examine, OneShotTask
 from pyprof.session.worker.response_codec import Value
 from pyprof.session.worker.worker_client import WorkerLink
@@ -53,9 +53,9 @@ class Examiner:
         (piece,) = self.pieces(errand, kind)
         return piece
 
-    def symbols(self, diagnostics: Diagnostics) -> AskedSymbols:
+    def symbols(self, diagnostics: Diagnostics) -> InterpreterSymbolClient:
         """Return a reader of interpreter symbols in files, which the worker reads. It works before and after tasks."""
-        return AskedSymbols(self._worker.questions, self._worker.notify, diagnostics)
+        return InterpreterSymbolClient(self._worker.questions, self._worker.notify, diagnostics)
 
     def __enter__(self) -> Self:
         return self

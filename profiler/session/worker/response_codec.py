@@ -106,7 +106,7 @@ class WorkerFailed(RuntimeError):
     """The worker raised an unexpected error, which is a bug in pyprof."""
 
 
-class AnswerRefused(Exception):
+class ResponseRefused(Exception):
     """A response of the worker contains something other than permitted values."""
 
 
@@ -155,7 +155,7 @@ class ErrandPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class AskFailed:
+class RequestFailed:
     """A request or a batch failed in the worker.
 
     Attributes:
@@ -200,7 +200,7 @@ class SamplerCall:
     size: int
 
 
-Answer = BatchTaken | ErrandPiece | Done | AskFailed | SamplerCall
+Answer = BatchTaken | ErrandPiece | Done | RequestFailed | SamplerCall
 
 
 def pack(answer: Answer) -> list[Part]:
@@ -216,8 +216,8 @@ def pack(answer: Answer) -> list[Part]:
         case Done(number, functions, data):
             head = "Done", number, functions
             parts = list(data)
-        case AskFailed(number, kind, message, hint, trace):
-            head = "AskFailed", number, kind, message, hint, trace
+        case RequestFailed(number, kind, message, hint, trace):
+            head = "RequestFailed", number, kind, message, hint, trace
         case SamplerCall(what, space, at, size):
             head = "SamplerCall", what, space, at, size
     return [json.dumps(head).encode(), *parts]
@@ -227,7 +227,7 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
     """Decode a response of the worker.
 
     Raises:
-        AnswerRefused: The parts are not a valid response.
+        ResponseRefused: The parts are not a valid response.
     """
     try:
         head = json.loads(bytes(parts[0]))
@@ -241,13 +241,13 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
                 return Done(number, None, tuple(parts[1:]))
             case ["Done", int(number), list(functions)]:
                 return Done(number, tuple(map(int, functions)), tuple(parts[1:]))
-            case ["AskFailed", int(number), str(kind), str(message), str(hint), str(trace)]:
-                return AskFailed(number, kind, message, hint, trace)
+            case ["RequestFailed", int(number), str(kind), str(message), str(hint), str(trace)]:
+                return RequestFailed(number, kind, message, hint, trace)
             case ["SamplerCall", str(what), int(space), int(at), int(size)]:
                 return SamplerCall(what, space, at, size)
     except (ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
-        raise AnswerRefused(str(error)) from None
-    raise AnswerRefused("an answer of no known kind")
+        raise ResponseRefused(str(error)) from None
+    raise ResponseRefused("an answer of no known kind")
 
 
 def packed_value(found: object) -> tuple[Part, ...]:
@@ -271,7 +271,7 @@ def unpacked_profile(parts: Sequence[Part]) -> Profile:
     """Decode a profile that packed_value() encoded.
 
     Raises:
-        AnswerRefused: The parts are not a valid profile.
+        ResponseRefused: The parts are not a valid profile.
     """
     return unpacked_value(parts, Profile)
 
@@ -298,7 +298,7 @@ def unpacked_value(parts: Sequence[Part], kind: type[Value]) -> Value:
     """Decode a value that packed_value() encoded.
 
     Raises:
-        AnswerRefused: The parts are not a valid value of this class.
+        ResponseRefused: The parts are not a valid value of this class.
     """
     try:
         found = _Values(io.BytesIO(parts[0]), buffers=parts[1:], allowed=_allowed(kind)).load()
@@ -312,9 +312,9 @@ def unpacked_value(parts: Sequence[Part], kind: type[Value]) -> Value:
         MemoryError,
         OverflowError,
     ) as error:
-        raise AnswerRefused(str(error)) from None
+        raise ResponseRefused(str(error)) from None
     if not isinstance(found, kind):
-        raise AnswerRefused(f"no {kind.__name__}")
+        raise ResponseRefused(f"no {kind.__name__}")
     return found
 
 

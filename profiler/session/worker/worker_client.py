@@ -24,11 +24,11 @@ from pyprof.session.worker.message_codec import Packer
 from pyprof.session.worker.messages import Examine, Message, ProfileRequest, Response
 from pyprof.session.worker.response_codec import (
     Answer,
-    AnswerRefused,
-    AskFailed,
     BatchTaken,
     Done,
     ErrandPiece,
+    RequestFailed,
+    ResponseRefused,
     SamplerCall,
     Value,
 )
@@ -133,7 +133,7 @@ class Pending:
 def _value(data: Sequence[Part], kind: type[Value]) -> Value:
     try:
         return response_codec.unpacked_value(data, kind)
-    except AnswerRefused as error:
+    except ResponseRefused as error:
         raise WorkerDied(f"the process that unwinds and names sent no {kind.__name__}: {error}") from None
 
 
@@ -402,7 +402,7 @@ class WorkerLink:
                 timeout_s = 0
         except Closed:
             self._died()
-        except AnswerRefused as error:
+        except ResponseRefused as error:
             self.worker.kill()
             self._died().add_note(str(error))
         finally:
@@ -421,7 +421,7 @@ class WorkerLink:
                     self.functions.append(functions)
                 if (pending := self._asked.pop(number, None)) is not None:
                     pending.finish(data)
-            case AskFailed(number):
+            case RequestFailed(number):
                 if (pending := self._asked.pop(number, None)) is not None:
                     pending.fail(answer.error)
                 else:

@@ -22,7 +22,7 @@ from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
-from pyprof.session.background_symbolizer import NamesAhead
+from pyprof.session.background_symbolizer import BackgroundSymbolizer
 from pyprof.session.own_cost import OwnHeap
 from pyprof.session.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S
 from pyprof.session.sample_windows import Clock, Window
@@ -48,7 +48,7 @@ from pyprof.session.worker.messages import (
     Shutdown,
 )
 from pyprof.session.worker.priority import idle, may_come_back
-from pyprof.session.worker.response_codec import AskFailed, BatchTaken, Done, ErrandPiece, SamplerCall
+from pyprof.session.worker.response_codec import BatchTaken, Done, ErrandPiece, RequestFailed, SamplerCall
 
 if TYPE_CHECKING:
     from pyprof.session.journal_writer import JournalWriter, Within
@@ -103,7 +103,7 @@ class _Observed:
         clock = Clock(lambda: self.now_ns, lambda: self.monotonic_ns)
         self.session = Session(self.collector, begin.unwind, self.diagnostics, clock=clock)
         self._counts: Counter[str] = Counter()
-        self.ahead = NamesAhead(self.session, begin.naming.view)
+        self.ahead = BackgroundSymbolizer(self.session, begin.naming.view)
         self.keeping: JournalWriter | None = None
         self.failed = False
         self._settled: SettledFrameCache | None = None
@@ -334,7 +334,7 @@ class Service:
     def _answer(self, ask: ProfileRequest) -> None:
         observed = self._observed
         self._unpacker.update(ask.news)
-        answer: Done | AskFailed
+        answer: Done | RequestFailed
         functions: tuple[int, ...] | None = None
         try:
             if ask.extent is Extent.CUT:
@@ -371,7 +371,7 @@ class Service:
         diagnostics = Diagnostics()
         for counter in self._missing if message.confined else ():
             diagnostics.count(counter)
-        answer: Done | AskFailed
+        answer: Done | RequestFailed
         try:
             for piece in message.errand.pieces(diagnostics):
                 self._channel.send(response_codec.pack(ErrandPiece(message.number, response_codec.packed_value(piece))))
@@ -430,9 +430,9 @@ class Service:
         return message.value
 
 
-def _failed(number: int, error: Exception) -> AskFailed:
+def _failed(number: int, error: Exception) -> RequestFailed:
     import traceback
 
     if isinstance(error, PyprofError):
-        return AskFailed(number, type(error).__name__, error.message, error.hint, "")
-    return AskFailed(number, type(error).__name__, str(error), "", "".join(traceback.format_exception(error)))
+        return RequestFailed(number, type(error).__name__, error.message, error.hint, "")
+    return RequestFailed(number, type(error).__name__, str(error), "", "".join(traceback.format_exception(error)))
