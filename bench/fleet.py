@@ -63,7 +63,7 @@ def disk_alone(folder: Path, made: list[bytes]) -> tuple[float, float]:
 
     def keeps(thread: int) -> None:
         for number in range(_ALONE // CONNECTIONS):
-            files.keep(f"tenant{thread}", replace(name, end_ns=name.end_ns + number), made[number % len(made)])
+            files.store_segment(f"tenant{thread}", replace(name, end_ns=name.end_ns + number), made[number % len(made)])
 
     began, spent = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(CONNECTIONS) as threads:

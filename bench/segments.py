@@ -69,7 +69,7 @@ def fill(folder: str, count: int) -> int:
         made.append(out.getvalue())
     for number in range(count):
         name = SegmentName.new("checkout", now - number * 60 * 10**9)
-        spool.put([SpoolSegment(name, made[number % len(made)])])
+        spool.store_window([SpoolSegment(name, made[number % len(made)])])
     return spool.inventory.bytes
 
 

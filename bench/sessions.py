@@ -12,7 +12,7 @@ def run_for(session: Session, seconds: float) -> None:
     end = time.monotonic() + seconds
     try:
         for batch in session.collector.batches():
-            session.recorder.add(batch)
+            session.recorder.add_batch(batch)
             if time.monotonic() > end:
                 session.collector.stop()
     finally:

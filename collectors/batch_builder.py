@@ -320,7 +320,7 @@ class BatchBuilder(Generic[Memory]):
         if len(groups) == 1:
             batches = [self._of(whole, groups[0][0])]
         else:
-            batches = [self._of(whole.take(np.array(lanes, np.int64)), arch) for arch, lanes in groups]
+            batches = [self._of(whole.take_samples(np.array(lanes, np.int64)), arch) for arch, lanes in groups]
         self._clear()
         return batches
 
@@ -410,7 +410,7 @@ def split_at_flushes(
         reached_ns: End of the last part.
         complete: Yields a part together with samples of another source from the same time.
     """
-    nothing = batches[0].take(np.zeros(0, np.int64))
+    nothing = batches[0].take_samples(np.zeros(0, np.int64))
     while True:
         until_ns = handover.bound(reached_ns)
         is_last = until_ns >= reached_ns
@@ -423,4 +423,4 @@ def split_at_flushes(
 
 
 def _part(batches: Iterable[SampleBatch], until_ns: int, early: bool) -> list[SampleBatch]:
-    return [batch.take(np.flatnonzero((batch.time_ns <= until_ns) == early)) for batch in batches]
+    return [batch.take_samples(np.flatnonzero((batch.time_ns <= until_ns) == early)) for batch in batches]

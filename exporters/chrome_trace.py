@@ -68,7 +68,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     out.write(b",\n".join(_names(profile)))
     where = _numbers(profile)
     tracks = [
-        _Track.of(profile, calls, samples, where[profile.thread[samples[0]]]) for samples in _by_thread(profile, kept)
+        _Track.build(profile, calls, samples, where[profile.thread[samples[0]]])
+        for samples in _by_thread(profile, kept)
     ]
     for track in tracks:
         for event in track.slices(calls, profile.period_ns):
@@ -179,7 +180,7 @@ class _Track:
     cpu: list[int]
 
     @classmethod
-    def of(cls, profile: Profile, calls: _Calls, samples: I64, ids: tuple[int, int]) -> _Track:
+    def build(cls, profile: Profile, calls: _Calls, samples: I64, ids: tuple[int, int]) -> _Track:
         return cls(
             b'"pid":%d,"tid":%d' % ids,
             profile.time_ns[samples] - origin_ns(profile),

@@ -56,9 +56,9 @@ class ProcessReaders:
     def reads(self) -> bool:
         return self._current.reads
 
-    def look(self, space: AddressSpace, tids: Collection[int]) -> None:
+    def inspect_process(self, space: AddressSpace, tids: Collection[int]) -> None:
         for reader in self.readers:
-            reader.look(space, tids)
+            reader.inspect_process(space, tids)
         self._current = next((reader for reader in self.readers if reader.module), self.readers[0])
         self.goroutines = self.find_goroutines(space)
 
@@ -79,8 +79,8 @@ class ProcessReaders:
     def left(self, tid: int) -> str:
         return next(filter(None, [reader.left(tid) for reader in self.readers]), "")
 
-    def take(self) -> Chain | None:
-        return self._current.take()
+    def take_chain(self) -> Chain | None:
+        return self._current.take_chain()
 
 
 class KernelReaders:
@@ -96,11 +96,15 @@ class KernelReaders:
     def _current(self) -> KernelReader | None:
         return self._parts[id(self._readers.current)]
 
-    def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
-        self._readers.look(space, tids)
+    def inspect_process(
+        self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None
+    ) -> str | None:
+        self._readers.inspect_process(space, tids)
         if self._current is None:
             return ""
-        return self._current.look(space, tids, parent._current if isinstance(parent, KernelReaders) else None)
+        return self._current.inspect_process(
+            space, tids, parent._current if isinstance(parent, KernelReaders) else None
+        )
 
     def offsets(self) -> tuple[int, FrameOffsets] | None:
         return self._current.offsets() if self._current is not None else None
@@ -114,9 +118,9 @@ class KernelReaders:
     def chains(self, rows: FrameRows) -> Sequence[Chain | None]:
         return self._current.chains(rows) if self._current is not None else [None] * (len(rows.start) - 1)
 
-    def done(self) -> None:
+    def finish_batch(self) -> None:
         if self._current is not None:
-            self._current.done()
+            self._current.finish_batch()
 
 
 class Interpreters:

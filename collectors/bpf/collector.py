@@ -108,7 +108,7 @@ class BpfCollector(PerfCollector):
         self._taken += len(lanes)
         chosen, every = self._decimation.choose(len(lanes))
         lanes = lanes[chosen]
-        batch = source.with_frames(taken.switched.take(lanes), lanes)
+        batch = source.with_frames(taken.switched.take_samples(lanes), lanes)
         if every > 1:
             batch = replace(batch, weight=batch.weight * every)
         for part in split_by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):

@@ -133,7 +133,7 @@ class BpfSource:
         reader = self._reader(pid)
         try:
             space = procfs.read_address_space(pid, self._next_id(), generation=0)
-            needs = reader.look(space, procfs.list_tasks(pid), self._parent(pid))
+            needs = reader.inspect_process(space, procfs.list_tasks(pid), self._parent(pid))
         except (OSError, FormatError):
             return ""
         found, goroutines = reader.offsets(), reader.goroutines()
@@ -253,7 +253,7 @@ class BpfSource:
         """Release the ring buffer memory after all samples of take_samples() were unwound."""
         self._sampler.ring.release_records(self._until)
         for reader in self._readers.values():
-            reader.done()
+            reader.finish_batch()
         copies = int(np.count_nonzero(self.records.flags & Flag.WAITS))
         if self.rates.adjust_limits(copies, len(self.ended), self._used):
             self._limit()
@@ -307,7 +307,7 @@ class BpfSource:
             tids = set(batch.tid[mine].tolist())
             with contextlib.suppress(OSError):
                 tids.update(procfs.list_tasks(pid))
-            reader.look(space, tids, self._parent(pid))
+            reader.inspect_process(space, tids, self._parent(pid))
             if reader.offsets() is None:
                 continue
             self._place(reader)

@@ -171,7 +171,7 @@ class BpfWaitCollector(BpfCollector):
             lanes = np.flatnonzero(taken.wanted & ((length_ns != 0) | again))
             if not len(lanes):
                 continue
-            batch = source.with_frames(taken.switched.take(lanes), lanes)
+            batch = source.with_frames(taken.switched.take_samples(lanes), lanes)
             batch = replace(batch, followed=state is None, length_ns=length_ns[lanes])
             batch = _labelled(batch, records, lanes, state)
             ends = {} if state else times.ends
@@ -187,7 +187,7 @@ class BpfWaitCollector(BpfCollector):
         lanes = np.flatnonzero(those)
         if not len(lanes):
             return
-        batch = self.source.with_frames(taken.switched.take(lanes), lanes)
+        batch = self.source.with_frames(taken.switched.take_samples(lanes), lanes)
         for part in split_by_width(batch, np.ones(len(lanes), np.bool_), narrow[lanes]):
             if len(part):
                 yield replace(part, referred=True)
@@ -222,7 +222,7 @@ class BpfWaitCollector(BpfCollector):
         if self._options.locks:
             self._surroundings.addresses |= (found := find_lock_addresses(batch))
             those &= np.isin(batch.tid, list(found))
-        return batch.take(np.flatnonzero(those))
+        return batch.take_samples(np.flatnonzero(those))
 
     def _without_samples(self, times: WaitTimes, sleepers: list[SampleBatch]) -> Iterator[SampleBatch]:
         """Yield waiting time without a new sample: of waits whose stack was accounted before, and of waits without a
@@ -236,7 +236,7 @@ class BpfWaitCollector(BpfCollector):
                 kernel_stacks=((), (Blocked(WIDE.name, FOR_PROCESSOR),)),
             )
             batch = replace(batch, around=self._surroundings.describe_times(batch, times.continued, self.source.ended))
-            yield batch.take(self._wanted(batch))
+            yield batch.take_samples(self._wanted(batch))
         if times.stackless:
             rows = [(each.tid, each.since_ns, each.ns) for each in times.stackless]
             tid, since, length = (np.array(column, np.int64) for column in zip(*rows, strict=True))
@@ -247,7 +247,7 @@ class BpfWaitCollector(BpfCollector):
                 batch, kernel_stack=np.array(inside, np.int32), kernel_stacks=tuple(kernel_stacks), followed=False
             )
             batch = replace(batch, around=self._surroundings.describe_times(batch, times.stackless, self.source.ended))
-            yield batch.take(self._wanted(batch))
+            yield batch.take_samples(self._wanted(batch))
         for batch in sleepers:
             if len(batch):
                 yield self._of_those_asleep(batch, times)
@@ -256,7 +256,7 @@ class BpfWaitCollector(BpfCollector):
         """Return samples of threads that have slept since before the recording, with their time until now."""
         kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in times.asleep_ns]
         length = np.array([times.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
-        some = batch.take(np.array(kept, np.int64))
+        some = batch.take_samples(np.array(kept, np.int64))
         around = self._surroundings.describe_sleepers(some)
         return replace(some, length_ns=length, stopped=False, source_id=self.source_id, around=around)
 

@@ -120,7 +120,7 @@ class NonStop:
                 yield thread
             finally:
                 self._send_on(stop)
-                self.pauses.add(time.monotonic_ns() - began)
+                self.pauses.add_pause(time.monotonic_ns() - began)
 
     def _stop(self, thread: ThreadId) -> StopReply | None:
         """Stop a thread of the GDB stub's target. Return None if it has ended."""

@@ -158,7 +158,7 @@ class AllStop:
     def start_target(self) -> None:
         if not self._hold:
             self._resume()
-            self.pauses.add(time.monotonic_ns() - self._began_ns)
+            self.pauses.add_pause(time.monotonic_ns() - self._began_ns)
 
     def run_until(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         stops = 0
@@ -217,7 +217,7 @@ class AllStop:
         finally:
             if ran:
                 self._resume()
-                self.pauses.add(time.monotonic_ns() - began)
+                self.pauses.add_pause(time.monotonic_ns() - began)
 
     @contextmanager
     def make_memory_readable(self) -> Iterator[None]:
@@ -230,7 +230,7 @@ class AllStop:
             yield
         finally:
             self._resume()
-            self.pauses.add(time.monotonic_ns() - began)
+            self.pauses.add_pause(time.monotonic_ns() - began)
 
     def release_target(self) -> None:
         if self.ended or self._deaf:

@@ -167,7 +167,9 @@ def _seeks(request: Request, pids: tuple[int, ...]) -> bool:
     for pid in pids:
         with contextlib.suppress(OSError, FormatError):
             reader = request.interpreters.kernel_reader(pid)
-            reader.look(procfs.read_address_space(pid, request.ids.next_id(), generation=0), procfs.list_tasks(pid))
+            reader.inspect_process(
+                procfs.read_address_space(pid, request.ids.next_id(), generation=0), procfs.list_tasks(pid)
+            )
             found = reader.offsets()
             if found is not None and found[1].seeks:
                 return True

@@ -67,7 +67,7 @@ class ByImage:
         due = max(min((pending.due_ns for pending in self._pending.values()), default=_NEVER_NS), self._not_before)
         return max(due - self.clock(), 0)
 
-    def look(self, all_of_them: bool = False) -> list[int]:
+    def check_due(self, all_of_them: bool = False) -> list[int]:
         """Check the processes whose check is due, and return those for which the need of stops is decided now.
         all_of_them ignores the budget.
         """

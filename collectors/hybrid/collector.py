@@ -105,7 +105,7 @@ class HybridCollector:
         """
         assert self._by_image is not None
         self._by_image.changed(self._perf.members.take_new_processes())
-        for pid in self._by_image.look(all_of_them=first):
+        for pid in self._by_image.check_due(all_of_them=first):
             if pid in self._by_image.reasons and self._perf.members.follows_children(pid):
                 self._candidates.choose_image(pid, from_start=first and not self._launched)
             else:
@@ -173,7 +173,7 @@ class HybridCollector:
         stops, self._stops = self._stops, None
         if stops is None:
             return
-        self._past.add(stops)
+        self._past.add_collector(stops)
         stops.close()
 
     def threads(self) -> list[ThreadInfo]:

@@ -212,7 +212,7 @@ class StopCandidates:
             return feedback
         pid, tid = feedback.batch.pid, feedback.batch.tid
         kept = np.flatnonzero(~np.logical_or.reduce([_of(key, pid, tid) for key in self._stopped]))
-        batch = feedback.batch.take(kept)
+        batch = feedback.batch.take_samples(kept)
         return Feedback(batch, feedback.top[kept], feedback.missing[kept], feedback.stop[kept], feedback.look)
 
     def begun(self, batch: SampleBatch) -> None:

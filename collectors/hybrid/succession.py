@@ -41,7 +41,7 @@ class Succession:
         """Set the second collector, which samples after the last batch of the first one."""
         self._then = then
 
-    def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
+    def make_notes(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
         """Return notes for the summary about two consecutive collectors.
 
         Args:
@@ -55,7 +55,7 @@ class Succession:
         if self._then is None or self.stopping:
             return
         self._for_ns = time.monotonic_ns() - self._began_ns
-        self._past.add(self._first)
+        self._past.add_collector(self._first)
         self._accounts = self._first.stats().accounts
         self._now = self._then
         self._first.close()
@@ -78,7 +78,7 @@ class Succession:
         before = self._past.stats
         return replace(
             joined(before, now),
-            notes=self.said(now.notes, self._for_ns / 1e9) if before.ticks else now.notes,
+            notes=self.make_notes(now.notes, self._for_ns / 1e9) if before.ticks else now.notes,
             accounts=_together(self._accounts, now.accounts),
         )
 
@@ -110,7 +110,7 @@ class ClosedCollectors:
     _infos: dict[ThreadKey, ThreadInfo] = field(default_factory=dict)
     _leaving: DelayedRemoval[ThreadKey] = field(default_factory=DelayedRemoval)
 
-    def add(self, collector: Collector) -> None:
+    def add_collector(self, collector: Collector) -> None:
         self._infos |= _keyed(collector)
         self.stats = joined(self.stats, collector.stats())
 

@@ -77,7 +77,7 @@ class UntilProgram(Succession):
 
         return replace(found, notes=(*found.notes, note(self._refused)))
 
-    def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
+    def make_notes(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
         seconds = f"{for_s:.1f}"
         if self._for_second:
             return (*notes, said("until_second_stack", seconds=seconds))

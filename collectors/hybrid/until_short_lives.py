@@ -91,7 +91,7 @@ class UntilShortLives(Succession):
             return
         self._stops.stop()
 
-    def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
+    def make_notes(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
         from pyprof.collectors.perf.collector import NEVER_STOPPED
 
         before = said("until_short_lives", seconds=f"{for_s:.1f}")

@@ -67,13 +67,13 @@ class WholeProcessCollector:
         self._notes: tuple[str, ...] = ()
         if not launched:
             by_image.changed(pids)
-            by_image.look(all_of_them=True)
+            by_image.check_due(all_of_them=True)
         self._by_stops = bool(by_image.reasons)
         self._now = self._openers[self._by_stops](list(pids), True)
 
     def batches(self) -> Iterator[SampleBatch]:
         self._by_image.changed(self._now.take_new_processes())
-        self._by_image.look(all_of_them=True)
+        self._by_image.check_due(all_of_them=True)
         while True:
             if self._stopping:
                 self._now.stop()
@@ -99,7 +99,7 @@ class WholeProcessCollector:
         now_ns = time.monotonic_ns()
         self._ns[self._by_stops] += now_ns - self._since_ns
         self._since_ns = now_ns
-        self._past.add(before)
+        self._past.add_collector(before)
         self._notes += before.stats().notes if self._by_stops else ()
         before.close()
 
@@ -112,7 +112,7 @@ class WholeProcessCollector:
 
     def _is_turn(self) -> bool:
         self._by_image.changed(self._now.take_new_processes())
-        self._by_image.look()
+        self._by_image.check_due()
         self._by_image.forget(set(self._now.alive).__contains__)
         return self._wanted() != self._by_stops
 

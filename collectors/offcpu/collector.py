@@ -129,7 +129,9 @@ class WallClockCollector:
         last batch with its thread's stack.
         """
         if self._options.running:
-            yield from (batch.take(np.flatnonzero(batch.time_ns >= self._began_ns)) for batch in happened.running)
+            yield from (
+                batch.take_samples(np.flatnonzero(batch.time_ns >= self._began_ns)) for batch in happened.running
+            )
         yield from self._parts(attributed, now)
         if out_of_band is not None:
             out_of_band = self._labels.relabel_samples(out_of_band)
@@ -163,7 +165,7 @@ class WallClockCollector:
     def _of_samples(self, happened: SwitchBatch, attributed: Attributed) -> list[SampleBatch]:
         """Return switch-out samples, each with the time of its interval and of the intervals that it stands for."""
         kept = np.flatnonzero(attributed.sample_ns > LEFT_OUT)
-        left = happened.left.take(kept)
+        left = happened.left.take_samples(kept)
         time_ns = np.maximum(left.time_ns, self._began_ns)
         some = replace(left, followed=True, time_ns=time_ns, length_ns=attributed.sample_ns[kept])
         some = self._labels.label_samples(some, attributed.sample_blocked[kept])
@@ -173,7 +175,7 @@ class WallClockCollector:
         """Return out-of-band samples, with their off-CPU time, for intervals without a switch-out sample."""
         kept = np.flatnonzero(those & (attributed.out_of_band_ns != LEFT_OUT))
         length = np.where(attributed.out_of_band_ns == BY_WEIGHT, -1, attributed.out_of_band_ns)[kept]
-        return replace(out_of_band.take(kept), length_ns=length, stopped=False)
+        return replace(out_of_band.take_samples(kept), length_ns=length, stopped=False)
 
     def _parts(self, attributed: Attributed, now: int) -> Iterator[SampleBatch]:
         """Yield off-CPU time of intervals whose stack was attributed before, and of intervals without any stack."""
@@ -190,7 +192,7 @@ class WallClockCollector:
             batch = replace(
                 batch, kernel_stack=blocked.astype(np.int32) + 1, kernel_stacks=((), *waits), followed=False
             )
-            yield batch.take(np.flatnonzero(wanted))
+            yield batch.take_samples(np.flatnonzero(wanted))
 
     def learn(self, feedback: Feedback) -> None:
         source_id = feedback.batch.source_id

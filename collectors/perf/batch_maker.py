@@ -278,7 +278,7 @@ def _of_kernel(pid: int) -> bool:
 def split_by_width(batch: SampleBatch, selected: Mask, narrow: Mask) -> list[SampleBatch]:
     """Split the samples to keep into a batch of 64-bit code and, if there is any, one of 32-bit code."""
     if narrow.any():
-        some = batch.take(np.flatnonzero(selected & narrow))
+        some = batch.take_samples(np.flatnonzero(selected & narrow))
         regs = some.regs[:, HERE.narrow_columns] & np.uint64(NARROW.mask)
-        return [batch.take(np.flatnonzero(selected & ~narrow)), replace(some, arch=NARROW, regs=regs)]
-    return [batch if selected.all() else batch.take(np.flatnonzero(selected))]
+        return [batch.take_samples(np.flatnonzero(selected & ~narrow)), replace(some, arch=NARROW, regs=regs)]
+    return [batch if selected.all() else batch.take_samples(np.flatnonzero(selected))]

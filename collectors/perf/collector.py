@@ -300,7 +300,9 @@ class PerfCollector:
         self.maker.forget_untracked()
         if self._events.counting:
             diagnostics = self._reader.diagnostics
-            untracked.update(members.add_matching(untracked, self._events.add, diagnostics, lambda: self._stopping))
+            untracked.update(
+                members.add_matching(untracked, self._events.add_process, diagnostics, lambda: self._stopping)
+            )
         members.tracked.forget_ended()
 
     def skip_trial(self) -> None:

@@ -144,7 +144,7 @@ class EventManager:
         self.scope.attach_events(events, pids, self._reader.read_forks)
         return pids
 
-    def add(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         """Open perf events on another process.
 
         Raises:

@@ -172,7 +172,7 @@ class Decimation:
         chosen, every = self.choose(len(batch))
         if every == 1:
             return batch
-        part = batch.take(chosen)
+        part = batch.take_samples(chosen)
         return replace(part, weight=part.weight * every)
 
     def choose(self, n: int) -> tuple[I64, int]:

@@ -67,7 +67,7 @@ class PerfSwitchSource:
         known = self.running.maker.mask_recorded(switched.pid) | (switched.switches.kind == ENDED)
         return SwitchBatch(
             running=taken.running,
-            left=replace(taken.switched.take(wanted), source_id=self.switches.source_id),
+            left=replace(taken.switched.take_samples(wanted), source_id=self.switches.source_id),
             narrow=switched.samples.narrow[wanted],
             switches=switched.switches.select_points(known),
             since_ns=self.switches.since_ns,

@@ -249,7 +249,7 @@ class PtraceCollector:
                 yield from self._rounds.run_checks(target, checks, first, self._flush_completed)
                 if self._scheduler.stopping:
                     return
-                with contextlib.suppress(OSError):  # it has ended, which the next look() reports
+                with contextlib.suppress(OSError):  # it has ended, which the next round reports
                     yield from self._rounds.run_checks(target, target.find_late_threads(), first, self._flush_completed)
                 if target.spaces.restless:
                     with contextlib.suppress(OSError):

@@ -116,7 +116,7 @@ class TracedProcess:
             spent = time.thread_time_ns() - before
             self._relist_at = time.monotonic_ns() + min(max(_RELIST_NS, _LIST_BUDGET * spent), _LATEST_LIST_NS)
         if self.reader is not None:
-            self.reader.look(self.spaces.current, self.threads)
+            self.reader.inspect_process(self.spaces.current, self.threads)
 
     def has_ended(self) -> bool:
         """Return True if this process has ended, even if another one has its pid now."""
@@ -215,7 +215,7 @@ class TracedProcess:
         """
         thread = self._meet(tid)
         if self.reader is not None:
-            self.reader.look(self.spaces.current, self.threads)
+            self.reader.inspect_process(self.spaces.current, self.threads)
         return thread
 
     def choose_threads(self) -> list[tuple[Thread, int]]:
@@ -243,7 +243,7 @@ class TracedProcess:
         known = set(self.threads)
         self._relist(self.directory.thread_count())
         if self.reader is not None and self.threads.keys() - known:
-            self.reader.look(self.spaces.current, self.threads)
+            self.reader.inspect_process(self.spaces.current, self.threads)
         wanted = self._choice.select_threads(self.threads, self.describe_thread)
         self._turn = [(thread, 1) for thread in wanted if thread.tid not in known]
         return self._turn

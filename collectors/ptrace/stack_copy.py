@@ -105,7 +105,7 @@ class StackCopy:
         self._gather.start_reads(thread.tid)
         try:
             thread.reader.copied_ahead(thread.tid, read.plan, stack, came.base, read.gather, self._gather)
-            chain = thread.reader.take()
+            chain = thread.reader.take_chain()
         except Exception:
             self._reader_failed(thread)
         else:
@@ -219,7 +219,7 @@ class StackCopy:
             builder.add_pieces(lane, left)
         if thread.reader is not None:
             try:
-                chain = thread.reader.take()
+                chain = thread.reader.take_chain()
             except Exception:
                 self._reader_failed(thread)
             else:

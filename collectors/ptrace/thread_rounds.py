@@ -168,7 +168,7 @@ class ThreadRounds:
         if self._sampler.handle_outcome(thread, outcome):
             self._quick.taken.add(thread)
         if target.spaces.stale:
-            with contextlib.suppress(OSError):  # it has ended, which the next look() reports
+            with contextlib.suppress(OSError):  # it has ended, which the next round reports
                 self._sampler.look_at_modules(target)
 
     def _describe(self, target: TracedProcess) -> None:

@@ -259,7 +259,7 @@ class Stopper:
         """Note that a stopped thread runs again, and the length of its pause."""
         self.last_stop_ns = max(self.last_stop_ns, now_ns)
         self.stopped_ns += now_ns - held.since_ns
-        self.pauses.add(now_ns - held.since_ns)
+        self.pauses.add_pause(now_ns - held.since_ns)
 
     def _await(self, held: StoppedThread) -> Outcome:
         """Wait until a thread stops, or until the wait takes so long that it counts as pending."""

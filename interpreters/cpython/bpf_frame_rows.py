@@ -172,7 +172,7 @@ class FrameRowReader:
             rows = self._waiting.filter_rows(rows)
         return self._chains.find_chains(
             row_keys(rows, others),
-            lambda lanes: self._decoded(rows.take(np.array(lanes, np.int64)), others),
+            lambda lanes: self._decoded(rows.take_threads(np.array(lanes, np.int64)), others),
             partial(self._at, rows),
         )
 
@@ -187,7 +187,7 @@ class FrameRowReader:
             return None
         return chain.at(place.instruction, next_chain_number())
 
-    def done(self) -> None:
+    def finish_batch(self) -> None:
         """Note that a batch's frame rows are decoded, and begin the next round (see KernelReader.done)."""
         self._heads.begin_round()
 

@@ -28,12 +28,14 @@ class PythonInKernel:
         self._rows: FrameRowReader | None = None
         self._tids: tuple[int, ...] = ()
 
-    def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
+    def inspect_process(
+        self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None
+    ) -> str | None:
         process = self._process
         if self._runtime is not None and not space.modules:
             return ""  # the process has ended: what is known of it explains its last samples
         self._tids = tuple(tids)
-        process.look(space, tids)
+        process.inspect_process(space, tids)
         self._take(process.expected, parent)
         if self._runtime is not None and self.offsets() is None:
             return f"the frames of CPython {self._runtime.layout.version} are not read in the kernel."
@@ -74,6 +76,6 @@ class PythonInKernel:
             self._diagnostics.count(LOST, self._rows.lost - lost)
         return found
 
-    def done(self) -> None:
+    def finish_batch(self) -> None:
         if self._rows is not None:
-            self._rows.done()
+            self._rows.finish_batch()

@@ -65,7 +65,7 @@ class CPython(Interpreter):
     def describe(self, process: LiveProcess) -> Iterator[Finding]:
         reader = self.open_reader(process)
         tids = process.tasks()
-        reader.look(process.space, tids)
+        reader.inspect_process(process.space, tids)
         if reader.refusal:
             yield Finding(False, f"{reader.refusal}: its stacks are native only")
         if reader.runtime is None:

@@ -104,7 +104,7 @@ class PythonProcess:
     def goroutines(self) -> None:
         """No offsets, because Python has no goroutines."""
 
-    def look(self, space: AddressSpace, tids: Collection[int]) -> None:
+    def inspect_process(self, space: AddressSpace, tids: Collection[int]) -> None:
         finder = self._finder
         changed = finder.find_runtime(space, lambda: set(map(self._namespace_tid, tids)))
         runtime = finder.runtime
@@ -192,7 +192,7 @@ class PythonProcess:
             self.threads.forget_thread(tid)
         return self._names.names.pop(tid, "")
 
-    def take(self) -> Chain | None:
+    def take_chain(self) -> Chain | None:
         return self.frames.take_chain(self._finder.greenlets) if self.frames is not None else None
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:

@@ -193,7 +193,7 @@ class Agent:
             for lane in self._lanes:
                 if not self._ending:
                     lane.tend()
-            self._table.look()
+            self._table.find_processes()
             self._keep_budget()
             self._steps.total_ns()
             self._health.beat()
@@ -217,7 +217,7 @@ class Agent:
         ):  # a recording that starts reads files for the first time
             self._budget.pardon()
         self._starts = starts
-        if self._budget.keep():
+        if self._budget.check_budget():
             before, self._table.one_in = self._table.one_in, self._budget.effort.processes
             if self._table.one_in > before:
                 self._draw_processes()
@@ -298,7 +298,7 @@ class Agent:
         profile = labelled(self._budget.noted(profile), self._table.verdict)
         found = segments(profile, services, window)
         with self._writing:
-            kept = self.spool.put(found, window)
+            kept = self.spool.store_window(found, window)
             self._health.metrics.took(sampling.mode, profile, kept)
             self._report_spool()
             self._conditions.end("recording_failed", mode=sampling.mode, rate=sampling.rate)
@@ -317,7 +317,7 @@ class Agent:
                 spool_bytes=inventory.bytes,
                 **({"dropped": dropped} if dropped else {}),
             )
-            if kept and profile.summary.samples and not self._minutes.take(profile):
+            if kept and profile.summary.samples and not self._minutes.store_window(profile):
                 self._report_disk("a window for pyprof agent record was not stored")
 
     def _report_spool(self) -> None:

@@ -62,7 +62,7 @@ class BudgetControl:
         """Exclude the agent's current cost from the check of its budget, because a user has requested the work."""
         self._governor.pardon(time.monotonic())
 
-    def keep(self) -> bool:
+    def check_budget(self) -> bool:
         """Check the agent's budget, and return True if another set of processes must be recorded. The main loop calls
         this all the time.
         """
@@ -71,7 +71,7 @@ class BudgetControl:
             return False
         self._look_at = now + self._governor.budget.every_s / CHECKS
         before = self.effort
-        verdict = self._governor.look(now, spent(), self._memory)
+        verdict = self._governor.check_cost(now, spent(), self._memory)
         self.stride.every = self.effort.times
         governor = self._governor
         if verdict is BudgetVerdict.BROKEN:

@@ -134,7 +134,7 @@ class Governor:
         """Exclude the agent's cost up to now from the check of its budget."""
         self._settled = max(self._settled, now + SETTLING * self.budget.every_s)
 
-    def look(self, now: float, spent_s: float, memory: Callable[[], int]) -> BudgetVerdict:
+    def check_cost(self, now: float, spent_s: float, memory: Callable[[], int]) -> BudgetVerdict:
         """Check the agent's cost against its budget, and adapt the effort. Callers do this several times in
         budget.every_s.
 

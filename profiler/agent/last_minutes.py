@@ -24,8 +24,8 @@ _MODE = 0o700
 
 
 class LastMinutes:
-    """The stored windows of an agent's last minutes. take() and clear() are for one thread at a time, the other methods
-    for any.
+    """The stored windows of an agent's last minutes. store_window() and clear() are for one thread at a
+    time, the other methods for any.
     """
 
     def __init__(self, root: str, last_s: float, most_bytes: int, diagnostics: Diagnostics) -> None:
@@ -56,7 +56,7 @@ class LastMinutes:
             if name.startswith(begin) and name.endswith(end):
                 os.unlink(f"{self._kept.folder}/{name}")
 
-    def take(self, profile: Profile) -> bool:
+    def store_window(self, profile: Profile) -> bool:
         """Store a window of the last minutes, and return True if that succeeded."""
         self._number = max(self._number + 1, time.time_ns() // 1_000_000)
         try:

@@ -143,7 +143,7 @@ def choice_of(table: ProcessTable, request: ControlRequest) -> SamplingChoice:
     Raises:
         ControlRefused: No process of the service is recorded.
     """
-    table.look()
+    table.find_processes()
     choices = dict.fromkeys(
         choice for seen in table.of_service(request.service).values() for choice in seen.verdict.samplings
     )

@@ -171,7 +171,7 @@ class ProcessTable:
         """Stop the search for processes: a running search ends and finds nothing. Any thread may call this."""
         self._left = True
 
-    def look(self) -> dict[int, ObservedProcess]:
+    def find_processes(self) -> dict[int, ObservedProcess]:
         """Search for processes, at most once in LOOK_S, and return them. Any thread may call this."""
         now = time.monotonic()
         if now < self._next:
@@ -216,12 +216,12 @@ class ProcessTable:
 
     def of_service(self, service: str) -> dict[int, ObservedProcess]:
         """Search for processes, and return those of a service by pid, including those that the budget leaves out."""
-        seen_by_pid = self.look()
+        seen_by_pid = self.find_processes()
         return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
 
     def now_recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
         """Look at the machine's processes again, and return recorded()."""
-        self.look()
+        self.find_processes()
         return self.recorded(sampling)
 
     def matching(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:

@@ -35,7 +35,7 @@ def queues(root: str) -> list[QueueState]:
         OSError: A folder cannot be read.
     """
     found = []
-    for folder in Disk().look(f"{root}/{QUEUE}"):
+    for folder in Disk().list_folder(f"{root}/{QUEUE}"):
         if folder.is_folder and re.fullmatch(SINK_NAME, folder.name):
             files = list(_files(f"{root}/{QUEUE}/{folder.name}"))
             oldest_ns = min((name.end_ns for _, name, _ in files), default=0)
@@ -45,7 +45,7 @@ def queues(root: str) -> list[QueueState]:
 
 def _files(top: str) -> Iterator[tuple[str, SegmentName, int]]:
     """Yield (folder, name, size in bytes) of each segment below a folder."""
-    look = Disk().look
+    look = Disk().list_folder
     for day in look(top):
         for service in look(f"{top}/{day.name}"):
             for file in look(f"{top}/{day.name}/{service.name}"):
@@ -68,8 +68,8 @@ def forget(root: str, sink: str) -> int:
     for folder, name, _ in list(_files(top)):
         disk.unlink(f"{folder}/{name.name}")
         count += 1
-    for day in list(disk.look(top)):
-        for service in list(disk.look(f"{top}/{day.name}")):
+    for day in list(disk.list_folder(top)):
+        for service in list(disk.list_folder(f"{top}/{day.name}")):
             with suppress(OSError):  # something else is there
                 disk.remove_folder(f"{top}/{day.name}/{service.name}")
         with suppress(OSError):

@@ -123,19 +123,19 @@ class Spool:
         """
         for place in ("", *self._queues):
             for name, size in self._segments(place):
-                self.inventory.add(name, size, place)
+                self.inventory.add_segment(name, size, place)
         self._recover()
-        for reason in self._disk.look(f"{self.root}/{ASIDE}"):
+        for reason in self._disk.list_folder(f"{self.root}/{ASIDE}"):
             folder = f"{ASIDE}/{reason.name}"
-            self._refused[reason.name] = sorted(f.name for f in self._disk.look(f"{self.root}/{folder}"))
+            self._refused[reason.name] = sorted(f.name for f in self._disk.list_folder(f"{self.root}/{folder}"))
         self.keep_within()
 
     def _segments(self, place: str) -> Iterator[tuple[SegmentName, int]]:
         top = self._path(place, "").rstrip("/")
-        for day in [found for found in self._disk.look(top) if found.is_folder and is_day(found.name)]:
-            for folder in [found for found in self._disk.look(f"{top}/{day.name}") if found.is_folder]:
+        for day in [found for found in self._disk.list_folder(top) if found.is_folder and is_day(found.name)]:
+            for folder in [found for found in self._disk.list_folder(f"{top}/{day.name}") if found.is_folder]:
                 at = f"{top}/{day.name}/{folder.name}"
-                for file in list(self._disk.look(at)):
+                for file in list(self._disk.list_folder(at)):
                     name = SegmentName.parse(day.name, folder.name, file.name)
                     if name is not None and not file.is_folder:
                         yield name, file.size
@@ -148,7 +148,7 @@ class Spool:
         """Turn checkpoints of earlier windows into segments if their window has no segment."""
         known = {name.key: name for name in self.inventory.all()}
         folder, saved = f"{self.root}/{SO_FAR}", dict[str, list[str]]()
-        for name in sorted(found.name for found in self._disk.look(folder)):
+        for name in sorted(found.name for found in self._disk.list_folder(folder)):
             of = _SAVED.fullmatch(name)
             saved.setdefault(of[1] if of else "", []).append(f"{folder}/{name}")
         self._forget(saved.pop("", ()))
@@ -189,7 +189,7 @@ class Spool:
             if place not in self.inventory.places(name):
                 folder = self._folder(place, name)
                 self._disk.link(source, f"{folder}/{name.name}")
-                self.inventory.add(name, size, place)
+                self.inventory.add_segment(name, size, place)
                 self._disk.sync_folder(folder)
 
     def save(self, window: str, end_ns: int, data: bytes) -> bool:
@@ -221,7 +221,7 @@ class Spool:
             with suppress(OSError):
                 self._disk.unlink(path)
 
-    def put(self, segments: Sequence[SpoolSegment], window: str = "") -> bool:
+    def store_window(self, segments: Sequence[SpoolSegment], window: str = "") -> bool:
         """Store the segments of one window, and those that wait in memory. Return False if some wait now or are
         lost.
         """
@@ -260,14 +260,14 @@ class Spool:
             for place in self._queues:
                 queue = self._folder(place, name)
                 disk.link(part, f"{queue}/{name.name}")
-                self.inventory.add(name, len(segment.data), place)
+                self.inventory.add_segment(name, len(segment.data), place)
                 disk.sync_folder(queue)
             disk.rename(part, to)
             disk.sync_folder(folder)
         except OSError:
             self._take_back(name, part)
             raise
-        self.inventory.add(name, len(segment.data))
+        self.inventory.add_segment(name, len(segment.data))
 
     def _write_synced(self, path: str, data: bytes) -> None:
         fd = self._disk.create(path)
@@ -345,7 +345,7 @@ class Spool:
         before, self._queues = self._queues, [f"{QUEUE}/{sink}" for sink in sinks]
         for place in set(self._queues).difference(before):
             for name, size in self._segments(place):
-                self.inventory.add(name, size, place)
+                self.inventory.add_segment(name, size, place)
 
     def queued(self, sink: str) -> Iterator[SegmentName]:
         """Return the segments in the queue of a sink, which it has not accepted yet, oldest first."""

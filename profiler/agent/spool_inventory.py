@@ -73,7 +73,7 @@ class Inventory:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, name: SegmentName, size: int, place: str = "") -> None:
+    def add_segment(self, name: SegmentName, size: int, place: str = "") -> None:
         known = self._kept.get(name)
         if known is None:
             known = self._kept[name] = StoredSegment(size)

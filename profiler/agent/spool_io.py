@@ -32,7 +32,7 @@ class Disk:
     of these paths.
     """
 
-    def look(self, folder: str) -> Iterator[FolderEntry]:
+    def list_folder(self, folder: str) -> Iterator[FolderEntry]:
         """Yield the entries of a folder, nothing if it is gone."""
         try:
             with os.scandir(folder) as entries:

@@ -64,10 +64,10 @@ def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
     """Yield the segments of a spool's days from the first to the last one, None for all."""
     disk = Disk()
     try:
-        for day in disk.look(root):
+        for day in disk.list_folder(root):
             if day.is_folder and is_day(day.name) and (days is None or days[0] <= day.name <= days[1]):
-                for folder in disk.look(f"{root}/{day.name}"):
-                    for file in disk.look(f"{root}/{day.name}/{folder.name}"):
+                for folder in disk.list_folder(f"{root}/{day.name}"):
+                    for file in disk.list_folder(f"{root}/{day.name}/{folder.name}"):
                         name = SegmentName.parse(day.name, folder.name, file.name)
                         if name is not None and not file.is_folder:
                             yield name
@@ -89,7 +89,7 @@ class _SegmentHeaders:
     others: set[str] = field(default_factory=set)
     read: int = 0
 
-    def take(self, about: About) -> None:
+    def add_header(self, about: About) -> None:
         self.read += 1
         self.period_ns = about.period_ns
         self.windows.add((about.start_ns, about.start_ns + about.duration_ns))
@@ -142,7 +142,7 @@ def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, g
             continue
         if wanted(about.value_types):
             heads.kinds = about.value_types
-            heads.take(about)
+            heads.add_header(about)
         else:
             heads.others.add(about.value_types[-1].type)
     if not heads.read:

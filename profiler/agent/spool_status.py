@@ -105,7 +105,7 @@ class _Sizes:
     def of(self, name: SegmentName) -> int:
         folder = f"{self._root}/{name.day}/{name.folder}"
         if folder not in self._known:
-            self._known[folder] = {found.name: found.size for found in Disk().look(folder)}
+            self._known[folder] = {found.name: found.size for found in Disk().list_folder(folder)}
         return self._known[folder].get(name.name, 0)
 
 

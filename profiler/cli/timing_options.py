@@ -194,7 +194,7 @@ class Flight:
 
     def beat(self) -> None:
         """Check the triggers of a flight recorder, between two batches."""
-        self._triggers.look()
+        self._triggers.check_conditions()
 
     def write_out(self, cause: str) -> None:
         """Write the windows that the flight recorder keeps soon, and continue recording. Any thread may call this.

@@ -93,12 +93,12 @@ class WindowMerger:
         self._samples = 0
         self._tables = JoinedTables()
 
-    def add(self, profile: Profile) -> MergedWindows:
+    def add_window(self, profile: Profile) -> MergedWindows:
         """Add a window of the recording, and return a snapshot of all windows that were added."""
         if len(self._tables.tree.parent) > MOST_NODES:
             self._forget()
         tables = self._tables
-        stack, thread = tables.add(profile)
+        stack, thread = tables.add_profile(profile)
         window = replace(
             profile,
             frames=(),

@@ -208,21 +208,22 @@ class GoroutineOffsets:
 class StackReader(Protocol):
     """Reader of an interpreter's frames in the threads of one process, together with each thread's stack.
 
-    Call look() first. Then call copy() for each sample while the thread is stopped, and take() after it was continued.
+    Call inspect_process() first. Then call copy() for each sample while the thread is stopped, and take_chain() after
+    it was continued.
     Call learn() after a copy that only serves to improve the next one.
     """
 
     @property
     def reads(self) -> bool:
-        """Return True if look() has found an interpreter whose frames must be copied in stops."""
+        """Return True if inspect_process() has found an interpreter whose frames must be copied in stops."""
         ...
 
     @property
     def goroutines(self) -> GoroutineOffsets | None:
-        """Return the offsets of the process's Go runtime that look() has found, or None if it has none."""
+        """Return the offsets of the process's Go runtime that inspect_process() has found, or None if it has none."""
         ...
 
-    def look(self, space: AddressSpace, tids: Collection[int]) -> None:
+    def inspect_process(self, space: AddressSpace, tids: Collection[int]) -> None:
         """Inspect the current modules and threads of the process, before samples are taken."""
         ...
 
@@ -271,7 +272,7 @@ class StackReader(Protocol):
         """
         ...
 
-    def take(self) -> Chain | None:
+    def take_chain(self) -> Chain | None:
         """Return the interpreter frames of the thread that was copied last, or None if it never had any."""
         ...
 
@@ -420,7 +421,7 @@ class FrameRows:
     several: npt.NDArray[np.bool_]
     copies: Mapping[int, CopiedStack] = field(default_factory=dict)
 
-    def take(self, lanes: npt.NDArray[np.int64]) -> FrameRows:
+    def take_threads(self, lanes: npt.NDArray[np.int64]) -> FrameRows:
         """Return the interpreter frame rows of the threads with these indices, with all texts."""
         start, at = _part(self.start, lanes)
         stand_start, stand_at = _part(self.stand_start, lanes)
@@ -459,7 +460,9 @@ class KernelReader(Protocol):
     the rows that it copies.
     """
 
-    def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
+    def inspect_process(
+        self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None
+    ) -> str | None:
         """Inspect the current modules and threads of the process before the other methods are called. The process may
         have ended.
 
@@ -492,6 +495,6 @@ class KernelReader(Protocol):
         """Return the interpreter frames of each thread as a chain, None for a thread without frames."""
         ...
 
-    def done(self) -> None:
+    def finish_batch(self) -> None:
         """Note that the BPF program will take all later frame rows after the rows so far."""
         ...

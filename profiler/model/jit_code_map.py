@@ -67,7 +67,7 @@ class CodeMap(Generic[T]):
         """The number of bytes of code that have a description now."""
         return sum(span.end - span.start for span in self._spans)
 
-    def add(self, spans: Iterable[Span[T]], before_ns: int, now_ns: int) -> None:
+    def add_spans(self, spans: Iterable[Span[T]], before_ns: int, now_ns: int) -> None:
         """Add descriptions of JIT code. Later descriptions override earlier ones.
 
         A description that replaces another one is not valid before `before_ns`.

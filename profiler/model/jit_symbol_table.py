@@ -49,7 +49,7 @@ class _Columns:
     def __len__(self) -> int:
         return len(self.start)
 
-    def take(self, rows: Flags | npt.NDArray[np.int64]) -> _Columns:
+    def take_rows(self, rows: Flags | npt.NDArray[np.int64]) -> _Columns:
         return _Columns(self.start[rows], self.end[rows], self.name[rows], self.length[rows], self.since[rows])
 
     def sort(self) -> None:
@@ -89,7 +89,7 @@ class _Gathered:
     def __init__(self) -> None:
         self._start, self._end, self._name, self._length = (bytearray() for _ in range(4))
 
-    def add(self, piece: NamedRanges, name: U64) -> None:
+    def add_piece(self, piece: NamedRanges, name: U64) -> None:
         self._start += piece.start.tobytes()
         self._end += piece.end.tobytes()
         self._name += name.astype(np.uint32).tobytes()
@@ -129,7 +129,9 @@ class CodeTable:
         """The number of bytes of code that have a name now."""
         return sum((self._live.end - self._live.start).tolist())
 
-    def add(self, pieces: Iterable[NamedRanges], before_ns: int, now_ns: int, ends_others: bool = False) -> None:
+    def add_reading(
+        self, pieces: Iterable[NamedRanges], before_ns: int, now_ns: int, ends_others: bool = False
+    ) -> None:
         """Add the code names of one reading of a perf map. The last of overlapping ranges is used.
 
         An entry that replaces another one is valid from `before_ns` on.
@@ -145,7 +147,7 @@ class CodeTable:
         lost = _NONE
         kept = uncovered(placed.start, placed.end)
         if not kept.all():
-            placed, lost = placed.take(kept), placed.take(~kept)
+            placed, lost = placed.take_rows(kept), placed.take_rows(~kept)
         placed.sort()
         if not len(self._live) and not len(self._past):
             self._live = placed
@@ -153,9 +155,9 @@ class CodeTable:
         ended = (~still if ends_others else np.zeros(len(self._live), np.bool_)) | self._replaced(placed, before_ns)
         ended |= self._replaced(lost, before_ns)
         lost = self._replaced_at_once(placed, lost, before_ns)
-        self._end([self._live.take(ended), lost], now_ns)
+        self._end([self._live.take_rows(ended), lost], now_ns)
         if len(placed) or ended.any():
-            self._live = _joined([self._live.take(~ended), placed])
+            self._live = _joined([self._live.take_rows(~ended), placed])
             self._live.sort()
 
     def _gathered(self, pieces: Iterable[NamedRanges], still: Flags) -> _Columns:
@@ -163,7 +165,7 @@ class CodeTable:
         found = _Gathered()
         for piece in pieces:
             fresh = self._unknown(piece, still)
-            found.add(fresh, np.cumsum(fresh.length, dtype=np.uint64) - fresh.length + len(self._names))
+            found.add_piece(fresh, np.cumsum(fresh.length, dtype=np.uint64) - fresh.length + len(self._names))
             self._names += fresh.names
         return found.columns()
 
@@ -207,10 +209,10 @@ class CodeTable:
         other = (placed.start[rows] != lost.start) | (placed.end[rows] != lost.end)
         for place in np.flatnonzero(~other).tolist():
             other[place] = self._name(lost, place) != self._name(placed, int(rows[place]))
-        lost = lost.take(other)
+        lost = lost.take_rows(other)
         taking, _ = touching(placed.start, placed.end, lost.start, lost.end)
         self._begin(placed, taking, before_ns)
-        return lost.take(np.arange(len(lost))[-MAX_PAST:])
+        return lost.take_rows(np.arange(len(lost))[-MAX_PAST:])
 
     def _begin(self, fresh: _Columns, rows: Flags, since_ns: int) -> None:
         if rows.any():
@@ -231,7 +233,7 @@ class CodeTable:
         note_change(self.changes, now_ns)
 
     def _keep_past(self, rows: npt.NDArray[np.int64]) -> None:
-        self._past, self._until = self._past.take(rows), self._until[rows]
+        self._past, self._until = self._past.take_rows(rows), self._until[rows]
 
     def forget(self, before_ns: int) -> None:
         """Drop the names of JIT code that ended before a time."""

@@ -33,7 +33,7 @@ class JoinedTables:
         self._named: list[tuple[bool, bool]] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
 
-    def add(self, profile: Profile) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    def add_profile(self, profile: Profile) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Add the modules, frames, stacks and threads of a profile to the common tables.
 
         Returns:

@@ -49,7 +49,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
             )
     values = _values(parts)
     tables = JoinedTables()
-    stacks, threads = zip(*map(tables.add, parts), strict=True)
+    stacks, threads = zip(*map(tables.add_profile, parts), strict=True)
     order, thread = tables.threads_in_order()
     time_ns = np.concatenate([part.time_ns for part in parts])
     sorted_ = np.argsort(time_ns, kind="stable")

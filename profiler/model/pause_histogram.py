@@ -71,7 +71,7 @@ class PauseLog:
         self._counts = np.zeros(BUCKETS, np.int64)
         self._total_ns = 0
 
-    def add(self, ns: int) -> None:
+    def add_pause(self, ns: int) -> None:
         self._counts[bucket_of(ns)] += 1
         self._total_ns += ns
 

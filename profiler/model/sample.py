@@ -183,7 +183,7 @@ class SampleBatch:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def take(self, lanes: I64) -> SampleBatch:
+    def take_samples(self, lanes: I64) -> SampleBatch:
         """Return the samples of a batch with these indices, over the same stack bytes.
 
         Args:

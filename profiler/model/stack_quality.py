@@ -81,7 +81,7 @@ def contents(profile: Profile, languages: Sequence[Language]) -> Contents:
     samples = np.bincount(profile.stack, minlength=len(profile.parent)).astype(np.int64)
     values = np.zeros(len(profile.parent), np.int64)
     np.add.at(values, profile.stack, profile.values[:, -1])
-    counts = _Inclusive.of(profile, samples)
+    counts = _Inclusive.compute(profile, samples)
     trust, frames = _shares(profile, counts)
     shown, missing = _shown(profile, values, languages)
     ends = counts.by_end(profile, samples)
@@ -141,7 +141,7 @@ class _Inclusive:
     at: list[int]
 
     @classmethod
-    def of(cls, profile: Profile, own: npt.NDArray[np.int64]) -> _Inclusive:
+    def compute(cls, profile: Profile, own: npt.NDArray[np.int64]) -> _Inclusive:
         """Compute the sums over each node of the stack tree and all nodes below it.
 
         Parents come before children, so one pass from the end suffices.
@@ -196,7 +196,7 @@ def _shown(
         languages: Languages whose functions may be missing.
     """
     values = profile.values[:, -1]
-    ends = _Inclusive.of(profile, own).by_end(profile, own)
+    ends = _Inclusive.compute(profile, own).by_end(profile, own)
     kind_of = profile.value_types[-1]
     if not languages and profile.state is None:  # a foreign file: nothing is known to be missing
         return Shown(kind_of.type, kind_of.unit, int(values.sum()), ends), ()

@@ -140,7 +140,7 @@ class Walk:
     def __len__(self) -> int:
         return len(self.end)
 
-    def take(self, lanes: npt.NDArray[np.int64]) -> Walk:
+    def take_samples(self, lanes: npt.NDArray[np.int64]) -> Walk:
         """Return the unwound frames of the samples with these indices. The walk must have no shared frames."""
         counts = np.diff(self.start)[lanes]
         start = np.zeros(len(lanes) + 1, np.int64)
@@ -157,7 +157,7 @@ class Walk:
         both = Walk(start, *(np.concatenate(pair) for pair in pairs))  # type: ignore[arg-type]  # all but shared
         which = np.arange(len(self))
         which[lanes] = len(self) + np.arange(len(other))
-        return both.take(which)
+        return both.take_samples(which)
 
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
         return self.pc, self.exact, self.trust, self.sp, self.end, self.missing, self.top, self.lacks_register
@@ -174,7 +174,7 @@ class Walk:
         packed: npt.NDArray[np.uint64] = self.pc | trust << np.uint64(_PC_BITS) | exact << np.uint64(63)
         return packed
 
-    def whole(self) -> Walk:
+    def unshare_frames(self) -> Walk:
         """Return the unwound frames with shared frames copied to each sample."""
         if not self.shared:
             return self

@@ -187,7 +187,7 @@ class GdbCode:
         sources = open_sources(file, scan.arch, self._names, self._diagnostics)
         value = MemoryObject(file, scan.arch, len(data), FileTables(file.name, sources, self._diagnostics, lambda: ()))
         spans = [Span(start, end, value, scan.before_ns) for start, end in code_ranges(file)]
-        self.spans.add(spans, scan.before_ns, scan.now_ns)
+        self.spans.add_spans(spans, scan.before_ns, scan.now_ns)
         self._known[key] = _Known(entry, self._mark(scan, entry), spans)
         self._loaded += entry.size
         return True

@@ -123,7 +123,7 @@ class JitdumpCode(NoImage):
             self.spans.remove(old, now)
             value = JitCode(old.value.loaded, old.value.shift + record.new_start - record.old_start)
             span = Span(record.new_start, record.new_start + record.size, value, before)
-        self.spans.add([span], before, now)
+        self.spans.add_spans([span], before, now)
 
     def rows(self, span: Span[JitCode], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
         value = span.value

@@ -180,7 +180,9 @@ class LibunwindCode(NoImage):
             span = Span(head.start, head.end, self._registered(entry, scan.space.read, scan.arch), scan.before_ns)
             state.known[head.info] = head, span
             spans.append(span)
-        self.spans.add(reversed(spans), scan.before_ns, scan.now_ns)  # of overlapping spans, the later is found first
+        self.spans.add_spans(
+            reversed(spans), scan.before_ns, scan.now_ns
+        )  # of overlapping spans, the later is found first
 
     def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
         """Read a libunwind info in the other layout. If it is no longer readable, return it as it was read first."""

@@ -46,7 +46,7 @@ class PerfMapCode(NoImage):
             self.close()
         while self._file is not None and (data or anew):
             self._next = b"", False
-            self.spans.add(self._lines(self._file, data, anew), scan.before_ns, scan.now_ns, anew)
+            self.spans.add_reading(self._lines(self._file, data, anew), scan.before_ns, scan.now_ns, anew)
             data, anew = self._next
         return False
 

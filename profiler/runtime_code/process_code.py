@@ -112,7 +112,7 @@ class ProcessCode:
         """True if the process has registration lists of JIT code, whose changes one short read reveals."""
         return any(name in (DESCRIPTOR, LIST) for name, _ in self._symbols)
 
-    def look(self) -> None:
+    def update_code(self) -> None:
         """Run a quick update of the descriptions of JIT code, unless the last update took too long."""
         if self._space is not None and time.monotonic_ns() >= self._rest_until_ns:
             self.update(self._space, quick=True)

@@ -228,10 +228,10 @@ class RuntimeCode:
     def watched(self) -> bool:
         return any(process.watched for process in self._processes.values())
 
-    def look(self) -> None:
+    def update_code(self) -> None:
         for process in self._processes.values():
             if process.watched:
-                process.look()
+                process.update_code()
 
     def _parts(self, process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
         """Yield samples in parts during which no description of JIT code changes: (indexes, one of their times)."""

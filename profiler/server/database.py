@@ -45,7 +45,7 @@ class Store:
         for piece in table_blocks.pieces(stacks):
             self._put("stacks", table_blocks.stacks(piece))
         self._put("series", table_blocks.series(series))
-        self._stored.add(stacks, series)
+        self._stored.add_rows(stacks, series)
         batches = self._batches(len(segments))
         self._put("window_samples", table_blocks.samples(segments, batches))
         self._put("window_builds", table_blocks.builds(segments, batches))
@@ -88,7 +88,7 @@ class Store:
         }:
             self.drop_day(day)
 
-    def asked(self, by: RunningQuery, symbols: SymbolFiles | None = None) -> ClientQueries:
+    def make_queries(self, by: RunningQuery, symbols: SymbolFiles | None = None) -> ClientQueries:
         """Return the queries of a client of the database; symbols supplies missing names."""
         return ClientQueries(self._engine, by, symbols)
 

@@ -138,7 +138,7 @@ class TenantFrameCaches:
     def __init__(self) -> None:
         self._of: dict[str, FrameCache] = {}
 
-    def of(self, tenant: str) -> FrameCache:
+    def get_cache(self, tenant: str) -> FrameCache:
         if sum(each.memory for each in self._of.values()) > _MOST_BYTES:
             self._of.clear()
         return self._of.setdefault(tenant, FrameCache())

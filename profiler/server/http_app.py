@@ -160,7 +160,7 @@ class FleetServer:
         """Store a symbol file that a client uploads."""
         tenant = self._taking.writer(request.headers.get("authorization", ""))
         data = await self._taking.body(request.headers.get("content-length", ""), request.receive)
-        await run_in_threadpool(self._symbols.keep, tenant, request.path_params["build_id"].lower(), data)
+        await run_in_threadpool(self._symbols.store_file, tenant, request.path_params["build_id"].lower(), data)
         return Response(b"{}", 200, SAFE, JSON)
 
     async def _answer(self, request: Request) -> Response:
@@ -197,7 +197,9 @@ class FleetServer:
             ClientGone: The client has disconnected.
         """
         asked = RunningQuery(int(self._config.question_time), self._config.question_memory)
-        work = asyncio.ensure_future(run_in_threadpool(find, self._store.asked(asked, self._symbols), tenant, words))
+        work = asyncio.ensure_future(
+            run_in_threadpool(find, self._store.make_queries(asked, self._symbols), tenant, words)
+        )
         going = asyncio.ensure_future(_gone(request))
         await asyncio.wait((work, going), return_when=asyncio.FIRST_COMPLETED)
         going.cancel()

@@ -51,7 +51,7 @@ class _PendingSegments:
         self._passed_over: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
-    def add(self, rows: SegmentRows) -> None:
+    def add_rows(self, rows: SegmentRows) -> None:
         with self._lock:
             self._times[rows.tenant, rows.name.path] += 1
 
@@ -121,9 +121,9 @@ class Indexer:
 
         add() or forget() must follow. All three may be called from any thread.
         """
-        self._coming.add(rows)
+        self._coming.add_rows(rows)
 
-    def add(self, rows: SegmentRows) -> None:
+    def queue_rows(self, rows: SegmentRows) -> None:
         """Queue the rows of a stored segment for the database, without waiting."""
         with self._lock:
             room = len(self._waiting) < _MOST_WAITING
@@ -237,7 +237,7 @@ class Indexer:
             self._next_look = time.monotonic() + _LOOK_S
             self.drop_old(time.time())
             self.seal(time.time())
-            self._store.hours.look(time.time_ns())
+            self._store.hours.find_due_hours(time.time_ns())
         else:
             self._store.hours.roll_next()
 
@@ -274,7 +274,7 @@ class Indexer:
 
     def _read(self, tenant: str, name: SegmentName) -> SegmentRows | None:
         try:
-            return rows_of(tenant, name, self._files.read(tenant, name), self._books.of(tenant))
+            return rows_of(tenant, name, self._files.read(tenant, name), self._books.get_cache(tenant))
         except (FormatError, OSError) as error:
             self._say("warning", "segment unreadable", segment=name.path, error=str(error))
             return None

@@ -213,7 +213,12 @@ class IngestApp:
             nonlocal lends
             try:
                 return [
-                    (self._checked(rows_of(tenant, name, data, self._books.of(tenant), MOST_INFLATED, little)), data)
+                    (
+                        self._checked(
+                            rows_of(tenant, name, data, self._books.get_cache(tenant), MOST_INFLATED, little)
+                        ),
+                        data,
+                    )
                 ]
             except WorkLimitExceeded as much:
                 lends = much.of_frames
@@ -247,7 +252,7 @@ class IngestApp:
             Refused: The segment is wrong.
         """
         self._checked(rows)
-        book = self._books.of(rows.tenant)
+        book = self._books.get_cache(rows.tenant)
         return replace(rows, book=book, stacks=book.adopted(rows.book, rows.stacks))
 
     def _checked(self, rows: SegmentRows) -> SegmentRows:
@@ -258,7 +263,7 @@ class IngestApp:
         """
         self._check_service(rows.name)
         self._check_age(rows.name)
-        self._series.take(rows.tenant, rows.name.day, rows.labels)
+        self._series.count_series(rows.tenant, rows.name.day, rows.labels)
         return rows
 
     def _kept(self, rows: SegmentRows, data: bytes) -> bool:
@@ -270,13 +275,13 @@ class IngestApp:
         new = False
         self._indexer.expect(rows)
         try:
-            new = self._files.keep(rows.tenant, rows.name, data)
+            new = self._files.store_segment(rows.tenant, rows.name, data)
         except DiskFull:
             self._health.report_failure(DISK_FULL)
             raise Refused(DISK_FULL) from None
         finally:
             if new:
-                self._indexer.add(rows)
+                self._indexer.queue_rows(rows)
             else:
                 self._indexer.forget([rows])
         return new

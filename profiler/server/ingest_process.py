@@ -47,7 +47,7 @@ def segment(tenant: str, name: SegmentName, data: bytes, most: int, lends: bool)
     Raises:
         FormatError: The segment is broken or too large.
     """
-    return rows_of(tenant, name, data, StoredStackCache(_known.of(tenant)), most, lends=lends)
+    return rows_of(tenant, name, data, StoredStackCache(_known.get_cache(tenant)), most, lends=lends)
 
 
 def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple[SegmentRows, bytes]]:
@@ -56,7 +56,7 @@ def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple
     Raises:
         FormatError: The push is broken or too large.
     """
-    known = _known.of(tenant)
+    known = _known.get_cache(tenant)
     return [(rows_of(tenant, name, data, StoredStackCache(known)), data) for name, data in push.segments(now_ns, most)]
 
 

@@ -56,7 +56,7 @@ class StoredRowCache:
             if (key := (each.day, each.tenant, each.type, each.name.service, series)) not in self._day(each.day).series
         }
 
-    def add(self, stacks: Sequence[StacksOfDay], series: Mapping[SeriesKey, Labels]) -> None:
+    def add_rows(self, stacks: Sequence[StacksOfDay], series: Mapping[SeriesKey, Labels]) -> None:
         """Record that stacks and series of a day are in the database."""
         for day, _, book, numbers in stacks:
             self._marks(day, book, 0)[numbers] = True

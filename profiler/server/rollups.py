@@ -53,7 +53,7 @@ class HourlyRollups:
         self._engine = engine
         self._waiting: deque[WindowsOfHour] = deque()
 
-    def look(self, now_ns: int) -> None:
+    def find_due_hours(self, now_ns: int) -> None:
         """Find the hours for which a rollup is due; roll_next() rolls up one of them."""
         self._waiting = deque(self.due(now_ns))
 

@@ -40,7 +40,7 @@ class SegmentFiles:
         self._folders = threading.Lock()
         self._durable: set[str] = set()
 
-    def keep(self, tenant: str, name: SegmentName, data: bytes) -> bool:
+    def store_segment(self, tenant: str, name: SegmentName, data: bytes) -> bool:
         """Store a segment's file, and return when it is durable.
 
         Returns:
@@ -139,12 +139,14 @@ class SegmentFiles:
 
     def all(self) -> Iterator[tuple[str, SegmentName, int]]:
         """Yield (tenant, name, size in bytes) of all stored segments, ordered only by day within a tenant."""
-        for tenant in self._disk.look(self.root):
+        for tenant in self._disk.list_folder(self.root):
             if not tenant.is_folder or tenant.name.startswith("."):
                 continue
-            for day in sorted(each.name for each in self._disk.look(f"{self.root}/{tenant.name}") if is_day(each.name)):
-                for folder in self._disk.look(f"{self.root}/{tenant.name}/{day}"):
-                    for file in self._disk.look(f"{self.root}/{tenant.name}/{day}/{folder.name}"):
+            for day in sorted(
+                each.name for each in self._disk.list_folder(f"{self.root}/{tenant.name}") if is_day(each.name)
+            ):
+                for folder in self._disk.list_folder(f"{self.root}/{tenant.name}/{day}"):
+                    for file in self._disk.list_folder(f"{self.root}/{tenant.name}/{day}/{folder.name}"):
                         name = SegmentName.parse(day, folder.name, file.name)
                         if name is not None and not file.is_folder:
                             yield tenant.name, name, file.size
@@ -156,10 +158,10 @@ class SegmentFiles:
             OSError: A file cannot be deleted.
         """
         dropped = 0
-        for tenant in list(self._disk.look(self.root)):
+        for tenant in list(self._disk.list_folder(self.root)):
             root = f"{self.root}/{tenant.name}/{day}"
-            for folder in list(self._disk.look(root)):
-                for file in list(self._disk.look(f"{root}/{folder.name}")):
+            for folder in list(self._disk.list_folder(root)):
+                for file in list(self._disk.list_folder(f"{root}/{folder.name}")):
                     self._disk.unlink(f"{root}/{folder.name}/{file.name}")
                     dropped += not file.name.startswith(".")
                 self._disk.remove_folder(f"{root}/{folder.name}")

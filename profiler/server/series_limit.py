@@ -24,7 +24,7 @@ class SeriesLimit:
         self._known: dict[tuple[str, str], set[int]] = {}
         self._lock = threading.Lock()
 
-    def take(self, tenant: str, day: str, series: Iterable[int]) -> None:
+    def count_series(self, tenant: str, day: str, series: Iterable[int]) -> None:
         """Count the label sets of a segment against the tenant's daily limit.
 
         Raises:

@@ -222,7 +222,7 @@ class ClientQueries:
             raise Refused("nothing_there")
         texts = self._frames(chosen, counted, {cost.stack for cost in costs})
         whole = rest.amount + sum(cost.value for cost in costs)
-        named = self._symbols.of(chosen.tenant) if self._symbols is not None else None
+        named = self._symbols.make_completer(chosen.tenant) if self._symbols is not None else None
         return profile_of(costs, texts, self._head(chosen, wanted, rest, whole), named)
 
     def has_symbols(self, tenant: str, build_id: str) -> bool:

@@ -225,7 +225,7 @@ class TenantStackCaches:
         self._books: dict[str, StoredStackCache] = {}
         self._lock = threading.Lock()
 
-    def of(self, tenant: str) -> StoredStackCache:
+    def get_cache(self, tenant: str) -> StoredStackCache:
         with self._lock:
             if sum(book.memory for book in self._books.values()) > self._most:
                 self._books.clear()

@@ -73,7 +73,7 @@ class SymbolFiles:
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._lock = threading.Lock()
 
-    def keep(self, tenant: str, build_id: str, body: bytes) -> None:
+    def store_file(self, tenant: str, build_id: str, body: bytes) -> None:
         """Store an uploaded symbol file in place of an earlier one, and return when it is durable.
 
         Args:
@@ -94,7 +94,9 @@ class SymbolFiles:
         path = self._path(tenant, build_id)
         with self._lock:
             held = sum(
-                each.size for each in self._disk.look(os.path.dirname(path)) if each.name != f"{build_id}{_SUFFIX}"
+                each.size
+                for each in self._disk.list_folder(os.path.dirname(path))
+                if each.name != f"{build_id}{_SUFFIX}"
             )
             if held + len(text) > self._most:
                 text_of = f"they would have {held + len(text):,} bytes, {self._most:,} at most are kept"
@@ -128,7 +130,7 @@ class SymbolFiles:
     def has(self, tenant: str, build_id: str) -> bool:
         return is_build_id(build_id) and os.path.isfile(self._path(tenant, build_id))
 
-    def of(self, tenant: str) -> Callable[[Frame, str, int], Frame]:
+    def make_completer(self, tenant: str) -> Callable[[Frame, str, int], Frame]:
         """Return a function that adds missing names to a frame from uploaded symbol files, given its build ID and its
         offset in the file.
         """

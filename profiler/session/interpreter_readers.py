@@ -195,7 +195,7 @@ class Runtimes:
         readers = self.processes.get(pid)
         return readers.current.local_values(tid, redact) if readers else []
 
-    def keep(self, functions: Set[int]) -> None:
+    def retain_functions(self, functions: Set[int]) -> None:
         """Forget the names of interpreter functions that have not run for a long time.
 
         Args:

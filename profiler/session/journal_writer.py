@@ -149,7 +149,7 @@ class JournalWriter:
     def _samples(self, rows: Rows) -> SampleColumns:
         naming = self._naming
         if naming.view.lock_holder:
-            rows = rows.take(np.flatnonzero(rows.state & SampleState.HOLDS_LOCK))
+            rows = rows.take_rows(np.flatnonzero(rows.state & SampleState.HOLDS_LOCK))
         index = {number: at for number, (at, _) in self._threads.items()}
         thread: npt.NDArray[np.int32] = np.array([index[number] for number in rows.thread.tolist()], np.int32)
         values = amounts(rows, round(1e9 / naming.rate_hz))

@@ -171,7 +171,7 @@ class EvaluatorResume:
         return None
 
     def _walk(self, batch: SampleBatch, cuts: list[_Cut]) -> Walk:
-        part = batch.take(np.array([cut.lane for cut in cuts], np.int64))
+        part = batch.take_samples(np.array([cut.lane for cut in cuts], np.int64))
         regs = np.zeros_like(part.regs)
         arch = batch.arch
         regs[:, arch.pc] = [cut.shape.pc - 1 for cut in cuts]

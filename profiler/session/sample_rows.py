@@ -64,7 +64,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.time_ns)
 
-    def take(self, rows: I64 | Sequence[int] | slice) -> Rows:
+    def take_rows(self, rows: I64 | Sequence[int] | slice) -> Rows:
         """Return the samples' rows with these indices."""
         return Rows(*(getattr(self, name)[rows] for name in _NAMES))
 
@@ -98,7 +98,7 @@ class _Packed:
     states: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Rows) -> _Packed:
+    def pack(cls, rows: Rows) -> _Packed:
         return cls(len(rows), tuple(_packed(getattr(rows, name)) for name in _NAMES))
 
     def rows(self) -> Rows:
@@ -132,7 +132,7 @@ class RowStore:
     def __len__(self) -> int:
         return self._first + self._used
 
-    def add(self, rows: Rows) -> Rows:
+    def append_rows(self, rows: Rows) -> Rows:
         """Append a copy of samples' rows to the window.
 
         Returns:
@@ -143,7 +143,7 @@ class RowStore:
             self._close()
             self._open = _room(max(n, PIECE))
         self._has_lengths = self._has_lengths or rows.length_ns.strides != (0,)
-        here = self._open.take(slice(self._used, self._used + n))
+        here = self._open.take_rows(slice(self._used, self._used + n))
         for name in _NAMES:
             getattr(here, name)[:] = getattr(rows, name)
         self._used += n
@@ -151,7 +151,7 @@ class RowStore:
 
     def _close(self) -> None:
         if self._used:
-            self._full.append(_Packed.of(self._open.take(slice(self._used))))
+            self._full.append(_Packed.pack(self._open.take_rows(slice(self._used))))
             self._firsts.append(self._first)
             self._first, self._used = len(self), 0
 
@@ -172,8 +172,8 @@ class RowStore:
         start = max(bisect_right(self._firsts, first) - 1, 0)
         for began, piece in zip(self._firsts[start:], self._full[start:], strict=True):
             if first < began + piece.size:
-                yield piece.rows().take(slice(max(first - began, 0), None))
-        yield self._open.take(slice(max(first - self._first, 0), self._used))
+                yield piece.rows().take_rows(slice(max(first - began, 0), None))
+        yield self._open.take_rows(slice(max(first - self._first, 0), self._used))
 
     def rows(self, first: int = 0) -> Rows:
         """Return the window's rows (samples) from a number on.
@@ -189,7 +189,7 @@ class RowStore:
             for name in _NAMES[: None if self._has_lengths else -1]:
                 getattr(found, name)[at : at + len(piece)] = getattr(piece, name)
             at += len(piece)
-        return found.take(np.argsort(found.time_ns, kind="stable")) if self._has_lengths else found
+        return found.take_rows(np.argsort(found.time_ns, kind="stable")) if self._has_lengths else found
 
 
 class SurroundedStacks:
@@ -245,7 +245,7 @@ class PendingSamples:
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def take(self, batch: SampleBatch, rows: Rows, first: int, incomplete: npt.NDArray[np.int64]) -> None:
+    def complete_samples(self, batch: SampleBatch, rows: Rows, first: int, incomplete: npt.NDArray[np.int64]) -> None:
         """Complete earlier samples of the batch's threads, and remember the new incomplete ones.
 
         Args:

@@ -188,7 +188,7 @@ class Recorder:
         self._parted = self._began, 0
         self._epoch_ns = self._began.ns - clock.monotonic_ns()
 
-    def add(self, batch: SampleBatch) -> None:
+    def add_batch(self, batch: SampleBatch) -> None:
         """Unwind a batch, add its stacks to the tree, and give the collector its Feedback."""
         if not len(batch):
             return
@@ -197,7 +197,7 @@ class Recorder:
             self._around.refer(batch, self._interned(batch).node)
             return
         first = len(self._rows)
-        rows = self._rows.add(self._fresh_rows(batch))
+        rows = self._rows.append_rows(self._fresh_rows(batch))
         live = np.flatnonzero(batch.kind < SampleKind.UNCHANGED)
         if len(live):
             self._add_live(batch, rows, first, live)
@@ -221,7 +221,7 @@ class Recorder:
             first: Number of the first row.
             live: Indices of the samples with registers.
         """
-        fresh = batch if len(live) == len(batch) else batch.take(live)
+        fresh = batch if len(live) == len(batch) else batch.take_samples(live)
         found = self._interned(fresh)
         rows.node[live] = found.node
         if found.state is not None:
@@ -229,9 +229,9 @@ class Recorder:
         if batch.stopped:
             stop = _needs_stop(fresh, found.walk)
             if self._held or stop.any():
-                self._held.take(batch, rows, first, live[stop])
+                self._held.complete_samples(batch, rows, first, live[stop])
         if not batch.around:
-            self._repair.take(fresh, found.walk, rows, first, live)
+            self._repair.repair_batch(fresh, found.walk, rows, first, live)
 
     def _wait_otherwise(self, batch: SampleBatch, rows: Rows) -> None:
         """Update the kernel frames of threads that have not run since their last sample but now wait for something
@@ -250,7 +250,7 @@ class Recorder:
         walk = found.walk
         top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
         binder = self.interning.binder
-        look = binder.look if binder and binder.watched else None
+        look = binder.update_code if binder and binder.watched else None
         self._collector.learn(Feedback(batch, top, walk.missing, _needs_stop(batch, walk), look))
         return found
 
@@ -262,7 +262,7 @@ class Recorder:
             node=np.full(n, UNKNOWN, np.int32),
             state=np.zeros(n, np.int16),
             taken=_taken(batch),
-            thread=self._threads.of(batch),
+            thread=self._threads.number_threads(batch),
             cpu=batch.cpu,
             weight=batch.weight,
             length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns,
@@ -297,7 +297,7 @@ class Recorder:
         """
         return self._epoch_ns + self._clock.monotonic_ns()
 
-    def look(self) -> Window:
+    def peek_window(self) -> Window:
         """Return the current window of the recording without closing it. Its tables grow with the next batch."""
         return self._window(self._began, self._rows.rows(), self._stacks)
 
@@ -404,7 +404,7 @@ class Recorder:
 
     def cut(self) -> Window:
         """Close the current window and begin the next. Stacks of sleeping threads are carried over."""
-        window = self.look()
+        window = self.peek_window()
         if self._repair.completed:
             self._diagnostics.count(COMPLETED, self._repair.completed)
         counts = Counter(self._diagnostics.counts)
@@ -415,7 +415,7 @@ class Recorder:
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
         self._stacks, self._rows = fresh, RowStore()
         self._held = PendingSamples(self._rows)
-        self._threads.keep(self._last.threads)
+        self._threads.retain_threads(self._last.threads)
         self._repair = TruncatedStackRepair(fresh, self._rows)
         self._around = SurroundedStacks(fresh)
         cut_ns = window.start_ns + window.duration_ns + self._follow_clock_steps()

@@ -117,9 +117,9 @@ class Session:
         """
         try:
             for batch in self.collector.batches():
-                self.recorder.add(batch)
+                self.recorder.add_batch(batch)
                 if self.unfollowed is not None:
-                    self.unfollowed.look()
+                    self.unfollowed.read_times()
                 beat()
         except Exception as error:
             self.failure = error
@@ -142,11 +142,11 @@ class Session:
     def cut(self) -> Window:
         """Close the current window of the recording and begin the next one."""
         window = self.recorder.cut()
-        return replace(window, unfollowed=self.unfollowed.take()) if self.unfollowed is not None else window
+        return replace(window, unfollowed=self.unfollowed.take_times()) if self.unfollowed is not None else window
 
-    def look(self) -> Window:
+    def peek_window(self) -> Window:
         """Return the current window of the session without closing it. It is valid until the next batch."""
-        window = self.recorder.look()
+        window = self.recorder.peek_window()
         return replace(window, unfollowed=self.unfollowed.so_far()) if self.unfollowed is not None else window
 
     def part(self) -> Window:
@@ -175,7 +175,7 @@ class Session:
         }
         self.files.names.retire(gone, left)
         functions = {key.place.function for key in window.stacks.frames if key.place is not None}
-        self.runtimes.keep(functions)
+        self.runtimes.retain_functions(functions)
         self.code.drop_unused(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
         return functions
 

@@ -52,10 +52,10 @@ class CodeBinder(Protocol):
 
     @property
     def watched(self) -> bool:
-        """True if look() sees added and removed JIT code at once."""
+        """True if update_code() sees added and removed JIT code at once."""
         ...
 
-    def look(self) -> None:
+    def update_code(self) -> None:
         """Read which JIT code the target has registered now."""
         ...
 
@@ -139,7 +139,7 @@ class Interning:
             walk.end[(walk.end == StackEnd.UNREADABLE) & (batch.stack.size == 0)] = StackEnd.GONE
         state = None
         if self.merger is not None and batch.chains:
-            walk, node, state = self._with_interpreter(self.merger, batch, walk.whole(), stacks)
+            walk, node, state = self._with_interpreter(self.merger, batch, walk.unshare_frames(), stacks)
         else:
             code = self.binder.bind_frames(batch, walk) if self.binder else None
             cut = _needed(batch, walk)
@@ -165,7 +165,7 @@ class Interning:
             state[[*matched]] = [int(batch.chains[lane].state) for lane in matched]
         rest = np.array([lane for lane in range(n) if lane not in matched], np.int64)
         if len(rest):
-            part, few = batch.take(rest), walk.take(rest)
+            part, few = batch.take_samples(rest), walk.take_samples(rest)
             whole = merger.complete(part, few)
             merged, state[rest] = merger.merge(part, whole)
             code = self.binder.bind_frames(part, whole) if self.binder else None
@@ -192,7 +192,7 @@ class Interning:
             none,
             np.zeros(1, np.bool_),
         )
-        return self.binder.bind_frames(batch.take(np.array([lane], np.int64)), walk)
+        return self.binder.bind_frames(batch.take_samples(np.array([lane], np.int64)), walk)
 
 
 def _with_kernel(

@@ -29,7 +29,7 @@ class ThreadNumbers:
         self._pids: dict[int, int] = {}
         self._next = 0
 
-    def of(self, batch: SampleBatch) -> npt.NDArray[np.int32]:
+    def number_threads(self, batch: SampleBatch) -> npt.NDArray[np.int32]:
         """Return the thread number of each sample, shape (n,). New threads get a new number."""
         started = np.zeros(len(batch), np.int64) if batch.started is None else batch.started
         ids = list(zip(batch.tid.tolist(), started.tolist(), strict=True))
@@ -54,7 +54,7 @@ class ThreadNumbers:
             if number in numbers
         }
 
-    def keep(self, numbers: Set[int]) -> None:
+    def retain_threads(self, numbers: Set[int]) -> None:
         """Forget the numbers of all threads except those with these numbers."""
         self._numbers = {ids: number for ids, number in self._numbers.items() if number in numbers}
         self._pids = {number: pid for number, pid in self._pids.items() if number in numbers}

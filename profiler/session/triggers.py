@@ -104,7 +104,7 @@ class Triggers:
         self._next = clock()
         self._not_before = self._next
 
-    def look(self) -> None:
+    def check_conditions(self) -> None:
         """Check the trigger conditions if LOOK_S has passed. Call it often."""
         now = self._clock()
         if now < self._next:

@@ -74,7 +74,7 @@ class TruncatedStackRepair:
         self._count = self._rows = self._batch = 0
         self.completed = 0
 
-    def take(self, batch: SampleBatch, walk: Walk, rows: Rows, number: int, places: I64) -> None:
+    def repair_batch(self, batch: SampleBatch, walk: Walk, rows: Rows, number: int, places: I64) -> None:
         """Remember truncated stacks of a batch, and compare its complete stacks with the remembered ones.
 
         Args:

@@ -48,7 +48,7 @@ class UnfollowedChildren:
         self._first = {pid: found for pid in self._pids if (found := _spent(pid)) is not None}
         self._last = dict(self._first)
 
-    def look(self, force: bool = False) -> None:
+    def read_times(self, force: bool = False) -> None:
         """Read the current processor times of children, unless the budget is used up and `force` is False.
 
         The last read counts for a process that has ended.
@@ -62,7 +62,7 @@ class UnfollowedChildren:
                 self._last[pid] = found
         self._not_before = self._clock() + max(_LOOK_NS, _BUDGET * (time.thread_time_ns() - before))
 
-    def take(self) -> Spent:
+    def take_times(self) -> Spent:
         """Return the processor time of the recorded processes and of children that are not recorded since the last
         call.
         """
@@ -72,12 +72,12 @@ class UnfollowedChildren:
 
     def so_far(self) -> Spent:
         """Return the processor time of the recorded processes and of children that are not recorded since the last
-        take(), without a reset.
+        take_times(), without a reset.
         """
         return self._now() - self._taken
 
     def _now(self) -> Spent:
-        self.look(force=True)
+        self.read_times(force=True)
         parts = [last - self._first[pid] for pid, last in self._last.items()]
         return Spent(sum(part.own_ns for part in parts), sum(part.children_ns for part in parts))
 

@@ -67,8 +67,8 @@ class CrashingDisk(Disk):
                 seen[status.st_ino] = status.st_size
         return sum(seen.values())
 
-    def look(self, folder: str) -> Iterator[FolderEntry]:
-        return iter(self._call(lambda: list(super(CrashingDisk, self).look(folder))))  # type: ignore[call-overload,no-any-return]
+    def list_folder(self, folder: str) -> Iterator[FolderEntry]:
+        return iter(self._call(lambda: list(super(CrashingDisk, self).list_folder(folder))))  # type: ignore[call-overload,no-any-return]
 
     def make_folder(self, path: str) -> bool:
         return bool(self._call(lambda: super(CrashingDisk, self).make_folder(path)))

@@ -317,7 +317,7 @@ def test_what_was_asked_for_follows_the_last_minutes_of_its_service_without_over
 def test_last_minutes_are_kept_in_files_and_within_their_limits(tmp_path: Path) -> None:
     minutes = LastMinutes(str(tmp_path), 600.0, 1 << 30, Diagnostics())
     minutes.open()
-    assert all(minutes.take(served("web", 60 * at)) for at in range(3))
+    assert all(minutes.store_window(served("web", 60 * at)) for at in range(3))
     files = minutes.files()
     assert len(files) == 3
     assert minutes.bytes() == sum(Path(path).stat().st_size for path in files)
@@ -327,12 +327,12 @@ def test_last_minutes_are_kept_in_files_and_within_their_limits(tmp_path: Path) 
     small = LastMinutes(str(tmp_path), 600.0, minutes.bytes() * 3 // 4, diagnostics)
     small.open()
     assert {path.name for path in (tmp_path / FOLDER).iterdir()} == {Path(path).name for path in files}
-    assert small.take(served("web", 240))
+    assert small.store_window(served("web", 240))
     assert [path in small.files() for path in files] == [False, False, True]
     assert small.clear() > 1000
     assert (small.files(), small.bytes()) == ([], 0)
     (tmp_path / FOLDER).rmdir()
-    assert not small.take(served("web", 300))
+    assert not small.store_window(served("web", 300))
     assert small.files() == []
     assert diagnostics.counts == {NOT_KEPT: 1}
 
@@ -341,9 +341,9 @@ def test_what_somebody_asked_for_is_not_held_against_the_budget() -> None:
     governor = Governor(CostBudget(every_s=60.0), 0.0, 0.0)
     governor.pardon(100.0)
     for now in range(1, 100 + round(SETTLING * 60)):
-        assert governor.look(now, now, lambda: 0) is BudgetVerdict.NOTHING
+        assert governor.check_cost(now, now, lambda: 0) is BudgetVerdict.NOTHING
     spent = 100.0 + SETTLING * 60
-    assert governor.look(spent + 5, 2 * spent, lambda: 0) is BudgetVerdict.LESS
+    assert governor.check_cost(spent + 5, 2 * spent, lambda: 0) is BudgetVerdict.LESS
 
 
 def test_service_is_recorded_in_a_mode_of_its_rule_and_not_by_too_many() -> None:

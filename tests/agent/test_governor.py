@@ -31,7 +31,7 @@ def lived(
         before = spent
         for second in range(0, 60, 5):
             spent += 5 * load(minute, governor.effort)
-            verdict = governor.look(minute * 60 + second + 5, spent, lambda: memory(governor.effort))
+            verdict = governor.check_cost(minute * 60 + second + 5, spent, lambda: memory(governor.effort))
             if verdict is not BudgetVerdict.NOTHING:
                 said.append(verdict)
         costs.append((spent - before) / 60)
@@ -84,9 +84,9 @@ def test_after_a_load_all_is_done_again(work: float, minutes: int) -> None:
 
 def test_budget_of_a_minute_that_is_gone_early_is_not_waited_for() -> None:
     governor = Governor(BUDGET, 0, 0)
-    assert governor.look(14, 1.0, lambda: 0) is BudgetVerdict.NOTHING  # start-up reads files, which is not judged
-    assert governor.look(25, 1.5, lambda: 0) is BudgetVerdict.NOTHING
-    assert governor.look(30, 1.7, lambda: 0) is BudgetVerdict.LESS
+    assert governor.check_cost(14, 1.0, lambda: 0) is BudgetVerdict.NOTHING  # start-up reads files, which is not judged
+    assert governor.check_cost(25, 1.5, lambda: 0) is BudgetVerdict.NOTHING
+    assert governor.check_cost(30, 1.7, lambda: 0) is BudgetVerdict.LESS
     assert governor.effort == Effort(6)
 
 
@@ -122,8 +122,8 @@ def test_ladders_lead_to_less_with_each_step() -> None:
 
 def test_step_leads_to_nine_tenths_of_the_budget_where_it_can() -> None:
     governor = Governor(BUDGET, 0, 0)
-    governor.look(14, 0, lambda: 0)
-    assert governor.look(74, 60 * 0.0185, lambda: 0) is BudgetVerdict.LESS
+    governor.check_cost(14, 0, lambda: 0)
+    assert governor.check_cost(74, 60 * 0.0185, lambda: 0) is BudgetVerdict.LESS
     assert governor.effort == Effort(3)  # half the effort is within the budget but above nine tenths of it
 
 
@@ -135,21 +135,21 @@ def test_load_that_no_effort_can_keep_within_the_budget_is_said() -> None:
 
 def test_processes_are_left_out_one_step_at_a_time() -> None:
     governor = Governor(BUDGET, 0, 0)
-    governor.look(14, 0, lambda: 0)
-    assert governor.look(75, 0.1, lambda: 900 * MB) is BudgetVerdict.LESS
+    governor.check_cost(14, 0, lambda: 0)
+    assert governor.check_cost(75, 0.1, lambda: 900 * MB) is BudgetVerdict.LESS
     assert governor.effort == Effort(1, 2)
-    assert governor.look(75 + 10, 100, lambda: 0) is BudgetVerdict.NOTHING
-    assert governor.look(75 + 80, 100.1, lambda: 500 * MB) is BudgetVerdict.LESS
+    assert governor.check_cost(75 + 10, 100, lambda: 0) is BudgetVerdict.NOTHING
+    assert governor.check_cost(75 + 80, 100.1, lambda: 500 * MB) is BudgetVerdict.LESS
     assert governor.effort == Effort(1, 4)
 
 
 def test_needed_budget_is_that_of_a_whole_minute_and_not_of_its_most_expensive_part() -> None:
     """State the needed budget where half a minute of start-up costs 30 % of a processor, and each minute then 1.8 %."""
     governor, found = Governor(BUDGET, 0, 0), list[tuple[BudgetVerdict, float]]()
-    governor.look(14, 0, lambda: 0)
+    governor.check_cost(14, 0, lambda: 0)
     for second in range(15, 15 + 8 * 60):
         spent_s = 0.3 * min(second - 15, 30) + 0.018 * (second - 15)
-        found.append((governor.look(second, spent_s, lambda: 0), governor.needed_cpu))
+        found.append((governor.check_cost(second, spent_s, lambda: 0), governor.needed_cpu))
     needed = [cpu for verdict, cpu in found if verdict is BudgetVerdict.BROKEN]
     assert len(needed) > 1
     assert max(needed) < 0.025
@@ -171,8 +171,8 @@ def test_samples_are_kept_if_the_cost_without_them_exceeds_the_budget_by_far() -
 
 def test_steps_that_do_not_lower_the_cost_end_and_the_needed_budget_is_known() -> None:
     governor = Governor(BUDGET, 0, 0)
-    governor.look(14, 0, lambda: 0)
-    found = [governor.look(15 + minute * 60, minute * 60 * 0.018, lambda: 0) for minute in range(1, 9)]
+    governor.check_cost(14, 0, lambda: 0)
+    found = [governor.check_cost(15 + minute * 60, minute * 60 * 0.018, lambda: 0) for minute in range(1, 9)]
     less, broken = BudgetVerdict.LESS, BudgetVerdict.BROKEN
     assert found == [less, broken, broken, less, broken, broken, broken, broken]
     assert abs(governor.needed_cpu - 0.018 / AIM) < 0.001
@@ -201,6 +201,6 @@ def test_memory_is_read_once_in_the_budgets_time_however_often_it_is_exceeded(mo
     )
     for _ in range(240):
         now, spent_s = now + 5, spent_s + 0.5
-        keeper.keep()
+        keeper.check_budget()
     assert keeper.exceeded > 10
     assert 10 <= len(read) <= 21

@@ -66,7 +66,7 @@ def began_ns(pid: int) -> int:
 
 def again(found: ProcessTable) -> dict[int, process_table.ObservedProcess]:
     found._next, found._census = 0.0, b""
-    return found.look()
+    return found.find_processes()
 
 
 def test_facts_are_those_of_the_process() -> None:
@@ -133,26 +133,26 @@ def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monk
     monkeypatch.setattr(procfs, "read_census", lambda: census)
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(process_table, "_YOUNG_S", 0.0)
-    found.look()
-    found.look()
+    found.find_processes()
+    found.find_processes()
     assert lists == 1
     for each in (b"699 1000", b"700 1001", b"", b""):
         census = each
         before = lists
-        found.look()
+        found.find_processes()
         assert lists == before + 1, "where it is not known, too"
     census = b"700 1001"
-    found.look()
+    found.find_processes()
     now += process_table._AGAIN_S + 1
     before = lists
-    found.look()
+    found.find_processes()
     assert lists == before + 1, "each is looked at anew"
     monkeypatch.setattr(process_table, "_YOUNG_S", 1e9)
     census = b"701 1002"
     now += process_table._AGAIN_S + 1
-    found.look()
+    found.find_processes()
     before = lists
-    found.look()
+    found.find_processes()
     assert lists == before + 1, "a young one may become another program"
 
 

@@ -26,7 +26,7 @@ def spool(folder: Path) -> str:
     """Fill a spool with the ten minutes after noon of two days, and return its path."""
     for days in (0, 1):
         noon = int((NOON - datetime.timedelta(days=days)).timestamp()) * 10**9
-        opened(folder).put([segment(golden(), "web", noon + minute * MINUTE_NS) for minute in range(1, 11)])
+        opened(folder).store_window([segment(golden(), "web", noon + minute * MINUTE_NS) for minute in range(1, 11)])
     return str(folder)
 
 

@@ -24,7 +24,7 @@ def filled(folder: Path) -> list[int]:
     segments = [segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)]
     spool = Spool(str(folder), Caps(age_s=1e9), Diagnostics(), sinks=["far", "near"])
     spool.open()
-    spool.put(segments)
+    spool.store_window(segments)
     spool.sent("near", next(spool.queued("near")))
     return [len(each.data) for each in segments]
 

@@ -34,7 +34,7 @@ def of(folder: Path, span: TimeSpan = ALL, mode: str = "cpu", **how: bool) -> Pr
 
 def test_merged_segments_are_the_profiles_together(tmp_path: Path) -> None:
     spool = opened(tmp_path)
-    spool.put([segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)])
+    spool.store_window([segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)])
     found = of(tmp_path)
     assert found.total == 3 * golden().total
     assert {cost.name: cost.own for cost in found.top(99)} == {
@@ -47,7 +47,7 @@ def test_merged_segments_are_the_profiles_together(tmp_path: Path) -> None:
 
 
 def test_how_frames_were_found_and_stacks_ended_comes_back(tmp_path: Path) -> None:
-    opened(tmp_path).put([segment(marked(), "web", END)])
+    opened(tmp_path).store_window([segment(marked(), "web", END)])
     found, wanted = of(tmp_path), marked()
     assert sum(found.summary.trust.values()) > 10
     assert len({frame.trust for frame in wanted.frames}) > 2
@@ -69,7 +69,7 @@ def test_others_read_the_same_without_the_evidence() -> None:
 
 
 def test_segment_belongs_to_the_moment_of_its_end(tmp_path: Path) -> None:
-    opened(tmp_path).put([segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)])
+    opened(tmp_path).store_window([segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)])
     span = TimeSpan(END, END + MINUTE_NS)
     assert [name.end_ns for name in segments(str(tmp_path), span)] == [END + MINUTE_NS]
     assert segments(str(tmp_path), ALL, ["w*", "x"])
@@ -78,8 +78,8 @@ def test_segment_belongs_to_the_moment_of_its_end(tmp_path: Path) -> None:
 
 def test_time_without_windows_does_not_count_where_costs_are_by_time(tmp_path: Path) -> None:
     spool = opened(tmp_path)
-    spool.put([segment(golden(), service, END) for service in ("a", "b")])
-    spool.put([segment(golden(), "a", END + 50 * MINUTE_NS)])
+    spool.store_window([segment(golden(), service, END) for service in ("a", "b")])
+    spool.store_window([segment(golden(), "a", END + 50 * MINUTE_NS)])
     found = of(tmp_path, gapless=True)
     assert found.duration_ns == 2 * MINUTE_NS
     assert sorted(set((found.time_ns - found.start_ns).tolist())) == [0, MINUTE_NS]
@@ -87,7 +87,7 @@ def test_time_without_windows_does_not_count_where_costs_are_by_time(tmp_path: P
 
 
 def test_broken_segment_costs_itself_and_is_named(tmp_path: Path) -> None:
-    opened(tmp_path).put([segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)])
+    opened(tmp_path).store_window([segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)])
     broken = sorted(tmp_path.glob("20*/web/*"))[1]
     broken.write_bytes(broken.read_bytes()[:-20])
     found = of(tmp_path)
@@ -106,7 +106,9 @@ def test_segment_whose_times_no_clock_has_costs_itself(field: int, before: int, 
     good, bad = segment(golden(), "web", END), segment(golden(), "web", END + MINUTE_NS)
     told, tag = gzip.decompress(bad.data), bytes([field << 3])
     assert told.count(tag + varint(before)) == 1
-    spool.put([good, replace(bad, data=gzip.compress(told.replace(tag + varint(before), tag + varint(number))))])
+    spool.store_window(
+        [good, replace(bad, data=gzip.compress(told.replace(tag + varint(before), tag + varint(number))))]
+    )
     found = of(tmp_path)
     assert found.total == golden().total
     assert found.start_ns == END - MINUTE_NS
@@ -116,7 +118,7 @@ def test_segment_whose_times_no_clock_has_costs_itself(field: int, before: int, 
 def test_segment_whose_values_are_too_large_together_costs_itself(tmp_path: Path) -> None:
     good = golden()
     huge = replace(good, values=np.full_like(good.values, (1 << 62) // len(good.values)))
-    opened(tmp_path).put([segment(good, "web", END), segment(huge, "web", END + MINUTE_NS)])
+    opened(tmp_path).store_window([segment(good, "web", END), segment(huge, "web", END + MINUTE_NS)])
     found = of(tmp_path)
     assert found.total == good.total
     assert any("too large together" in note for note in found.summary.notes)
@@ -124,7 +126,7 @@ def test_segment_whose_values_are_too_large_together_costs_itself(tmp_path: Path
 
 def test_modes_are_not_mixed(tmp_path: Path) -> None:
     waits = replace(golden(), value_types=(ValueType("samples", "count"), ValueType("offcpu", "nanoseconds")))
-    opened(tmp_path).put([segment(golden(), "web", END), segment(waits, "web", END)])
+    opened(tmp_path).store_window([segment(golden(), "web", END), segment(waits, "web", END)])
     assert of(tmp_path).total == of(tmp_path, mode="offcpu").total == golden().total
     with pytest.raises(PyprofError, match="no segment has wall samples") as caught:
         of(tmp_path, mode="wall")
@@ -138,7 +140,7 @@ def test_window_is_split_by_service_and_services_that_slept_have_a_segment(tmp_p
     verdicts = {pids[0]: RuleVerdict("first", (("service", "first"), ("v", "1")))}
     found = split(labelled(profile, lambda pid, _: verdicts.get(pid, NOT_RECORDED)), ["first", "asleep"])
     assert [each.name.service for each in found] == ["asleep", "first", "other"]
-    opened(tmp_path).put(found)
+    opened(tmp_path).store_window(found)
     assert services(str(tmp_path)) == ["asleep", "first", "other"]
     assert of(tmp_path).total == profile.total
     total = {value: part.total for value, part in parts(of(tmp_path), "service")}
@@ -162,7 +164,7 @@ def test_status_names_files_without_names_of_functions(tmp_path: Path) -> None:
         replace(each, problems=problems if each.path.endswith("libc.so.6") else ()) for each in marked().summary.modules
     )
     summary = replace(marked().summary, modules=modules)
-    opened(tmp_path).put([segment(replace(marked(), frames=tuple(frames), summary=summary), "web", END)])
+    opened(tmp_path).store_window([segment(replace(marked(), frames=tuple(frames), summary=summary), "web", END)])
     found = state(str(tmp_path), ALL)
     (service,) = found.services
     assert [(each.path, each.problems) for each in found.unnamed] == [("/usr/lib/libc.so.6", problems)]

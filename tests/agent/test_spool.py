@@ -49,7 +49,7 @@ def files(folder: Path) -> list[int]:
 def test_oldest_go_first_and_are_counted(caps: Caps, left: list[int], reason: str, tmp_path: Path) -> None:
     found, counts = spool(tmp_path, caps)
     for day in (97, 95, 99, 96, 98):
-        found.put([segment(day)])
+        found.store_window([segment(day)])
     assert files(tmp_path) == left
     assert files(tmp_path / "queue/far") == left
     assert counts.counts == {reason: 5 - len(left)}
@@ -58,13 +58,13 @@ def test_oldest_go_first_and_are_counted(caps: Caps, left: list[int], reason: st
 
 def test_folders_that_are_empty_go(tmp_path: Path) -> None:
     found, _ = spool(tmp_path, Caps(most_files=1))
-    found.put([segment(90), segment(91)])
+    found.store_window([segment(90), segment(91)])
     assert [path.name for path in tmp_path.glob("19*")] == ["1970-04-02"]
 
 
 def test_start_reads_names_and_sizes_only(tmp_path: Path) -> None:
     found, _ = spool(tmp_path, Caps())
-    found.put([segment(day, 100) for day in range(90, 95)])
+    found.store_window([segment(day, 100) for day in range(90, 95)])
     paths = [*tmp_path.glob("19*/web/*"), *tmp_path.glob("queue/far/19*/web/*")]
     for path in paths:
         path.write_bytes(b"broken")
@@ -105,7 +105,7 @@ def test_window_under_way_is_saved_once_and_becomes_a_segment_after_a_crash(tmp_
     assert counts.counts == {STRANGE: 1}
     assert again.save(other, 91 * DAY_NS, b"b")
     assert again.save(other, 92 * DAY_NS, b"c")
-    assert again.put([SpoolSegment(SegmentName.new("web", 92 * DAY_NS, other), b"c")], other)
+    assert again.store_window([SpoolSegment(SegmentName.new("web", 92 * DAY_NS, other), b"c")], other)
     assert not list(folder.iterdir()), "what was saved goes with its window"
 
 
@@ -124,7 +124,7 @@ class FullUntil(Disk):
 def test_disk_that_is_full_loses_what_may_be_missed_before_any_segment(tmp_path: Path) -> None:
     freed: list[int] = []
     found, _ = spool(tmp_path, Caps())
-    assert found.put([segment(90)])
+    assert found.store_window([segment(90)])
     counts = Diagnostics()
 
     def spare() -> int:
@@ -133,7 +133,7 @@ def test_disk_that_is_full_loses_what_may_be_missed_before_any_segment(tmp_path:
 
     full = Spool(str(tmp_path), Caps(), counts, FullUntil(lambda: not freed), clock=lambda: 100 * DAY_NS, spare=spare)
     full.open()
-    assert full.put([segment(91)])
+    assert full.store_window([segment(91)])
     assert (freed, files(tmp_path), counts.counts) == ([1000], [90, 91], {})
 
 
@@ -151,7 +151,7 @@ def test_sink_takes_or_refuses_and_the_segment_stays(tmp_path: Path, monkeypatch
     most = 5
     monkeypatch.setattr(spool_module, "MOST_REFUSED", most)
     found, counts = spool(tmp_path, Caps(age_s=1e9))
-    found.put([segment(1 + number / 1000) for number in range(most + 3)])
+    found.store_window([segment(1 + number / 1000) for number in range(most + 3)])
     first, *others = found.queued("far")
     found.sent("far", first)
     for name in others:
@@ -187,10 +187,10 @@ def test_spool_names_its_last_error_also_when_making_room_helped(tmp_path: Path)
     )
     full.open()
     assert full.failure is None
-    assert full.put([segment(90)])
+    assert full.store_window([segment(90)])
     assert full.failure is not None
     assert full.failure.errno == errno.ENOSPC
-    assert full.put([segment(91)])
+    assert full.store_window([segment(91)])
     assert full.failure is None
     freed.append(1)
     assert not full.save("0" * 32, 1, b"")

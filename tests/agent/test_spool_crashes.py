@@ -59,7 +59,7 @@ class SpoolAndCrashes(RuleBasedStateMachine):
         self.spool.open()
 
     def files(self, place: str) -> Iterator[tuple[SegmentName, bytes]]:
-        look, top = Disk().look, f"{self.folder.name}/{place}"
+        look, top = Disk().list_folder, f"{self.folder.name}/{place}"
         for day in look(top):
             for service in look(f"{top}/{day.name}") if day.name.startswith("20") else ():
                 for file in look(f"{top}/{day.name}/{service.name}"):
@@ -95,7 +95,7 @@ class SpoolAndCrashes(RuleBasedStateMachine):
     @rule()
     def put(self) -> None:
         segment, before = self.segment(), self.counted()
-        assert self.spool.put([segment])
+        assert self.spool.store_window([segment])
         self.taken(segment, self.counted() - before)
 
     @rule(at=st.integers(1, 32), after=st.booleans(), power=st.booleans())
@@ -105,7 +105,7 @@ class SpoolAndCrashes(RuleBasedStateMachine):
         self.disk.crash_at, self.disk.crash_after = self.disk.calls + at, after
         finished = True
         try:
-            self.spool.put([segment])
+            self.spool.store_window([segment])
         except Crash:
             finished = False
         if power:
@@ -136,7 +136,7 @@ class SpoolAndCrashes(RuleBasedStateMachine):
                 segment = SpoolSegment(name, name.key.encode() * (SIZE // 32))
                 if number == saves:
                     self.disk.crash_at, self.disk.crash_after = self.disk.calls + at, after
-                    self.spool.put([segment], window) if at % 2 else self.spool.save(window, *saved(segment))
+                    self.spool.store_window([segment], window) if at % 2 else self.spool.save(window, *saved(segment))
                 else:
                     assert self.spool.save(window, *saved(segment))
                 last, oldest = segment.name, last
@@ -160,7 +160,7 @@ class SpoolAndCrashes(RuleBasedStateMachine):
         """Write to a full disk: the spool deletes its oldest segments."""
         segment, before = self.segment(), self.counted()
         self.disk.room = max(self.disk.used(), 2 * SIZE)
-        assert self.spool.put([segment])
+        assert self.spool.store_window([segment])
         self.disk.room = None
         self.taken(segment, self.counted() - before)
 
@@ -172,15 +172,15 @@ class SpoolAndCrashes(RuleBasedStateMachine):
         """
         first, second, before = self.segment(), self.segment(), self.counted()
         self.disk.room = 0
-        assert not self.spool.put([first])
+        assert not self.spool.store_window([first])
         assert self.spool.held == (first,)
         lost = self.counts.counts[NOT_WRITTEN]
-        assert not self.spool.put([second])
+        assert not self.spool.store_window([second])
         assert self.counts.counts[NOT_WRITTEN] == lost + 1
         self.disk.room = None
         self.dropped(self.counted() - before)
         before = self.counted()
-        assert self.spool.put([])
+        assert self.spool.store_window([])
         self.taken(second, self.counted() - before)
 
     @rule(sink=st.sampled_from(("near", "far")))

@@ -88,7 +88,7 @@ class SavedProcess:
         context = InterpreterContext(symbols, diagnostics, self.book, follow_tasks=True)
         self.process = PythonProcess(context, Programs(symbols), int)
         self.kernel = PythonInKernel(self.process, diagnostics)
-        self.needs = self.kernel.look(self.space, self.tids)
+        self.needs = self.kernel.inspect_process(self.space, self.tids)
 
     @property
     def tids(self) -> list[int]:
@@ -128,7 +128,7 @@ class SavedProcess:
         for _ in range(2):
             self.process.copy(tid, words, sp, gather)
             self.process.learn()
-        return self.process.take()
+        return self.process.take_chain()
 
     def in_user_space(self, placed: bool, absent: int = 1 << 64) -> UserSpace:
         """Return the BPF program in user space with the memory and map entries for sampling this process.

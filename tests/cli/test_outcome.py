@@ -349,7 +349,7 @@ def test_every_advice_of_the_code_is_known_to_be_without_sudo_for_root(monkeypat
 def _stats(stops: int = 0) -> CollectorStats:
     log = PauseLog()
     for _ in range(stops):
-        log.add(21_000)
+        log.add_pause(21_000)
     return CollectorStats(0, log.snapshot(), 0, 0, 0, ())
 
 

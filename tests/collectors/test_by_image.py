@@ -41,7 +41,7 @@ def test_where_nobody_is_due_no_clock_of_processor_time_is_read() -> None:
     known = by_image(clocks)
     for _ in range(1000):
         clocks.now_ns += 10 * MS
-        assert known.look() == []
+        assert known.check_due() == []
     assert (clocks.asked, clocks.looked) == (0, [])
 
 
@@ -50,7 +50,7 @@ def test_process_that_cannot_be_told_yet_is_looked_at_later_and_later() -> None:
     known = by_image(clocks)
     known.changed([7])
     for _ in range(1000):
-        assert known.look() == []
+        assert known.check_due() == []
         clocks.now_ns += 10 * MS
     assert 10 < len(clocks.looked) < 25
     assert clocks.asked < 3 * len(clocks.looked) + 1
@@ -60,8 +60,8 @@ def test_dear_looks_are_few() -> None:
     clocks = Clocks(each_ns=2 * MS)
     known = by_image(clocks)
     known.changed(range(100, 120))
-    assert known.look() == [100, 101, 102]
-    assert known.look() == []
+    assert known.check_due() == [100, 101, 102]
+    assert known.check_due() == []
     clocks.now_ns += 60 * MS
-    assert known.look() == [103, 104, 105]
-    assert known.look(all_of_them=True) == [*range(106, 120)]
+    assert known.check_due() == [103, 104, 105]
+    assert known.check_due(all_of_them=True) == [*range(106, 120)]

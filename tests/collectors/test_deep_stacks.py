@@ -153,7 +153,7 @@ class Recording:
         (batch,) = self._builder.take_batches()
         walk = self._unwinder.walk(batch)
         self._learn(batch, walk)
-        walk = walk.whole()
+        walk = walk.unshare_frames()
         return [
             [NAME_OF[pc] for pc in walk.pc[walk.start[lane] : walk.start[lane + 1]].tolist()]
             if walk.end[lane] == StackEnd.ROOT

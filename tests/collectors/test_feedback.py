@@ -155,4 +155,4 @@ def test_a_collector_does_not_learn_from_the_one_whose_place_it_took() -> None:
 
 def test_lanes_of_a_batch_keep_its_source() -> None:
     batch = replace(sample(7), followed=False)
-    assert batch.take(np.zeros(1, np.int64)).source_id == 7
+    assert batch.take_samples(np.zeros(1, np.int64)).source_id == 7

@@ -53,7 +53,7 @@ def test_equal_chains_are_one_and_a_stop_does_not_read_known_code() -> None:
             asked.append(0)
             reader.process.copy(reader.pid, EMPTY, 0, counting)
             asked.append(0)  # counts reads after the thread has resumed
-            chains.append(reader.process.take())
+            chains.append(reader.process.take_chain())
         in_stop, after = asked[::2], asked[1::2]
         first, *_, last = chains
         assert first is not None

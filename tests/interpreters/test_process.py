@@ -71,7 +71,7 @@ class Reader:
     def names(self) -> list[str]:
         """Return the functions of the main thread from leaf to root."""
         self.tracker.refresh_space(time.monotonic_ns, force=True)
-        self.process.look(self.tracker.current, procfs.list_tasks(self.pid))
+        self.process.inspect_process(self.tracker.current, procfs.list_tasks(self.pid))
         return self.sample()
 
     def sample(self, tid: int = 0) -> list[str]:
@@ -80,7 +80,7 @@ class Reader:
 
     def taken(self) -> list[str]:
         """Return the functions of the last copied stack."""
-        chain = self.process.take()
+        chain = self.process.take_chain()
         return [self.book.line(pc).function for run in chain.runs for pc in run.frames] if chain else []
 
 
@@ -241,9 +241,9 @@ def test_what_is_known_of_a_process_that_has_ended_says_what_its_last_samples_me
         reader = Reader(process.pid)
         reader.names()
         kernel, space = reader.process.kernel_reader(), reader.tracker.current
-        kernel.look(space, [process.pid])
+        kernel.inspect_process(space, [process.pid])
         before = kernel.offsets()
-    kernel.look(replace(space, mappings=(), generation=space.generation + 1), [])
+    kernel.inspect_process(replace(space, mappings=(), generation=space.generation + 1), [])
     assert kernel.offsets() == before is not None
 
 
@@ -304,7 +304,7 @@ def test_code_that_was_not_in_memory_has_its_name_if_it_is_the_same_before_and_n
             found: list[str] = []
             for row in batches:
                 found += [reader.book.line(decoded(rows, row)).function for _ in range(2)]
-                rows.done()
+                rows.finish_batch()
             other[0] = True  # from now on the address has other code
             found.append(reader.book.line(decoded(rows, absent)).function)
             other[0] = False
@@ -321,17 +321,17 @@ def test_program_without_python_is_searched_once_however_its_code_grows() -> Non
         while not any("libc" in module.name for module in reader.tracker.current.modules):
             reader.tracker.refresh_space(time.monotonic_ns, force=True)
         space = reader.tracker.current
-        reader.process.look(space, [process.pid])
+        reader.process.inspect_process(space, [process.pid])
         looks = reader.files.reads
         assert looks > 1
         for n in range(1, 5):
             made = Mapping(0x10000 * n, 0x10000 * n + 4096, "r-xp", 0, "00:00", 0, "")
             grown = replace(space, mappings=(made, *space.mappings))
             assert len(grown.modules) == len(space.modules) + 1
-            reader.process.look(grown, [process.pid])
+            reader.process.inspect_process(grown, [process.pid])
         assert reader.files.reads == looks
         lib = Mapping(0x90000, 0x91000, "r-xp", 0, "fe:01", 1 << 40, "/nonexistent/libpython3.12.so.1.0")
-        reader.process.look(replace(space, mappings=(lib, *space.mappings)), [process.pid])
+        reader.process.inspect_process(replace(space, mappings=(lib, *space.mappings)), [process.pid])
         assert reader.files.reads > looks
 
 
@@ -354,11 +354,11 @@ def test_thread_that_is_not_listed_yet_is_found_by_what_the_stop_reads_alone() -
         memory.change_space(refuse)
         reader.process.copy(process.pid, EMPTY, 0, make_gather(Memory(memory_reader(process.pid, lambda: True))))
         memory.change_space(memory_reader(process.pid, lambda: True))
-        chain = reader.process.take()
+        chain = reader.process.take_chain()
         assert chain is not None
         assert [reader.book.line(pc).function for pc in chain.runs[0].frames] == ["spin", "<module>"]
         reader.process.copy(os.getpid(), EMPTY, 0, lambda spans: EMPTY)
-        assert reader.process.take() is None
+        assert reader.process.take_chain() is None
 
 
 @pytest.mark.parametrize("python", [*pythons()[:1], HERE], ids=lambda python: python.name)

@@ -33,7 +33,7 @@ class Reader:
         self.later = module
         self.copied = 0
 
-    def look(self, space: AddressSpace, tids: Collection[int]) -> None:
+    def inspect_process(self, space: AddressSpace, tids: Collection[int]) -> None:
         self.module = self.later
 
     def copy(self, tid: int, stack: memoryview, base: int, gather: Gather) -> None:
@@ -53,7 +53,7 @@ class Reader:
     def left(self, tid: int) -> str:
         return self.names.pop(tid, "")
 
-    def take(self) -> Chain:
+    def take_chain(self) -> Chain:
         return Chain((), SampleState(0), self.module, (), False)
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
@@ -108,10 +108,10 @@ def test_reader_of_the_interpreter_that_runs_reads_the_process() -> None:
     readers = ProcessReaders([first, second], lambda space: None)
     readers.copy(7, nowhere, 0, lambda spans: nowhere)
     assert (first.copied, second.copied) == (7, 0)
-    readers.look(SPACE, [1])
+    readers.inspect_process(SPACE, [1])
     readers.copy(8, nowhere, 0, lambda spans: nowhere)
     assert (first.copied, second.copied) == (7, 8)
-    chain = readers.take()
+    chain = readers.take_chain()
     assert chain is not None
     assert chain.problem == "/usr/bin/second"
 

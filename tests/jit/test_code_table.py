@@ -89,7 +89,7 @@ def test_columns_say_what_a_list_says(readings: list[tuple[list[list[Line]], boo
     table, expected = CodeTable(), Specification()
     for at, (pieces, anew) in enumerate(readings):
         before, now = (10 * at, 10 * at + 5) if at else (ALWAYS, 5)
-        table.add((ranges(piece) for piece in pieces), before, now, anew)
+        table.add_reading((ranges(piece) for piece in pieces), before, now, anew)
         expected.add([line for piece in pieces for line in piece], before, now, anew)
         for pc in range(40):
             first = table.first(pc)
@@ -106,7 +106,7 @@ def test_columns_say_what_a_list_says(readings: list[tuple[list[list[Line]], boo
 def test_what_ended_before_a_time_is_forgotten() -> None:
     table = CodeTable()
     for at, name in enumerate(("old", "newer", "now"), 1):
-        table.add([ranges([(0, 10, name)])], 10 * at - 5, 10 * at)
+        table.add_reading([ranges([(0, 10, name)])], 10 * at - 5, 10 * at)
     assert [found.value for time in (3, 18, 40) if (found := table.find(5, time))] == ["old", "newer", "now"]
     table.forget(25)
     assert [found.value for time in (3, 18, 40) if (found := table.find(5, time))] == ["newer", "now"]

@@ -55,8 +55,8 @@ def test_windows_merged_are_the_whole() -> None:
     profile, merging = spread(), WindowMerger()
     windows = halves(profile)
     assert all(len(window.stack) for window in windows)
-    before = merging.add(windows[0])
-    found = merging.add(windows[1]).profile()
+    before = merging.add_window(windows[0])
+    found = merging.add_window(windows[1]).profile()
     assert found is not None
     assert stacks(found) == stacks(profile)
     assert costs(found) == costs(profile)
@@ -68,9 +68,9 @@ def test_windows_merged_are_the_whole() -> None:
 
 def test_span_is_of_the_newest_windows() -> None:
     merging, profile = WindowMerger(), golden()
-    assert merging.add(profile).profile(1e9) is not None
+    assert merging.add_window(profile).profile(1e9) is not None
     for _ in range(4):
-        merged = merging.add(replace(profile, duration_ns=1_000_000_000))
+        merged = merging.add_window(replace(profile, duration_ns=1_000_000_000))
     seconds = [merged.profile(span) for span in (0.1, 1, 2, 3, 0)]
     assert [each.duration_ns / 1e9 for each in seconds if each] == [1, 1, 2, 3, 7]
 
@@ -79,8 +79,8 @@ def test_oldest_windows_go(monkeypatch: pytest.MonkeyPatch) -> None:
     merging, profile = WindowMerger(), golden()
     monkeypatch.setattr(module, "MOST_SAMPLES", 3 * len(profile.stack))
     for _ in range(5):
-        merged = merging.add(profile)
+        merged = merging.add_window(profile)
     assert len(merged.windows) == 3
     monkeypatch.setattr(module, "MOST_NODES", 1)
-    assert len(merging.add(profile).windows) == 1
-    assert len(merging.add(profile).windows) == 1
+    assert len(merging.add_window(profile).windows) == 1
+    assert len(merging.add_window(profile).windows) == 1

@@ -23,16 +23,16 @@ def test_absurd_lengths_count_in_the_last_bucket() -> None:
 def test_percentiles_agree_with_those_of_the_list(lengths: list[int], percent: float) -> None:
     log = PauseLog()
     for ns in lengths:
-        log.add(ns)
+        log.add_pause(ns)
     exact = np.percentile(lengths, percent, method="inverted_cdf")
     assert log.snapshot().percentile_ns(percent) == pytest.approx(float(exact), rel=0.016, abs=0.5)
 
 
 def test_difference_of_two_snapshots_is_what_came_between() -> None:
     log = PauseLog()
-    log.add(1000)
+    log.add_pause(1000)
     before = log.snapshot()
-    log.add(5000)
+    log.add_pause(5000)
     between = log.snapshot() - before
     assert (len(between), between.total_ns) == (1, 5000)
     assert between.percentile_ns(50) == pytest.approx(5000, rel=0.016)

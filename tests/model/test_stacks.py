@@ -178,7 +178,7 @@ def test_frames_that_lanes_share_are_the_same_nodes_as_frames_of_their_own() -> 
     assert path(table, fourth)[:4] == [(1, 4), (1, 11), (1, 12), (1, 20)]
     assert len(path(table, fourth)) == 1 + len(other)
     assert len(table) == count + 3
-    assert intern(table, made.whole()) == [first, second, third]
+    assert intern(table, made.unshare_frames()) == [first, second, third]
 
 
 def test_more_deep_stacks_than_can_be_kept_lose_their_middle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def asked(store: Store, whole_hours: bool = False) -> list[Any]:
         store: The store.
         whole_hours: Whether to return only results that need no part of an hour.
     """
-    questions = store.asked(RunningQuery(60, 1 << 30))
+    questions = store.make_queries(RunningQuery(60, 1 << 30))
     found: list[Any] = []
     for words in SPANS[1:2] if whole_hours else SPANS:
         service = words | {"service": "checkout"}
@@ -89,7 +89,7 @@ def asked(store: Store, whole_hours: bool = False) -> list[Any]:
 
 def moments(store: Store, words: dict[str, str]) -> list[int]:
     """Return the times of a profile's samples in minutes since the start of the day."""
-    found = store.asked(RunningQuery(60, 1 << 30)).profile(selection(TENANT, words))
+    found = store.make_queries(RunningQuery(60, 1 << 30)).profile(selection(TENANT, words))
     return sorted({(int(ns) - OLD_NS) // MINUTE_NS for ns in found.time_ns})
 
 
@@ -99,7 +99,7 @@ def refusal(store: Store) -> str:
     A rolled-up hour is stored at its end.
     """
     try:
-        query_api.profile(store.asked(RunningQuery(60, 1 << 30)), TENANT, span(60, 75))
+        query_api.profile(store.make_queries(RunningQuery(60, 1 << 30)), TENANT, span(60, 75))
     except Refused as refused:
         return refused.reason
     return ""
@@ -181,7 +181,7 @@ def bases(store: Store) -> list[dict[str, Any]]:
     for rolls in (False, True):
         for hour in store.hours.due(time.time_ns()) if rolls else ():
             store.hours.roll(hour)
-        answer = query_api.functions(store.asked(RunningQuery(60, 1 << 30)), TENANT, SPANS[1])
+        answer = query_api.functions(store.make_queries(RunningQuery(60, 1 << 30)), TENANT, SPANS[1])
         assert answer["total"] == sum(int(each.values.sum()) for each in heavy)
         found.append({"samples": answer["samples"], "ranges": answer["ranges"], "first": answer["functions"][0]})
     return found

@@ -60,7 +60,7 @@ def test_question_that_is_given_up_asks_nothing_more_and_the_database_is_told() 
     engine, asked = Told(), RunningQuery(30, 1 << 30)
     store = Store(engine)
     chosen = selection("default", {"from": "0", "to": "60"})
-    questions = store.asked(asked)
+    questions = store.make_queries(asked)
     assert questions.time_line(chosen, 60) == [(7, 9)]
     store.give_up(asked)
     assert engine.told == [f"KILL QUERY WHERE query LIKE '/* {asked.mark} */%' ASYNC"]

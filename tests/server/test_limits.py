@@ -104,11 +104,11 @@ class Stored(Store):
 def test_labels_that_the_database_has_count_when_a_server_starts() -> None:
     store = Stored()
     limit = SeriesLimit(2, store)
-    limit.take("one", "2026-01-02", [1])
+    limit.count_series("one", "2026-01-02", [1])
     with pytest.raises(Refused):
-        limit.take("one", "2026-01-02", [3])
+        limit.count_series("one", "2026-01-02", [3])
     store.away = True
-    limit.take("one", "2026-01-03", [3])
+    limit.count_series("one", "2026-01-03", [3])
 
 
 def test_question_that_costs_too_much_is_refused_by_name_and_the_next_is_answered(tmp_path: Path) -> None:

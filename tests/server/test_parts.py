@@ -201,14 +201,14 @@ def test_full_disk_keeps_what_it_has_and_nothing_of_what_it_refuses(tmp_path: Pa
     files = SegmentFiles(str(tmp_path / "data"), disk)
     first, second = name_of("x", 60), name_of("x")
     disk.room = 100
-    assert files.keep("default", first, b"a" * 100)
+    assert files.store_segment("default", first, b"a" * 100)
     disk.room = 10
     with pytest.raises(DiskFull):
-        files.keep("default", second, b"b" * 100)
+        files.store_segment("default", second, b"b" * 100)
     assert [(tenant, name, size) for tenant, name, size in files.all()] == [("default", first, 100)]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [first.name]
     disk.room = 1000
-    assert files.keep("default", second, b"b" * 100)
+    assert files.store_segment("default", second, b"b" * 100)
     files.close()
 
 
@@ -239,10 +239,10 @@ def test_new_folders_are_synced_before_a_file_is_created_in_them(tmp_path: Path)
     for _ in range(2):
         disk = WritingDown()
         files = SegmentFiles(root, disk)
-        assert files.keep("default", name, b"a")
+        assert files.store_segment("default", name, b"a")
         assert disk.done == [*made, *kept]
         disk.done.clear()
-        assert files.keep("default", name_of("x", 30), b"b")
+        assert files.store_segment("default", name_of("x", 30), b"b")
         assert disk.done == kept
         files.close()
         for path in Path(whole[-1]).iterdir():
@@ -252,12 +252,12 @@ def test_new_folders_are_synced_before_a_file_is_created_in_them(tmp_path: Path)
 @pytest.mark.parametrize("by_whom", ["by the server", "by somebody else"])
 def test_folders_that_were_dropped_are_made_again(tmp_path: Path, by_whom: str) -> None:
     files, name = SegmentFiles(str(tmp_path / "data")), name_of("x", 60)
-    assert files.keep("default", name, b"a")
+    assert files.store_segment("default", name, b"a")
     if by_whom == "by the server":
         assert files.drop_day(name.day) == 1
     else:
         shutil.rmtree(tmp_path / "data" / "default")
-    assert files.keep("default", name, b"a")
+    assert files.store_segment("default", name, b"a")
     assert files.read("default", name) == b"a"
     files.close()
 
@@ -268,7 +268,7 @@ def test_what_a_killed_server_was_writing_is_written_over(tmp_path: Path) -> Non
     folder.mkdir(parents=True)
     (folder / f".{name.name}.{threading.get_ident():x}{PART}").write_bytes(b"half")
     for _ in range(2):  # first a new folder, then a known one
-        assert files.keep("default", name, b"a")
+        assert files.store_segment("default", name, b"a")
         assert [path.read_bytes() for path in folder.iterdir()] == [b"a"]
         (folder / name.name).rename(folder / f".{name.name}.{threading.get_ident():x}{PART}")
     files.close()
@@ -278,9 +278,9 @@ def test_segment_that_is_there_is_known_when_the_disk_is_full(tmp_path: Path) ->
     disk = FullDisk()
     files, name = SegmentFiles(str(tmp_path / "data"), disk), name_of("x", 60)
     disk.room = 100
-    assert files.keep("default", name, b"a")
+    assert files.store_segment("default", name, b"a")
     disk.room = 0
-    assert not files.keep("default", name, b"a")
+    assert not files.store_segment("default", name, b"a")
     files.close()
 
 
@@ -288,9 +288,9 @@ def test_segment_that_is_there_is_known_when_its_name_is_durable(tmp_path: Path)
     """Sync also an existing segment: its writer may have been killed before the sync."""
     disk = WritingDown()
     files, name = SegmentFiles(str(tmp_path / "data"), disk), name_of("x", 60)
-    assert files.keep("default", name, b"a")
+    assert files.store_segment("default", name, b"a")
     disk.done.clear()
-    assert not files.keep("default", name, b"a")
+    assert not files.store_segment("default", name, b"a")
     folder = f"{files.root}/default/{name.day}/{name.folder}"
     assert disk.done == [("create", folder), ("sync", folder)]
     files.close()
@@ -299,8 +299,8 @@ def test_segment_that_is_there_is_known_when_its_name_is_durable(tmp_path: Path)
 def test_second_segment_of_a_name_is_not_kept_and_changes_nothing(tmp_path: Path) -> None:
     files = SegmentFiles(str(tmp_path / "data"))
     name = name_of(marked().title)
-    assert files.keep("default", name, b"one")
-    assert not files.keep("default", name, b"two")
+    assert files.store_segment("default", name, b"one")
+    assert not files.store_segment("default", name, b"two")
     assert files.read("default", name) == b"one"
     assert files.drop_day(name.day) == 1
     assert list(files.all()) == []

@@ -208,7 +208,7 @@ class Kept:
 
 def test_stacks_and_series_are_sent_once_a_day_until_the_day_is_dropped() -> None:
     engine, books, profile = Kept(), TenantStackCaches(), window(1, 40, 30)
-    store, book = Store(engine), books.of("default")
+    store, book = Store(engine), books.get_cache("default")
     today, yesterday = rows(profile, book), rows(profile, book, 1)
     first = engine.of(store, [today, rows(profile, book)])
     assert (first["windows"], first["window_samples"]) == (2, 2 * len(today.stacks))
@@ -252,8 +252,8 @@ def test_index_survives_an_error_that_nobody_expects(tmp_path: Path, monkeypatch
     indexer = Indexer(
         files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *line, **_: said.append(line), said.append
     )
-    each = rows(window(1, 40, 30), books.of("default"))
-    assert files.keep("default", each.name, export("pprof", window(1, 40, 30), EVIDENCE))
+    each = rows(window(1, 40, 30), books.get_cache("default"))
+    assert files.store_segment("default", each.name, export("pprof", window(1, 40, 30), EVIDENCE))
     indexer.start()
     until(lambda: ("warning", "index failed") in said)
     with pytest.raises(StoreError, match="IndexError: odd"):
@@ -278,13 +278,13 @@ def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Pa
     indexer = Indexer(
         files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *_, **_words: None, lambda _: None
     )
-    coming, old = (rows(window(seed, 40, 30), books.of("default")) for seed in (1, 2))
+    coming, old = (rows(window(seed, 40, 30), books.get_cache("default")) for seed in (1, 2))
     indexer.expect(coming)
     for each in (coming, old):
-        assert files.keep("default", each.name, export("pprof", window(1, 40, 30), EVIDENCE))
+        assert files.store_segment("default", each.name, export("pprof", window(1, 40, 30), EVIDENCE))
     assert indexer.catch_up() == 1
     engine.listed = [["default", each.name.path] for each in (coming, old)]
-    indexer.add(coming)
+    indexer.queue_rows(coming)
     indexer.start()
     indexer.close()
     assert engine.given["windows"] == 2
@@ -299,16 +299,16 @@ def test_file_of_a_killed_server_is_indexed_if_it_is_sent_again(tmp_path: Path) 
     indexer = Indexer(
         files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *_, **_words: None, lambda _: None
     )
-    old, each = (rows(window(seed, 40, 30), books.of("default")) for seed in (1, 2))
+    old, each = (rows(window(seed, 40, 30), books.get_cache("default")) for seed in (1, 2))
     data = export("pprof", window(1, 40, 30), EVIDENCE)
-    assert files.keep("default", old.name, data)
+    assert files.store_segment("default", old.name, data)
     indexer.start()
     until(lambda: engine.given.get("windows") == 1)
     engine.listed = [["default", old.name.path]]
-    assert files.keep("default", each.name, data)
+    assert files.store_segment("default", each.name, data)
     indexer.expect(each)
     assert indexer.catch_up() == 0
-    assert not files.keep("default", each.name, data)
+    assert not files.store_segment("default", each.name, data)
     indexer.forget([each])
     until(lambda: engine.given["windows"] == 2)
     indexer.close()
@@ -377,11 +377,11 @@ def test_windows_during_an_insert_wait_for_the_next_one_and_all_are_stored(
     tmp_path: Path,
 ) -> None:
     books, files = TenantStackCaches(), SegmentFiles(str(tmp_path / "data"))
-    each = rows(window(1, 4, 3), books.of("default"))
+    each = rows(window(1, 4, 3), books.get_cache("default"))
 
     def comes() -> None:
         indexer.expect(each)
-        indexer.add(each)
+        indexer.queue_rows(each)
 
     store = Slow(comes)
     indexer = Indexer(files, store, books, Retention(1e9, 1 << 40, 1e9), lambda *_, **_words: None, lambda _: None)
@@ -410,17 +410,17 @@ def test_stack_that_is_very_deep_has_its_outermost_frames() -> None:
 
 def test_books_begin_anew_when_they_are_too_large() -> None:
     books = TenantStackCaches(most=1000)
-    book = books.of("a")
-    assert books.of("a") is book
+    book = books.get_cache("a")
+    assert books.get_cache("a") is book
     first = rows(window(1, 40, 30), book)
-    assert books.of("a") is not book
+    assert books.get_cache("a") is not book
     engine = Kept()
     store = Store(engine)
-    assert engine.of(store, [first, rows(window(1, 40, 30), books.of("a"))])["windows"] == 2
+    assert engine.of(store, [first, rows(window(1, 40, 30), books.get_cache("a"))])["windows"] == 2
 
 
 def test_digest_of_another_tenant_is_not_known() -> None:
     books = TenantStackCaches()
-    rows(window(1, 40, 30), books.of("a"))
-    assert books.of("a").by_digest
-    assert not books.of("b").by_digest
+    rows(window(1, 40, 30), books.get_cache("a"))
+    assert books.get_cache("a").by_digest
+    assert not books.get_cache("b").by_digest

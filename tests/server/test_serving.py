@@ -412,7 +412,7 @@ def test_agent_sends_windows_again_that_a_restored_server_lacks(tmp_path: Path) 
     config = tmp_path / "agent.toml"
     command = ("agent", "resend", "--config", str(config), "--spool", str(tmp_path / "spool"), "--since", "1h")
     sent = windows("web", 3)
-    assert spool.put(sent)
+    assert spool.store_window(sent)
     with served(tmp_path / "data") as client:
         url = f"http://127.0.0.1:{client.port}"
         config.write_text(f'[[push]]\nname = "fleet"\ntype = "pyprof"\nurl = "{url}"\n[[rule]]\nname = "*"\n')

@@ -34,7 +34,7 @@ def unnamed() -> Profile:
 
 def named(files: SymbolFiles, tenant: str = "one") -> dict[str, Frame]:
     """Return the frames that have new names, by their former titles."""
-    profile, names = unnamed(), files.of(tenant)
+    profile, names = unnamed(), files.make_completer(tenant)
     found = {}
     for frame in profile.frames:
         text = text_of(frame, profile.modules)
@@ -50,7 +50,7 @@ def named(files: SymbolFiles, tenant: str = "one") -> dict[str, Frame]:
 def test_code_without_names_has_those_of_its_builds_file_and_of_its_tenants(tmp_path: Path) -> None:
     files = SymbolFiles(str(tmp_path / "symbols"), 10_000)
     assert named(files) == {}
-    files.keep("one", BUILD, gzip.compress(WHOLE.encode()))
+    files.store_file("one", BUILD, gzip.compress(WHOLE.encode()))
     found = {
         title: (frame.title, [(line.function, line.file, line.line) for line in frame.lines])
         for title, frame in named(files).items()
@@ -74,7 +74,7 @@ def test_row_that_does_not_say_where_in_the_file_its_code_is_gets_no_name() -> N
 def test_later_file_of_a_build_takes_the_place_of_the_first(tmp_path: Path) -> None:
     files = SymbolFiles(str(tmp_path / "symbols"), 300)
     for name in ("plug_in", "plugged"):
-        files.keep("one", BUILD, WHOLE.replace("plug_in", name).encode())
+        files.store_file("one", BUILD, WHOLE.replace("plug_in", name).encode())
         assert named(files)["libplugin.so+0x3233"].title == name
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [f"{BUILD}.sym"]
 
@@ -96,16 +96,16 @@ def test_other_bodies_are_refused_and_nothing_of_them_is_kept(
 ) -> None:
     files = SymbolFiles(str(tmp_path / "symbols"), 1000)
     with pytest.raises(Refused) as refused:
-        files.keep("one", build_id, gzip.compress(text.encode()))
+        files.store_file("one", build_id, gzip.compress(text.encode()))
     assert refused.value.reason == reason
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_full_disk_keeps_the_file_that_was_there(tmp_path: Path) -> None:
-    SymbolFiles(str(tmp_path / "symbols"), 10_000).keep("one", BUILD, WHOLE.encode())
+    SymbolFiles(str(tmp_path / "symbols"), 10_000).store_file("one", BUILD, WHOLE.encode())
     files = SymbolFiles(str(tmp_path / "symbols"), 10_000, FullDisk())
     with pytest.raises(Refused) as refused:
-        files.keep("one", BUILD, (HEAD + LOADS).encode())
+        files.store_file("one", BUILD, (HEAD + LOADS).encode())
     assert refused.value.reason == "disk_full"
     assert named(files)["libplugin.so+0x3233"].title == "plug_in"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [f"{BUILD}.sym"]
@@ -114,5 +114,5 @@ def test_full_disk_keeps_the_file_that_was_there(tmp_path: Path) -> None:
 def test_name_that_an_agent_found_stays_whatever_a_file_says(tmp_path: Path) -> None:
     files = SymbolFiles(str(tmp_path / "symbols"), 10_000)
     server = next(module.build_id for module in unnamed().modules if module.name == "server")
-    files.keep("one", server, WHOLE.replace(BUILD.upper(), server).replace("2060", "1000").encode())
+    files.store_file("one", server, WHOLE.replace(BUILD.upper(), server).replace("2060", "1000").encode())
     assert named(files) == {}

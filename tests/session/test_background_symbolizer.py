@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 def session_of(live: Live, pc: int) -> Session:
     """Return a session with one sample of a process."""
     session = Session(Script(), UnwindOptions(), Diagnostics())
-    session.recorder.add(sample(live, pc))
+    session.recorder.add_batch(sample(live, pc))
     return session
 
 
@@ -69,7 +69,7 @@ def test_at_the_end_nothing_is_read(tmp_path: Path, flags: str) -> None:
         assert (counts.read, counts.files) == (1, 1)
         session = session_of(live, at)
         ahead = look_ahead(session, view)
-        session.recorder.add(sample(live, at))
+        session.recorder.add_batch(sample(live, at))
         assert ahead.turn()
         assert not ahead.due
         counts = named(session, view)

@@ -50,7 +50,7 @@ def taken(
     for each in collector.batches():
         lacks = lacking[len(given)]
         given.append(each)
-        live = each.take(np.flatnonzero(each.kind < UNCHANGED))
+        live = each.take_samples(np.flatnonzero(each.kind < UNCHANGED))
         if walked and len(live):
             zeros = np.zeros(len(live), np.uint64)
             missing, stop = zeros + np.uint64(0x7000 * (lacks == STACK)), np.full(len(live), lacks == REGISTER)

@@ -112,7 +112,7 @@ def test_trigger_fires_when_its_condition_begins_and_once_in_the_kept_time() -> 
     def step(one: bool, other: bool, seconds: float = LOOK_S) -> None:
         first.on, second.on = one, other
         now[0] += seconds
-        triggers.look()
+        triggers.check_conditions()
 
     step(True, False)
     assert fired == []  # the condition holds from the start
@@ -134,7 +134,7 @@ def test_trigger_reports_each_condition_that_began_to_hold() -> None:
     triggers = Triggers([switch, Switch(on=True), switch], fired.append, 10, lambda: now[0])
     for switch.on in (False, True):
         now[0] += LOOK_S
-        triggers.look()
+        triggers.check_conditions()
     assert fired == ["on, on"]
 
 

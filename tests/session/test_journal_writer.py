@@ -49,7 +49,7 @@ def test_samples_are_kept_before_their_names_are_read(tmp_path: Path) -> None:
         keeping = JournalWriter(session, NamingOptions("", 99, "cpu", ViewOptions()), parts, within, ahead)
         keeping._send()
         looked_up(ahead)
-        session.recorder.add(sample(live, live.at["where_inner"]))
+        session.recorder.add_batch(sample(live, live.at["where_inner"]))
         keeping.close()
     assert kept_before == [1, 2]
     assert [len(part.samples.time_ns) for part in parts if not part.named] == [1, 1]

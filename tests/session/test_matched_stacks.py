@@ -66,7 +66,7 @@ class Played:
             interning, tree = session.recorder.interning, StackTable()
             interning.in_passes = in_passes
             for batch in collector.batches():
-                live = batch.take(np.flatnonzero(batch.kind < SampleKind.UNCHANGED))
+                live = batch.take_samples(np.flatnonzero(batch.kind < SampleKind.UNCHANGED))
                 chains = {lane: change(chain) for lane, chain in live.chains.items()}
                 for _ in range(ROUNDS):
                     found = interning.intern(replace(live, chains=chains), tree)

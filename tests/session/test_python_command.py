@@ -55,7 +55,7 @@ def test_after_a_rehearsal_a_python_is_known_without_a_question() -> None:
         assert other.stdout
         assert other.stdout.readline() == b"ready\n"
         reader = runtimes.kernel_reader(other.pid)
-        reader.look(procfs.read_address_space(other.pid, 1, 0), procfs.list_tasks(other.pid))
+        reader.inspect_process(procfs.read_address_space(other.pid, 1, 0), procfs.list_tasks(other.pid))
         assert reader.offsets() is not None
         other.communicate(b"\n")
     assert not asked

@@ -277,7 +277,7 @@ def test_samples_of_a_recording_that_is_hastened_are_kept_and_marked(target: sub
 def test_error_of_the_worker_is_kept_beside_what_was_recorded(
     target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = Recorder.add
+    add = Recorder.add_batch
 
     def breaks(recorder: Recorder, batch: SampleBatch) -> None:
         if recorder.samples > 20:

@@ -46,7 +46,7 @@ def test_rows_are_those_that_were_added_and_amended(batches: list[list[Row]], da
         patch.setattr(under_test, "PIECE", 8)
         store, model = RowStore(), list[Row]()
         for batch in batches:
-            added = store.add(of(batch, lengths=False))
+            added = store.append_rows(of(batch, lengths=False))
             model += batch
             assert listed(added) == batch
             if batch and data.draw(CHANCE):
@@ -67,10 +67,10 @@ def test_rows_are_those_that_were_added_and_amended(batches: list[list[Row]], da
 def test_rows_with_lengths_are_in_time_order_and_others_keep_theirs() -> None:
     store = RowStore()
     late, early = (9, 1, 0, 0, 1, 0, 1, UNKNOWN), (5, 2, 0, 0, 1, 0, 1, 40)
-    store.add(of([late], lengths=False))
+    store.append_rows(of([late], lengths=False))
     assert listed(store.rows()) == [late]
     assert store.rows().length_ns.strides == (0,)
-    store.add(of([early], lengths=True))
+    store.append_rows(of([early], lengths=True))
     assert listed(store.rows()) == [early, late]
     assert listed(RowStore().rows()) == []
 
@@ -84,7 +84,7 @@ def test_a_million_rows_take_a_few_megabytes() -> None:
         node = chance.zipf(1.6, each).clip(max=5_000).astype(np.int32)
         none, state = np.zeros(each, np.int32), np.zeros(each, np.int16)
         thread, cpu = chance.integers(0, 8, each).astype(np.int32), chance.integers(0, 2, each).astype(np.int32)
-        store.add(Rows(time_ns, node, state, state, thread, cpu, none + np.int64(1), no_lengths(each)))
+        store.append_rows(Rows(time_ns, node, state, state, thread, cpu, none + np.int64(1), no_lengths(each)))
     packed = sum(len(column) for piece in store._full for column in piece.columns)
     assert len(store._full) == each * n // under_test.PIECE
     assert packed < 8 * each * n

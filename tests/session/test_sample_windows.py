@@ -124,9 +124,9 @@ def test_stack_of_which_nothing_was_there_is_gone() -> None:
     rec = Recorder(Script(), Interning(Unreadable(), None, None), Diagnostics())
     samples = replace(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)), stopped=False)
     samples.stack.size[1] = 16
-    rec.add(samples)
+    rec.add_batch(samples)
     assert pcs(rec) == [(1, [StackEnd.GONE, 0x10]), (2, [StackEnd.UNREADABLE, 0x20])]
-    rec.add(batch((STOPPED, 1, 0x10)))
+    rec.add_batch(batch((STOPPED, 1, 0x10)))
     assert pcs(rec) == [(1, [StackEnd.UNREADABLE, 0x10])], "a thread that was stopped had its memory"
 
 
@@ -138,7 +138,7 @@ def test_parts_of_a_window_are_the_window() -> None:
     rec = Recorder(Script(), Interning(OneFrame(), None, None), diagnostics, clock)
     parts = []
     for pc in (0x10, 0x20, 0x30):
-        rec.add(batch((STOPPED, 1, pc), (UNCHANGED, 1, 0), (STOPPED, 2, 0x77)))
+        rec.add_batch(batch((STOPPED, 1, pc), (UNCHANGED, 1, 0), (STOPPED, 2, 0x77)))
         diagnostics.count("oddity")
         now[0] += 10**9
         parts.append(rec.part())
@@ -150,7 +150,7 @@ def test_parts_of_a_window_are_the_window() -> None:
     assert whole.errors == {"oddity": 3}
     assert [(part.start_ns, part.duration_ns) for part in parts] == [(at * 10**9, 10**9) for at in (1, 2, 3)]
     assert (whole.start_ns, whole.duration_ns) == (10**9, 4 * 10**9)
-    rec.add(batch((STOPPED, 1, 0x40)))
+    rec.add_batch(batch((STOPPED, 1, 0x40)))
     assert rows_of(rec.part()) == [(1, [0x40])]
 
 
@@ -164,7 +164,7 @@ def test_nothing_of_a_batch_is_kept_once_it_is_unwound(lengths: bool) -> None:
     columns = [value for name in field_names(SampleBatch) if isinstance(value := getattr(one, name), np.ndarray)]
     alive = [weakref.ref(column) for column in columns]
     assert len(alive) >= 8 + lengths
-    rec.add(one)
+    rec.add_batch(one)
     assert isinstance(rec._collector, Script)
     rec._collector.learned.clear()
     del one, columns
@@ -175,8 +175,10 @@ def test_nothing_of_a_batch_is_kept_once_it_is_unwound(lengths: bool) -> None:
 
 def test_unchanged_sample_repeats_the_stack_of_its_own_thread() -> None:
     rec = recorder()
-    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20), (UNCHANGED, 1, 0), (UNCHANGED, 2, 0), (STOPPED, 1, 0x11)))
-    rec.add(batch((UNCHANGED, 2, 0), (UNCHANGED, 1, 0)))
+    rec.add_batch(
+        batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20), (UNCHANGED, 1, 0), (UNCHANGED, 2, 0), (STOPPED, 1, 0x11))
+    )
+    rec.add_batch(batch((UNCHANGED, 2, 0), (UNCHANGED, 1, 0)))
     assert pcs(rec) == [(1, [0x10]), (2, [0x20]), (1, [0x10]), (2, [0x20]), (1, [0x11]), (2, [0x20]), (1, [0x11])]
 
 
@@ -196,9 +198,9 @@ def test_stack_of_a_wait_stays_when_its_thread_waits_for_a_processor_then() -> N
     asleep, late = ((), (Blocked("x86-64", "S", 230), 0xFF00)), ((), (Blocked("x86-64", "P"),))
     inside = np.ones(2, np.int32)
     first = batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20))
-    rec.add(replace(first, kernel_stack=np.array([1, 0], np.int32), kernel_stacks=asleep))
-    rec.add(replace(batch((UNCHANGED, 1, 0), (UNCHANGED, 2, 0)), kernel_stack=inside, kernel_stacks=late))
-    rec.add(
+    rec.add_batch(replace(first, kernel_stack=np.array([1, 0], np.int32), kernel_stacks=asleep))
+    rec.add_batch(replace(batch((UNCHANGED, 1, 0), (UNCHANGED, 2, 0)), kernel_stack=inside, kernel_stacks=late))
+    rec.add_batch(
         replace(
             batch((UNCHANGED, 1, 0), (UNCHANGED, 3, 0)), kernel_stack=np.array([0, 1], np.int32), kernel_stacks=late
         )
@@ -212,50 +214,52 @@ def test_stack_of_a_wait_stays_when_its_thread_waits_for_a_processor_then() -> N
 
 def test_sample_says_how_it_was_taken_whatever_stack_it_has() -> None:
     rec = recorder()
-    rec.add(batch((STOPPED, 1, 0x10), (BLOCKED, 2, 0xBAD), (UNCHANGED, 1, 0), (STOPPED, 2, 0xBAD), (UNCHANGED, 2, 0)))
-    rec.add(replace(batch((STOPPED, 1, 0x10), (UNCHANGED, 1, 0)), stopped=False))
+    rec.add_batch(
+        batch((STOPPED, 1, 0x10), (BLOCKED, 2, 0xBAD), (UNCHANGED, 1, 0), (STOPPED, 2, 0xBAD), (UNCHANGED, 2, 0))
+    )
+    rec.add_batch(replace(batch((STOPPED, 1, 0x10), (UNCHANGED, 1, 0)), stopped=False))
     stopped, asleep, unchanged = SampleState.STOPPED, SampleState.ASLEEP, SampleState.UNCHANGED
     assert rec.cut().state.tolist() == [stopped, asleep, unchanged, stopped, unchanged, 0, unchanged]
 
 
 def test_samples_for_which_no_time_is_left_keep_their_innermost_frame_below_a_marker() -> None:
     rec = recorder()
-    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)))
+    rec.add_batch(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)))
     rec.hurry()
-    rec.add(batch((STOPPED, 1, 0x10), (UNCHANGED, 2, 0), (STOPPED, 1, 0x11)))
+    rec.add_batch(batch((STOPPED, 1, 0x10), (UNCHANGED, 2, 0), (STOPPED, 1, 0x11)))
     late = int(StackEnd.LATE)
     assert pcs(rec) == [(1, [0x10]), (2, [0x20]), (1, [late, 0x10]), (2, [0x20]), (1, [late, 0x11])]
 
 
 def test_unchanged_sample_in_the_next_window_keeps_its_stack() -> None:
     rec = recorder()
-    rec.add(batch((STOPPED, 1, 0x10)))
+    rec.add_batch(batch((STOPPED, 1, 0x10)))
     rec.cut()
-    rec.add(batch((UNCHANGED, 1, 0)))
+    rec.add_batch(batch((UNCHANGED, 1, 0)))
     assert pcs(rec) == [(1, [0x10])]
 
 
 def test_sleeper_that_needs_a_register_is_completed_by_the_stop_that_follows() -> None:
     rec = recorder()
-    rec.add(batch((BLOCKED, 1, 0xBAD), (UNCHANGED, 1, 0)))
+    rec.add_batch(batch((BLOCKED, 1, 0xBAD), (UNCHANGED, 1, 0)))
     script = rec._collector
     assert isinstance(script, Script)
     assert script.learned[0].stop.tolist() == [True]
     assert script.learned[0].top.tolist() == [0], "a walk that was cut short says nothing of the stack's length"
-    rec.add(batch((STOPPED, 1, 0xBAD), (UNCHANGED, 1, 0)))
+    rec.add_batch(batch((STOPPED, 1, 0xBAD), (UNCHANGED, 1, 0)))
     assert pcs(rec) == [(1, [0xBAD])] * 4
 
 
 def test_sleeper_that_ran_before_the_stop_stays_marked_as_cut_short() -> None:
     rec = recorder()
-    rec.add(batch((BLOCKED, 1, 0xBAD)))
-    rec.add(batch((BLOCKED, 1, 0x10)))
+    rec.add_batch(batch((BLOCKED, 1, 0xBAD)))
+    rec.add_batch(batch((BLOCKED, 1, 0x10)))
     assert pcs(rec) == [(1, [int(StackEnd.NO_RULE), 0xBAD]), (1, [0x10])]
 
 
 def test_samples_are_weighed_and_timed_in_the_window_that_took_them() -> None:
     rec = recorder()
-    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 1, 0x10)))
+    rec.add_batch(batch((STOPPED, 1, 0x10), (STOPPED, 1, 0x10)))
     first = rec.cut()
     second = rec.cut()
     assert (first.weight.sum(), second.weight.sum()) == (2, 0)
@@ -267,10 +271,10 @@ def test_recording_begins_with_a_sample_that_was_taken_while_it_was_opened() -> 
     for late_ns, early_ns in ((3, 3), (2 * 10**9, 0)):  # a clock that differs by two seconds is not comparable
         clock = Clock(now_ns=lambda: 10**18, monotonic_ns=lambda late_ns=late_ns: late_ns)  # type: ignore[misc]
         rec = Recorder(Script(), Interning(OneFrame(), None, None), Diagnostics(), clock)
-        rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 1, 0x10)))
+        rec.add_batch(batch((STOPPED, 1, 0x10), (STOPPED, 1, 0x10)))
         window = rec.cut()
         assert (window.start_ns, window.duration_ns) == (10**18 - early_ns, early_ns)
-        rec.add(batch((STOPPED, 1, 0x10)))
+        rec.add_batch(batch((STOPPED, 1, 0x10)))
         assert rec.cut().start_ns == 10**18, "the next one begins where this one ended"
 
 
@@ -279,8 +283,8 @@ def test_samples_that_come_after_the_last_cut_of_an_ended_recording_have_their_t
     rec = Recorder(Script(), Interning(OneFrame(), None, None), Diagnostics(), clock)
     rec.end()
     rec.cut()
-    assert rec.look().duration_ns == 0
-    rec.add(batch((STOPPED, 1, 0x10)))
+    assert rec.peek_window().duration_ns == 0
+    rec.add_batch(batch((STOPPED, 1, 0x10)))
     window = rec.cut()
     assert (window.start_ns, window.duration_ns) == (10**18 - 3, 3)
 
@@ -300,7 +304,7 @@ def test_no_thread_has_more_time_than_its_window(samples: list[tuple[int, int, i
     made = batch(*((STOPPED, tid, 0x10) for tid, _, _ in samples))
     made.time_ns[:] = [10**12 + time_ns for _, time_ns, _ in samples]
     length_ns = np.array([ns for _, _, ns in samples], np.int64)
-    rec.add(replace(made, weight=made.weight * 10, length_ns=length_ns))
+    rec.add_batch(replace(made, weight=made.weight * 10, length_ns=length_ns))
     now[0] += 10**9
     window = rec.cut()
     values = limit_to_window(window, amounts(window, 10**7))
@@ -319,7 +323,7 @@ def test_no_thread_has_more_time_than_its_window(samples: list[tuple[int, int, i
 
 def test_threads_that_nobody_listed_belong_to_their_process() -> None:
     rec = recorder()
-    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 7, 0x20)))  # thread 7 ended before its name was read
+    rec.add_batch(batch((STOPPED, 1, 0x10), (STOPPED, 7, 0x20)))  # thread 7 ended before its name was read
     threads = {thread.tid: thread for thread in rec.cut().threads}
     assert threads[7] == ThreadInfo(1, 7, "p", "p")
     assert threads[1].name == "one"

@@ -59,7 +59,7 @@ def recordings(draw: st.DrawFn) -> tuple[Window, Profile]:
 def stats(draw: st.DrawFn) -> CollectorStats:
     log = PauseLog()
     for ns in draw(st.lists(st.integers(0, 2**36), max_size=5)):
-        log.add(ns)
+        log.add_pause(ns)
     return CollectorStats(draw(st.integers(0, 10**6)), log.snapshot(), 0, 0, 0, ("Sampled by nobody.",))
 
 

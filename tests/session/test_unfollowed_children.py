@@ -36,11 +36,11 @@ def test_children_that_live_and_children_that_ended_count_alike() -> None:
         seen = UnfollowedChildren([os.getpid()])
         ended, alive = burner(0.3), burner(0.3)
         end(ended)
-        spent = seen.take()
+        spent = seen.take_times()
         end(alive)
         end(before)
         assert 0.55e9 < spent.children_ns < 0.9e9
-        assert seen.take().children_ns < 0.25e9  # no time counts twice
+        assert seen.take_times().children_ns < 0.25e9  # no time counts twice
     finally:
         before.kill()
 
@@ -54,8 +54,8 @@ def test_a_process_that_has_ended_keeps_what_it_was_seen_to_spend() -> None:
     parent.stdin.write(b"\n")
     parent.stdin.flush()
     parent.stdout.readline()
-    seen.look(force=True)
+    seen.read_times(force=True)
     parent.communicate(b"\n")
-    spent = seen.take()
+    spent = seen.take_times()
     assert spent.own_ns > 20_000_000
     assert spent.children_ns == 0

@@ -32,7 +32,7 @@ INTERPRETED, HOLDS = SampleState.INTERPRETED, SampleState.INTERPRETED | SampleSt
 )  # fmt: skip
 def test_no_holder_of_the_lock_is_explained(states: tuple[int, int], free_threaded: bool, kept: int, said: str) -> None:
     rec = recorder()
-    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)))
+    rec.add_batch(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)))
     window = replace(rec.cut(), state=np.array(states, np.int32))
     shown = view(window, ViewOptions(lock_holder=True), lambda module: False, lambda key: False, free_threaded)
     assert len(shown.node) == kept
@@ -49,7 +49,7 @@ def native(pc: int) -> FrameKey:
 def window_of(*stacks: list[FrameKey]) -> Window:
     """Return a window with one sample of each stack, given from root to leaf."""
     rec = recorder()
-    rec.add(batch(*((STOPPED, 1 + nth, 0x10) for nth in range(len(stacks)))))
+    rec.add_batch(batch(*((STOPPED, 1 + nth, 0x10) for nth in range(len(stacks)))))
     table = StackTable()
     leaves = []
     for stack in stacks:

@@ -33,7 +33,7 @@ BATCH = Batch(7, cast("SampleBatch", ()), ProcessUpdate(), cast("InterpreterNews
 class Observed:
     failed = False
 
-    def take(self, message: Batch) -> BatchTaken:
+    def unwind_batch(self, message: Batch) -> BatchTaken:
         return BatchTaken(message.number, NOTHING, NOTHING, np.zeros(0, np.bool_), look=False)
 
 

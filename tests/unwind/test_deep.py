@@ -49,7 +49,7 @@ def outer_of(batch: SampleBatch, number: int = 1) -> OuterStack:
 
 
 def places(walk: Walk) -> list[tuple[int, int, bool]]:
-    walk = walk.whole()
+    walk = walk.unshare_frames()
     return list(zip(walk.pc.tolist(), walk.sp.tolist(), walk.exact.tolist(), strict=True))
 
 
@@ -78,7 +78,7 @@ def test_stack_of_plain_rules_is_whole_and_as_its_whole_copy_says(arch: Arch, se
         walk = unwinder.walk(shortened(later, outer))
         assert walk.end.tolist() == [StackEnd.ROOT]
         assert places(walk) == places(oracle.walk_scalar(later))
-        assert set(walk.whole().trust[64:].tolist()) == {Trust.COMPLETED}
+        assert set(walk.unshare_frames().trust[64:].tolist()) == {Trust.COMPLETED}
 
 
 @settings(deadline=None, max_examples=6)

@@ -360,4 +360,4 @@ def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
     data = (outer.words if same else np.concatenate([own, rest])).view(np.uint8)
     one = np.array([lane], np.int64)
     stack = StackSlab(data, batch.stack.base[one], np.zeros(1, np.int64), np.array([len(data)], np.int64))
-    return replace(batch.take(one), stack=stack)
+    return replace(batch.take_samples(one), stack=stack)

@@ -39,7 +39,7 @@ def print_tables(watched: WatchedTargets, view: View, how: Printed) -> int:
     gathering = SnapshotBuilder(recording.subject.title, recording.options.mode, how.shows_idle)
     sampled = False
     for profile in recording.windows(how.every_s):
-        snapshot = gathering.add(profile)
+        snapshot = gathering.add_window(profile)
         if len(profile.stack) or recording.running:
             for text in plain(snapshot, view, how.width, how.rows):
                 line(text)

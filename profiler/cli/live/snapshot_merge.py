@@ -76,7 +76,7 @@ class SnapshotBuilder:
         self._recent: deque[Tally] = deque()
         self._merging = WindowMerger()
 
-    def add(self, profile: Profile) -> Snapshot:
+    def add_window(self, profile: Profile) -> Snapshot:
         """Add the next window to the snapshot."""
         hidden = np.zeros(len(profile.stack), np.bool_) if self.snapshot.shows_idle else hidden_waits(profile)
         found = tally(selected(profile, ~hidden) if hidden.any() else profile)
@@ -88,7 +88,7 @@ class SnapshotBuilder:
             value_type=profile.value_types[-1],
             recent=tuple(self._recent),
             whole=together((self.snapshot.whole, found)),
-            seen=self._merging.add(profile),
+            seen=self._merging.add_window(profile),
             warning=next((problem.text for problem in profile.summary.warnings), ""),
             idle_threads=len(np.unique(profile.thread[hidden])),
         )

@@ -38,7 +38,7 @@ class Feed:
         why = ""
         try:
             for profile in self._recording.windows(self._every_s):
-                self._posted(self._gathering.add(profile))
+                self._posted(self._gathering.add_window(profile))
             failure = self._recording.failure
             why = _sentence(failure) if failure else ENOUGH if self._late() else OVER
         except Exception as error:

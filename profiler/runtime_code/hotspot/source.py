@@ -140,7 +140,7 @@ class HotspotCode(NoImage):
         if self._vm is not None:
             with suppress(FormatError):
                 codes = list(self._vm.list_code())
-                self.spans.add([Span(code.blob.start, code.blob.end, code) for code in codes], 0, 1)
+                self.spans.add_spans([Span(code.blob.start, code.blob.end, code) for code in codes], 0, 1)
 
     def load(self, pc: int) -> None:
         """Read the piece of HotSpot's generated code at an address if there is one."""
@@ -154,7 +154,7 @@ class HotspotCode(NoImage):
             self._misses.add(pc)
             return
         before = self._looked_ns
-        self.spans.add([Span(code.blob.start, code.blob.end, code)], before, before + 1)
+        self.spans.add_spans([Span(code.blob.start, code.blob.end, code)], before, before + 1)
 
     def load_places(self, span: Span[JavaCode], pc: int) -> None:
         """Find the Java methods, with inlined ones, at a lookup pc of a compiled method, or the stub at a pc."""

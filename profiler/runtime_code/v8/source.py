@@ -181,7 +181,7 @@ class V8Code(NoImage):
             self._misses.add(pc)
             return
         before = self._looked_ns
-        self.spans.add([Span(code.start, code.end, code)], before, before + 1)
+        self.spans.add_spans([Span(code.start, code.end, code)], before, before + 1)
         if code.owner:
             self._note_baseline()
 

@@ -252,7 +252,7 @@ class WindowCopy:
         self._parts: list[list[bytes]] = []
         self._size = 0
 
-    def add(self, parts: Sequence[Part]) -> None:
+    def add_parts(self, parts: Sequence[Part]) -> None:
         self._size += sum(map(len, parts))
         if self._size <= MAX_KEPT_BYTES:
             self._parts.append([bytes(part) for part in parts])
@@ -419,7 +419,7 @@ class FileBroker:
                     self._window = WindowCopy(beginning, self._sinks[number], window)
                 return True
             case ["part"] if self._window is not None:
-                self._window.add(parts[1:])
+                self._window.add_parts(parts[1:])
             case ["part"] if self._journal is not None:
                 self._journal.add_part(response_codec.unpacked_value(parts[1:], base.JournalPart))
             case ["journal ends"]:

@@ -111,7 +111,7 @@ class Packer:
         self._spaces_gone: deque[int] = deque()
         self._outers_gone: deque[int] = deque()
         self._kept: list[AddressSpace] = []
-        self._chains = ChainCache()
+        self._chains = SentChainCache()
 
     def pack(self, message: Message) -> tuple[list[Part], list[int]]:
         """Encode a message of the sampler to the worker.
@@ -202,7 +202,7 @@ class Packer:
             return (number,)
         alike = bool(number and chain.trunk) and self._chains.alike(chain.trunk) is not None
         if number:
-            self._chains.add(chain)
+            self._chains.add_chain(chain)
         if alike:
             return number, chain.trunk, chain.innermost.instruction
         return number, int(chain.state), *(getattr(chain, name) for name in _OF_CHAIN)
@@ -274,7 +274,7 @@ class Unpacker:
         self._images: dict[int, tuple[ProgramImage, tuple[int, ...]]] = {}
         self._spaces: dict[int, AddressSpace] = {}
         self._outers: dict[int, OuterStack] = {}
-        self._chains = ChainCache()
+        self._chains = SentChainCache()
         self._fds: deque[int] = deque()
 
     def unpack(self, received: Received) -> Message:
@@ -381,7 +381,7 @@ class Unpacker:
             state, *values = about
             chain = Chain(state=SampleState(state), number=number, **dict(zip(_OF_CHAIN, values, strict=True)))
         if number:
-            self._chains.add(chain)
+            self._chains.add_chain(chain)
         return chain
 
     def _memory(self, number: int, pid: int, mappings: tuple[Mapping, ...]) -> ReadMemory:
@@ -427,7 +427,7 @@ class _Unpickler(pickle.Unpickler):
         return self._made.get((module, name)) or super().find_class(module, name)
 
 
-class ChainCache:
+class SentChainCache:
     """A cache of sent interpreter frame chains by number and by `trunk`, which drops the least recently used ones.
 
     Chains that differ only in their innermost instruction share a trunk.
@@ -447,7 +447,7 @@ class ChainCache:
         """
         return _found(self._trunks, trunk)
 
-    def add(self, chain: Chain) -> None:
+    def add_chain(self, chain: Chain) -> None:
         """Add a frame chain to the cache, and remove the least recently used one if the cache is full."""
         _keep(self._chains, chain.number, chain)
         if chain.trunk:

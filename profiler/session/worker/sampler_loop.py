@@ -280,7 +280,7 @@ class Sampling:
         link.receive(timeout_s)
         self._awaits_worker = False
         if self.unfollowed is not None:
-            self.unfollowed.look()
+            self.unfollowed.read_times()
         now = time.monotonic()
         stands = self._number, self.delivered
         if self.sink is not None and now >= self._standing_at and stands != self._stood:
@@ -292,7 +292,7 @@ class Sampling:
             spent_s = time.thread_time() - before_s
             self._standing_at = time.monotonic() + max(_STANDING_S, _STANDING_BUDGET * spent_s)
         while link.functions:
-            self._runtimes.keep(set(link.functions.popleft()))
+            self._runtimes.retain_functions(set(link.functions.popleft()))
         while link.taken:
             self._learn(link.taken.popleft())
         if link.broken is not None:
@@ -306,7 +306,7 @@ class Sampling:
         live = np.flatnonzero(batch.kind < SampleKind.UNCHANGED)
         if not len(taken.top) or len(live) != len(taken.top) != len(taken.stop):
             return
-        fresh = batch if len(live) == len(batch) else batch.take(live)
+        fresh = batch if len(live) == len(batch) else batch.take_samples(live)
         look = self._look if taken.look else None
         self._collector.learn(Feedback(fresh, taken.top, taken.missing, taken.stop, look, taken.took_ns))
 
@@ -349,7 +349,7 @@ class Sampling:
     def _gathered(self, own: OwnCost, cut: bool = False) -> SamplerState:
         spent = NOTHING
         if self.unfollowed is not None:
-            spent = self.unfollowed.take() if cut else self.unfollowed.so_far()
+            spent = self.unfollowed.take_times() if cut else self.unfollowed.so_far()
         now_ns, monotonic_ns = _on_both_clocks(self.span_ns[1])
         return SamplerState(
             now_ns=now_ns,
@@ -431,5 +431,5 @@ def _parts(batch: SampleBatch) -> Iterator[SampleBatch]:
     while first < len(batch):
         before = int(ends[first - 1]) if first else 0
         end = max(int(np.searchsorted(ends, before + _MOST_STACKS, "right")), first + 1)
-        yield batch.take(np.arange(first, end))
+        yield batch.take_samples(np.arange(first, end))
         first = end

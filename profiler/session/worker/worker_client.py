@@ -85,7 +85,7 @@ class Pending:
     def done(self) -> bool:
         return self._data is not None or self._error is not None
 
-    def add(self, piece: Sequence[Part]) -> None:
+    def add_parts(self, piece: Sequence[Part]) -> None:
         self._pieces.append(piece)
 
     def finish(self, data: Sequence[Part]) -> None:
@@ -415,7 +415,7 @@ class WorkerLink:
                 self.taken.append(answer)
             case ErrandPiece(number, data):
                 if (pending := self._asked.get(number)) is not None:
-                    pending.add(data)
+                    pending.add_parts(data)
             case Done(number, functions, data):
                 if functions is not None:
                     self.functions.append(functions)

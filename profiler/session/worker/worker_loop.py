@@ -111,7 +111,7 @@ class _Observed:
         self._spent_before_s = dict.fromkeys(Extent, 0.0)
         """Processor time in seconds of sampler and worker before the start of what a profile of each extent covers."""
 
-    def take(self, message: Batch) -> BatchTaken:
+    def unwind_batch(self, message: Batch) -> BatchTaken:
         """Unwind a batch of the sampler and return the response.
 
         Raises:
@@ -119,7 +119,7 @@ class _Observed:
         """
         self.session.runtimes.update(message.interpreters)
         self.collector.learned = None
-        self.session.recorder.add(message.batch)
+        self.session.recorder.add_batch(message.batch)
         self.ahead.taken(message.batch)
         learned = self.collector.learned
         if learned is None:
@@ -143,10 +143,10 @@ class _Observed:
 
             self._settled = self._settled or SettledFrameCache()
             return self.session.part()
-        window = self.session.cut() if extent is Extent.CUT else self.session.look()
+        window = self.session.cut() if extent is Extent.CUT else self.session.peek_window()
         return replace(window, unfollowed=state.unfollowed)
 
-    def said(self, extent: Extent) -> None:
+    def note_profile(self, extent: Extent) -> None:
         """Note that a profile of this extent was made, for the accounting of processor time."""
         if extent is Extent.CUT:
             self._spent_before_s = dict.fromkeys(Extent, self._spent_s)
@@ -285,7 +285,7 @@ class Service:
             case Examine():
                 self._examine(message)
             case ScanForCode():
-                self._observed.session.code.look()
+                self._observed.session.code.update_code()
 
     def _keep(self, observed: _Observed) -> None:
         standing = self._standing
@@ -319,7 +319,7 @@ class Service:
                 observed.session.recorder.hurry()
             began_ns = time.monotonic_ns()
             if not observed.failed:
-                answer = replace(observed.take(message), took_ns=time.monotonic_ns() - began_ns)
+                answer = replace(observed.unwind_batch(message), took_ns=time.monotonic_ns() - began_ns)
             self._channel.send(
                 response_codec.pack(answer)
             )  # before the journal, because the collector waits for the feedback
@@ -346,7 +346,7 @@ class Service:
             try:
                 parts = self._packed(window, ask)
             finally:
-                observed.said(ask.extent)
+                observed.note_profile(ask.extent)
                 if ask.extent is Extent.CUT:
                     functions = tuple(observed.session.retire(window))
             del window  # the sink needs its memory

@@ -56,7 +56,7 @@ def links(folder: Path) -> list[Path]:
 def test_folder_that_was_away_gets_all_once_it_is_there(tmp_path: Path) -> None:
     spool, to = opened(tmp_path / "spool"), tmp_path / "nas"
     kept = segments(250)
-    assert spool.put(kept)
+    assert spool.store_window(kept)
     away = pusher(spool, to)
     assert away.push() == 0
     assert away.later["disk"] == 1
@@ -72,7 +72,7 @@ def test_folder_that_was_away_gets_all_once_it_is_there(tmp_path: Path) -> None:
 def test_link_that_others_plant_in_the_folder_leads_nowhere(place: str, tmp_path: Path) -> None:
     spool, to, elsewhere = opened(tmp_path / "spool"), tmp_path / "nas", tmp_path / "elsewhere"
     kept = segments(3)
-    assert spool.put(kept)
+    assert spool.store_window(kept)
     name = kept[0].name
     link = to / place.format(day=name.day, folder=name.folder)
     link.parent.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_killed_between_sending_and_unlinking_sends_again_under_the_same_name(
 ) -> None:
     spool, to = opened(tmp_path), tmp_path / "nas"
     to.mkdir()
-    assert spool.put([SpoolSegment(SegmentName.new("web", 1), b"one")])
+    assert spool.store_window([SpoolSegment(SegmentName.new("web", 1), b"one")])
     with monkeypatch.context() as patch:
         patch.setattr(spool, "sent", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -136,7 +136,7 @@ def test_each_answer_of_a_backend_is_counted_exactly_and_nothing_is_lost(tmp_pat
     """
     spool = opened(tmp_path / "spool")
     kept = segments(len(ANSWERS) * 3)
-    assert spool.put(kept)
+    assert spool.store_window(kept)
     script = iter([status for status in ANSWERS for status in (200, status, 201)])
     with receiver(lambda _: Said(next(script, 200))) as server:
         pushing = of(spool, ServerSink(server.endpoint()))
@@ -159,7 +159,7 @@ def test_backend_that_is_down_costs_only_what_the_caps_drop(tmp_path: Path) -> N
     spool = opened(tmp_path / "spool", Caps(most_files=100))
     down = of(spool, Scripted(*[NotSent("unreachable")] * 50))
     for each in segments(360):  # one window a minute for six hours
-        assert spool.put([each])
+        assert spool.store_window([each])
         if each.name.end_ns % 10 == 0 and down.later["unreachable"] < 36:
             assert down.push() == 0
     assert down.lag()[:2] == (100, 300)
@@ -171,7 +171,7 @@ def test_backend_that_is_down_costs_only_what_the_caps_drop(tmp_path: Path) -> N
 
 def test_segment_at_which_a_receiver_always_fails_is_set_aside_when_others_are_taken(tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool")
-    assert spool.put(segments(3))
+    assert spool.store_window(segments(3))
 
     class Poisoned(Scripted):
         def send(self, name: SegmentName, data: bytes) -> None:
@@ -193,7 +193,7 @@ def test_segment_at_which_a_receiver_always_fails_is_set_aside_when_others_are_t
 
 def test_receiver_that_fails_at_all_segments_has_them_all_later(tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool")
-    assert spool.put(segments(3))
+    assert spool.store_window(segments(3))
     pushing = of(spool, Scripted(*[NotSent("unavailable")] * 100))
     for _ in range(20):
         assert pushing.push() == 0
@@ -206,7 +206,7 @@ def test_pause_grows_with_failures_and_heeds_what_the_receiver_asks(
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     spool = opened(tmp_path / "spool")
-    assert spool.put(segments(1))
+    assert spool.store_window(segments(1))
     errors = [*[NotSent("limited")] * 12, NotSent("limited", after_s=1000.0)]
     pushing = of(spool, Scripted(*errors))
     pauses = []
@@ -226,7 +226,7 @@ def test_sinks_begin_anew_with_the_configuration_and_keep_their_queues(tmp_path:
     pushers = Pushers(spool, lock, Conditions(lambda *_, **__: None), Diagnostics())
     away = PushTarget("nas", "folder", {"path": str(tmp_path / "away")})
     with lock:
-        assert spool.put(segments(5))
+        assert spool.store_window(segments(5))
     pushers.begin([away])
     there = tmp_path / "there"
     there.mkdir()
@@ -244,7 +244,7 @@ def test_sinks_begin_anew_with_the_configuration_and_keep_their_queues(tmp_path:
     assert (numbers()["push_queue_segments", "nas"], numbers()["push_lag_seconds", "nas"]) == (0, 0)
     assert {name for name, _, _ in pushers.numbers()} == {metric.name for metric in PUSHES}
     with lock:
-        assert spool.put([SpoolSegment(SegmentName.new("web", 9), b"9")])
+        assert spool.store_window([SpoolSegment(SegmentName.new("web", 9), b"9")])
         assert (tmp_path / "spool/queue/b").exists()
     pushers.end()
 
@@ -299,7 +299,7 @@ def with_conditions(spool: Spool, sink: SegmentSink) -> tuple[Pusher, Conditions
 @pytest.mark.parametrize("word", sorted(LATER))
 def test_failing_sink_is_a_condition_with_cause_and_remedy_until_it_takes_a_segment(word: str, tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool")
-    assert spool.put(segments(1))
+    assert spool.store_window(segments(1))
     pushing, conditions, lines = with_conditions(spool, Scripted(NotSent(word, "about"), NotSent(word, "again")))
     assert [pushing.push(), pushing.push()] == [0, 0]
     assert [(line["reason"], line["sink"], line["cause"], line["error"]) for line in lines] == [
@@ -314,7 +314,7 @@ def test_failing_sink_is_a_condition_with_cause_and_remedy_until_it_takes_a_segm
 
 def test_refused_segments_are_one_condition_and_name_the_cause(tmp_path: Path) -> None:
     spool, kept = opened(tmp_path / "spool"), segments(4)
-    assert spool.put(kept)
+    assert spool.store_window(kept)
     pushing, conditions, lines = with_conditions(spool, Scripted(*[RefusedForGood("too_old", "status 400")] * 3))
     assert pushing.push() == 1
     assert conditions.reasons == {"push_refused"}
@@ -324,7 +324,7 @@ def test_refused_segments_are_one_condition_and_name_the_cause(tmp_path: Path) -
 
 def test_error_that_no_sink_should_raise_keeps_the_thread_and_is_said(tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool")
-    assert spool.put(segments(1))
+    assert spool.store_window(segments(1))
     pushing, _, lines = with_conditions(spool, Scripted(ZeroDivisionError("division by zero")))
     assert pushing.push() == 0
     assert [(line["cause"], line["error"]) for line in lines] == [("otherwise", "ZeroDivisionError: division by zero")]
@@ -335,7 +335,7 @@ def test_sink_that_leaves_the_configuration_is_no_failure_any_more(tmp_path: Pat
     spool = opened(tmp_path / "spool")
     conditions = Conditions(lambda *_, **__: None)
     pushers = Pushers(spool, threading.Lock(), conditions, Diagnostics())
-    assert spool.put(segments(1))
+    assert spool.store_window(segments(1))
     pushers.begin([PushTarget("nas", "folder", {"path": str(tmp_path / "away")})])
     waited = threading.Event()
     while not conditions.reasons:
@@ -349,9 +349,9 @@ def test_sink_that_leaves_the_configuration_is_no_failure_any_more(tmp_path: Pat
 
 def test_segments_that_are_dropped_before_a_sink_has_them_are_counted_as_lost(tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool", Caps(most_files=3))
-    assert spool.put(segments(2))
+    assert spool.store_window(segments(2))
     assert of(spool, Scripted()).push() == 2
-    assert spool.put(segments(7)[2:])
+    assert spool.store_window(segments(7)[2:])
     assert spool.lost == {"nas": 2}, "two of the four that were dropped had been sent"
 
 
@@ -368,7 +368,7 @@ def test_segments_that_are_dropped_before_a_sink_has_them_are_counted_as_lost(tm
 )
 def test_cause_is_the_reason_that_the_server_stated(status: int, body: bytes, cause: str, tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool")
-    assert spool.put(segments(1))
+    assert spool.store_window(segments(1))
     with receiver(lambda _: Said(status, body=body)) as server:
         pushing, _, lines = with_conditions(spool, ServerSink(server.endpoint()))
         assert pushing.push() == 0

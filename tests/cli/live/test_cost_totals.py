@@ -65,9 +65,9 @@ def test_tables_of_windows_are_added_and_what_cost_least_is_forgotten(monkeypatc
 
 def test_snapshot_has_the_last_seconds_and_everything_and_never_changes() -> None:
     gathering = SnapshotBuilder("server", "cpu")
-    first = gathering.add(window({(0, (START, READ)): 50}))
+    first = gathering.add_window(window({(0, (START, READ)): 50}))
     for _ in range(KEPT_NS // 1_000_000_000 + 5):
-        last = gathering.add(window({(0, (START, MAIN)): 10}))
+        last = gathering.add_window(window({(0, (START, MAIN)): 10}))
     read, main = TopRow("read", "libc.so.6"), TopRow("main", "server")
     assert first.table("function", 0).tables["function"].keys() == {read, TopRow("_start", "server")}
     assert last.table("function", 0).tables["function"][read].own == 50 * MS
@@ -79,8 +79,8 @@ def test_snapshot_has_the_last_seconds_and_everything_and_never_changes() -> Non
 
 def test_span_is_at_least_one_window_and_windows_may_be_late() -> None:
     gathering = SnapshotBuilder("server", "cpu")
-    gathering.add(window({(0, (START, READ)): 50}))
-    found = gathering.add(window({(0, (START, MAIN)): 10}, seconds=1.3))
+    gathering.add_window(window({(0, (START, READ)): 50}))
+    found = gathering.add_window(window({(0, (START, MAIN)): 10}, seconds=1.3))
     assert found.table("function", 1).samples == 10
     assert found.table("function", 2).samples == 60
 

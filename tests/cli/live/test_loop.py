@@ -18,7 +18,7 @@ from tests.cli.live.support import BUSY, MAIN, PARSE, READ, START, Stacks, windo
 from tests.exporters.profiles import code
 
 PLAIN = View()
-FIRST = SnapshotBuilder("server (100)", "cpu").add(window(BUSY))
+FIRST = SnapshotBuilder("server (100)", "cpu").add_window(window(BUSY))
 
 
 def refuse(mode: str) -> None:
@@ -87,7 +87,7 @@ def test_held_picture_stays_while_others_come_and_keys_work() -> None:
     loop: list[Loop] = []
 
     def post() -> None:
-        loop[0].post(gathering.add(window({(0, (START, READ)): 7})))
+        loop[0].post(gathering.add_window(window({(0, (START, READ)): 7})))
 
     screen = FakeScreen([" ", post, "s", " ", post])
     loop.append(Loop(screen, View(), FIRST, Acts(refuse, lambda: None, save)))
@@ -104,8 +104,8 @@ def test_held_picture_stays_while_others_come_and_keys_work() -> None:
 def test_chosen_row_stays_chosen_where_others_overtake_it() -> None:
     gathering = SnapshotBuilder("server (100)", "cpu")
     screen = FakeScreen(["down", lambda: loop.post(snapshot), "down"])
-    gathering.add(window({(0, (MAIN, PARSE)): 9, (0, (MAIN, READ)): 8}))
-    snapshot = gathering.add(window({(0, (MAIN, READ)): 8}))
+    gathering.add_window(window({(0, (MAIN, PARSE)): 9, (0, (MAIN, READ)): 8}))
+    snapshot = gathering.add_window(window({(0, (MAIN, READ)): 8}))
     loop = Loop(screen, View(), FIRST, Acts(refuse, lambda: None, save))
     loop.run()
     assert loop.view.chosen is not None
@@ -115,7 +115,14 @@ def test_chosen_row_stays_chosen_where_others_overtake_it() -> None:
 def test_many_rows_are_pages_and_the_keys_stay_within() -> None:
     many: Stacks = {(0, (code(f"f{n:05}", rel=n),)): 1 for n in range(10_000)}
     pictures = shown(
-        "pgdn", "end", "pgdn", "up", "home", "up", snapshot=SnapshotBuilder("x", "cpu").add(window(many)), lines=14
+        "pgdn",
+        "end",
+        "pgdn",
+        "up",
+        "home",
+        "up",
+        snapshot=SnapshotBuilder("x", "cpu").add_window(window(many)),
+        lines=14,
     )
     assert [picture[3].split()[2] for picture in pictures] == [
         *("f00000", "f00010", "f09990", "f09990", "f09990", "f00000", "f00000")
@@ -197,7 +204,7 @@ def test_warning_stands_beside_the_choices_where_there_is_room() -> None:
 
 def test_nothing_yet_and_no_running_thread_are_said() -> None:
     assert "beginning" in shown(snapshot=Snapshot("x", "cpu"))[0][3]
-    assert "no thread ran" in shown(snapshot=SnapshotBuilder("x", "cpu").add(window({})))[0][3]
+    assert "no thread ran" in shown(snapshot=SnapshotBuilder("x", "cpu").add_window(window({})))[0][3]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (10, 4), (20, 5), (300, 80)])

@@ -19,7 +19,7 @@ from tests.model.test_idle import ASYNCIO, POOL, SLEEPS, python, wait, waits
 
 
 def snapshot(*stacks: object) -> Snapshot:
-    return SnapshotBuilder("server (100)", "cpu").add(window(*(stacks or (BUSY,))))  # type: ignore[arg-type]
+    return SnapshotBuilder("server (100)", "cpu").add_window(window(*(stacks or (BUSY,))))  # type: ignore[arg-type]
 
 
 def test_table_for_scripts_has_title_heading_and_shares() -> None:
@@ -51,7 +51,7 @@ REQUEST = [*POOL[:-3], python("view", "/srv/views.py"), wait(SLEEPS)]
 def test_idle_threads_are_hidden_counted_and_shown_when_asked_for() -> None:
     profile, view = waits(POOL, ASYNCIO, REQUEST), View(sort="total")
     hidden, shown = (
-        plain(SnapshotBuilder("server", "offcpu", idle).add(profile), view, 80, 30) for idle in (False, True)
+        plain(SnapshotBuilder("server", "offcpu", idle).add_window(profile), view, 80, 30) for idle in (False, True)
     )
     assert hidden[1] == "without 2 idle threads: --idle shows them"
     assert not any("run_forever" in line for line in hidden)
@@ -61,7 +61,7 @@ def test_idle_threads_are_hidden_counted_and_shown_when_asked_for() -> None:
 
 
 def test_screen_says_that_only_idle_threads_wait() -> None:
-    found = SnapshotBuilder("server (1)", "offcpu").add(waits(POOL, ASYNCIO))
+    found = SnapshotBuilder("server (1)", "offcpu").add_window(waits(POOL, ASYNCIO))
     lines = [text_of(line) for line in picture(found, View(), None, "", 80, 10)]
     assert "offcpu, last 10 s, by function, without 2 idle threads" in lines[1]
     assert "only idle threads wait (2): --idle shows them" in "\n".join(lines)
@@ -96,7 +96,7 @@ def test_chosen_row_is_followed_and_its_place_is_kept_when_it_is_gone() -> None:
 def test_names_that_targets_choose_stay_in_their_column(name: str, kind: str) -> None:
     hostile = code(name, file=f"/{name}", line=3)
     threads = [ThreadInfo(100, 100, name, name)]
-    found = SnapshotBuilder(name, "cpu").add(window({(0, (hostile,)): 3}, threads=threads))
+    found = SnapshotBuilder(name, "cpu").add_window(window({(0, (hostile,)): 3}, threads=threads))
     lines = plain(found, View(table=kind), 80, 10)
     assert len(lines) == 4
     for text in lines:
@@ -122,7 +122,7 @@ def test_ten_thousand_functions_are_sorted_and_only_those_that_fit_are_shown() -
 
 
 def test_nothing_seen_is_a_table_without_rows() -> None:
-    empty = replace(snapshot(), recent=(), whole=SnapshotBuilder("x", "cpu").add(window({})).whole)
+    empty = replace(snapshot(), recent=(), whole=SnapshotBuilder("x", "cpu").add_window(window({})).whole)
     assert len(plain(empty, View(span_s=0), 80, 10)) == 3
 
 
