@@ -36,7 +36,7 @@ SERVICES, WORKERS = 10, 3
 SHARES = 0.01, 0.02, 0.03, 0.04, 0.1
 """Share of a processor that a worker of each service wants: all workers together want a little more than one."""
 FUNCTIONS = ("alpha", "beta", "gamma")
-LEAST_S, CLOSE, COVERED = 1.0, 0.02, 0.95
+MIN_S, CLOSE, COVERED = 1.0, 0.02, 0.95
 """Minimum processor time of a window to judge, accepted error of sums, and wanted part of shares in their intervals."""
 _BEGINS_S = 300
 _RAN_S = 0.05
@@ -151,7 +151,7 @@ def judge_window(spool: Path, name: SegmentName, clocks: OwnClocks, ahead_ns: in
     ran_ns = clocks.between(start_ns, start_ns + profile.duration_ns)
     total = profile.total
     tally.missing += not total and ran_ns[0] > _RAN_S * 1e9
-    if ran_ns[0] < LEAST_S * 1e9:
+    if ran_ns[0] < MIN_S * 1e9:
         return
     tally.errors.append(total / ran_ns[0] - 1)
     basis = sampling_basis(profile.values[:, 0], profile.values[:, -1])

@@ -19,13 +19,13 @@ from bench.results import Run, load
 
 FIGURES = ("cpu_s", "samples", "beyond_s", "memory_mb", "first_s", "work", "p90_us", "p99_us")
 PEERS = ("samply", "perf", "newer perf", "py-spy", "austinp")
-LEAST_ROUNDS = 3
-LEAST_CHANGE = 0.03
+MIN_ROUNDS = 3
+MIN_CHANGE = 0.03
 
 
 @dataclass(frozen=True)
 class Change:
-    """A figure of a case on both sides. `chance` is True if the rounds overlap or differ by less than LEAST_CHANGE."""
+    """A figure of a case on both sides. `chance` is True if the rounds overlap or differ by less than MIN_CHANGE."""
 
     case: str
     figure: str
@@ -35,15 +35,15 @@ class Change:
 
 
 def changes(before: list[Run], after: list[Run]) -> Iterator[Change]:
-    """Yield the figures of cases that both sides have measured in at least LEAST_ROUNDS rounds."""
+    """Yield the figures of cases that both sides have measured in at least MIN_ROUNDS rounds."""
     for case in dict.fromkeys(run.case for run in before):
         for figure in FIGURES:
             sides = [[_value(run, figure) for run in side if run.case == case] for side in (before, after)]
             one, two = ([value for value in side if value is not None] for side in sides)
-            if min(len(one), len(two)) >= LEAST_ROUNDS:
+            if min(len(one), len(two)) >= MIN_ROUNDS:
                 middle = statistics.median(one), statistics.median(two)
                 overlap = max(min(one), min(two)) <= min(max(one), max(two))
-                small = abs(middle[1] - middle[0]) <= LEAST_CHANGE * abs(middle[0])
+                small = abs(middle[1] - middle[0]) <= MIN_CHANGE * abs(middle[0])
                 name = f"{case.target} {case.tool} {case.rate:g} Hz {case.seconds:g} s"
                 yield Change(name, figure, *middle, overlap or small)
 

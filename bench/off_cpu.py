@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.targets import SOURCES
 
-GOAL, LEAST_NS = 0.01, 1_000_000
+GOAL, MIN_NS = 0.01, 1_000_000
 BEFORE_S, AFTER_S = 0.5, 1.0
 COLLECTORS = ("bpf", "perf")
 
@@ -49,7 +49,7 @@ def compare(folder: Path, collector: str, seconds: float) -> bool:
         found = int(profile.values[profile.thread == number, -1].sum())
         if own:
             each_ns = own / len(mine)
-            met &= abs(found - own) <= GOAL * own or each_ns < LEAST_NS
+            met &= abs(found - own) <= GOAL * own or each_ns < MIN_NS
             print(
                 f"{collector:4} {len(mine):7,} waits of {each_ns / 1e6:6.3f} ms, recorded "
                 f"{100 * (found / own - 1):+.2f} %: {(found - own) / len(mine) / 1e3:+.1f} us each"

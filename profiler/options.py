@@ -22,8 +22,8 @@ samples.
 
 A batch costs as much as 100 samples.
 """
-LEAST_STACK_SIZE, MOST_STACK_SIZE = 1 << 12, 1 << 30
-MOST_RATE_HZ = 1e6
+MIN_STACK_SIZE, MAX_STACK_SIZE = 1 << 12, 1 << 30
+MAX_RATE_HZ = 1e6
 DEFAULT_MAX_DEPTH = 1 << 20
 DEFAULT_SOURCES = tuple(source.name for source in selectable() if source.name != SCAN)
 """Unwind sources in the order in which the unwinder tries them."""

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 REMEDY = "`pip uninstall pyprof`, then install this one again: pip install --force-reinstall CHECKOUT-OR-WHEEL"
 _RECORDS = {".dist-info": "RECORD", ".egg-info": "top_level.txt"}
 """Suffix of a distribution's metadata folder -> file in it that lists its packages."""
-_LONGEST_RECORD = 1 << 20
+_MAX_RECORD = 1 << 20
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def other_pyprof(path: Sequence[str]) -> str | None:
 def _is_in_package(record: str) -> bool:
     try:
         with open(record, encoding="utf-8", errors="replace") as file:
-            lines = file.read(_LONGEST_RECORD).splitlines()
+            lines = file.read(_MAX_RECORD).splitlines()
     except OSError:
         return False
     return any(line == "pyprof" or line.startswith("pyprof/") for line in lines)

@@ -35,7 +35,7 @@ from pyprof.records import is_record
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("collectors", "exporters", "interpreters", "unwind")
 """Packages of pyprof that lie next to its folder in a checkout."""
-_LONGEST_MESSAGE = 1 << 17
+_MAX_MESSAGE = 1 << 17
 
 
 def run(
@@ -56,7 +56,7 @@ def run(
     out, err = os.pipe(), os.pipe()
     with ours, open(out[0], "rb"), open(err[0], "rb"):
         message = json.dumps({"arguments": arguments, "cwd": str(cwd or Path.cwd()), "env": environment}).encode()
-        assert len(message) < _LONGEST_MESSAGE
+        assert len(message) < _MAX_MESSAGE
         with theirs:
             files = array.array("i", [theirs.fileno(), out[1], err[1]])
             _server().sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
@@ -117,7 +117,7 @@ def serve() -> None:
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
     while True:
-        message, files, *_ = socket.recv_fds(requests, _LONGEST_MESSAGE, 3)
+        message, files, *_ = socket.recv_fds(requests, _MAX_MESSAGE, 3)
         if not message:
             return
         if not os.fork():

@@ -27,7 +27,7 @@ _SLEEPER_HZ = 1000.0
 """Rate in Hz of the collector that reads sleeping threads. The first read waits for its first sampling time."""
 _CAP_SYS_ADMIN = 21
 _NEEDED = {"CAP_BPF": 39, "CAP_PERFMON": 38}
-_LEAST_KERNEL = (5, 19)
+_MIN_KERNEL = (5, 19)
 _FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
 """Inodes of the kernel's initial namespaces (include/linux/proc_ns.h)."""
 
@@ -52,7 +52,7 @@ def _refusal() -> PyprofError | None:
     if MACHINE not in PERF_ARCHES:
         return UnsupportedArchitecture(f"the program in the kernel is made for {KNOWN_MACHINES}")
     release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
-    if release < _LEAST_KERNEL:
+    if release < _MIN_KERNEL:
         return CollectorRefused("programs in the kernel need Linux 5.19 or later", "")
     if not _is_in("user", _FIRST_USER_NAMESPACE):
         text = "programs in the kernel (BPF) need rights outside of this user namespace"

@@ -21,7 +21,7 @@ _YOUNG_NS, _SETTLED_NS = 50_000_000, 3_000_000_000
 """Limits in nanoseconds for repeating the check whether a young process needs stops. The way in which an interpreter
 starts may make stops unnecessary.
 """
-_BUDGET, _MOST_NS = 10, 5_000_000
+_BUDGET, _MAX_NS = 10, 5_000_000
 """Limits of the checks whether processes need stops: after checks that cost t there are none for 10 t; and the maximum
 cost of checks in one call.
 """
@@ -80,7 +80,7 @@ class ByImage:
         for pid, pending in due:
             if self._is_decided(pid, self.needs_stops(pid), pending):
                 decided.append(pid)
-            if not all_of_them and self.cost() > spent + _MOST_NS:
+            if not all_of_them and self.cost() > spent + _MAX_NS:
                 break
         self._not_before = self.clock() + min(_BUDGET * (self.cost() - spent), _LATE_NS)
         return decided

@@ -42,7 +42,7 @@ _AWAY = 20
 The handlers by which Go preempts goroutines are in one of fifty to a hundred: stops of such a thread cost more than
 they gain.
 """
-_LEAST_BACK = 512
+_MIN_BACK = 512
 """Number of consecutive unnecessary stops after which a thread is sampled by perf_events again; it doubles each
 time.
 """
@@ -52,7 +52,7 @@ _LATE, _MANY = 3, 16
 """Numbers of threads that ended before their first stop, and of threads that are stopped, after which the whole process
 is sampled by stops.
 """
-_MOST_CASES = 4096
+_MAX_CASES = 4096
 
 
 NO_STOPS = 1 << 16
@@ -84,7 +84,7 @@ class _Case:
     since_ns: float = math.inf
     until_ns: float = math.inf
     fitting: int = 0
-    enough: int = _LEAST_BACK
+    enough: int = _MIN_BACK
     useful: bool = False
     most_cut: int = 1
     started: int | None = None
@@ -281,7 +281,7 @@ class StopCandidates:
         """Limit the number of threads and processes that are remembered, because threads end and their tids are
         reused.
         """
-        if len(self._cases) > _MOST_CASES:
+        if len(self._cases) > _MAX_CASES:
             self._cases = {key: case for key, case in self._cases.items() if key in self._stopped}
             self._left &= self._cases.keys()
             self._refused.clear()

@@ -87,7 +87,7 @@ class Rounds(ctypes.Structure):
 MOST_EXTRAS = 64
 EXTRAS_SIZE = 8 + 24 * MOST_EXTRAS
 """Size of struct extras (stop.h) in bytes: a count, then address, size and offset of each additional read."""
-MOST_SLEPT = 64
+MAX_SLEPT = 64
 
 Call = Callable[[int], None]
 """Type of sample_rounds() of rounds.c, which takes the address of a Rounds."""

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pyprof.collectors.perf.cpu_events import Silent
 
 _FIRST_BATCHES_S = 0.6
-_LEAST_FIRST = 8192
+_MIN_FIRST = 8192
 _SOON_S = 0.25
-_LEAST_WAIT_S = 0.006
+_MIN_WAIT_S = 0.006
 """Minimum time in seconds that the records in a quarter of a ring must cover. More records than samples are made only
 as long as they do.
 """
@@ -104,7 +104,7 @@ class EventManager:
         # a ring that holds less than a few records loses them, and cannot even report it
         most = max(min(options.stack_size, MOST_STACK, size // 4) & ~7, 8)
         # the first batches take long, because tables are read for the first time
-        room = max(round(size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
+        room = max(round(size / (options.rate_hz * _FIRST_BATCHES_S)), _MIN_FIRST) & ~7
         self._size = StackSize(most, room)
         self._events: EventSet | None = None
         self._thinning = Thinning()
@@ -297,7 +297,7 @@ class EventManager:
 
     def _fresh(self, size: int) -> EventSet:
         if self._multiplied:
-            most_hz = self._ring_size / 4 / _LEAST_WAIT_S / (OVERHEAD + size)
+            most_hz = self._ring_size / 4 / _MIN_WAIT_S / (OVERHEAD + size)
             self._thinning.multiply(self._rate_hz, most_hz, time.monotonic_ns())
         elif self.scope.samples and not self.scope.processors:
             self._thinning.start_thinning(self._rate_hz, time.monotonic_ns())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pyprof.collectors.linux import libc
 from pyprof.collectors.native.bindings import (
     EXTRAS_SIZE,
-    MOST_SLEPT,
+    MAX_SLEPT,
     FramesRow,
     MachineRow,
     ProcessRow,
@@ -209,7 +209,7 @@ class NativeRows:
         row.tid, row.schedstat, row.syscall = thread.tid, thread.schedstat_fd, -1
         slept = thread.slept
         if slept is not None:
-            if len(slept) < MOST_SLEPT:
+            if len(slept) < MAX_SLEPT:
                 row.slept_size, row.slept = len(slept), slept
             return
         if not target.spaces.settled or not _is_usual(thread, image.arch, image.pac_known):

@@ -17,7 +17,7 @@ from pyprof.model.profile import Line
 from pyprof.records import dataclass
 
 LANGUAGE = "Python"
-_LONGEST_NAME = 4096
+_MAX_NAME = 4096
 _MAX_ENTRIES = 1 << 16
 _MAX_SETTLED = 1 << 16
 """Maximum size in bytes of a Python line table that is searched for each new instruction."""
@@ -166,11 +166,11 @@ class CodeReader:
                 raise Unreadable(f"code at {address:#x}")
             self._code_type = kind
         filename, name = (
-            objects.read_str(_word(head, at - self.head_at), _LONGEST_NAME) for at in (code.filename, code.name)
+            objects.read_str(_word(head, at - self.head_at), _MAX_NAME) for at in (code.filename, code.name)
         )
         qualname = name
         if code.qualname != NONE:
-            qualname = objects.read_str(_word(head, code.qualname - self.head_at), _LONGEST_NAME)
+            qualname = objects.read_str(_word(head, code.qualname - self.head_at), _MAX_NAME)
         try:
             table = objects.read_bytes_object(_word(head, code.linetable - self.head_at))
         except Unreadable:

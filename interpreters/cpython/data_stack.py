@@ -17,7 +17,7 @@ ROOM = 2048
 """Number of bytes that are copied beyond the top of the newest chunk of a data stack, which grows from sample to
 sample.
 """
-_LEAST_CHUNK, _USUAL_CHUNK = 1 << 13, 1 << 14
+_MIN_CHUNK, _USUAL_CHUNK = 1 << 13, 1 << 14
 _CHUNK_HEAD = 24
 _FRESH_CHUNKS = 96
 """Maximum number of data stack chunks that the last sample did not have and that are read one by one in a stop."""
@@ -31,7 +31,7 @@ class ChunkCopier:
     def __init__(self, layout: Layout, most_stack: int) -> None:
         self._chunk = layout.thread.chunk >> 3
         self._most_stack = most_stack
-        self._most_chunks = max(MAX_CHUNKS, most_stack // _LEAST_CHUNK)
+        self._most_chunks = max(MAX_CHUNKS, most_stack // _MIN_CHUNK)
 
     def copy_chunks(self, copied: Copied, habits: ReadHints, got: dict[int, memoryview], gather: Gather) -> None:
         """Copy the chunks of a thread's data stack into copied.regions, newest first.

@@ -120,7 +120,7 @@ FIRST_RELEASES = {15: 0x030F00B4}
 """Minor version of CPython -> first release that uses the list in FIELDS; earlier test releases have another one."""
 
 _LARGE = {"runtime_state", "interpreter_state"}
-_MOST_LARGE, _MOST_SIZE = 1 << 24, 1 << 14
+_MAX_LARGE, _MAX_SIZE = 1 << 24, 1 << 14
 """Maximum size in bytes that _Py_DebugOffsets may state for the structures in _LARGE, and for all other structures."""
 _MAX_LOCK = 1 << 10
 _NOT_OFFSETS = {"generation_stats_size", "debugger_script_path_size", "asciiobject_size", "compactunicodeobject_size"}
@@ -166,7 +166,7 @@ def read_table(data: bytes) -> dict[str, dict[str, int]]:
         fields = table.setdefault(group, {})
         fields[field] = value
         if field in _NOT_OFFSETS or field == "size" or "size" not in fields:
-            limit = _MOST_LARGE if group in _LARGE else _MOST_SIZE
+            limit = _MAX_LARGE if group in _LARGE else _MAX_SIZE
         else:
             limit = fields["size"] + (group == "bytes_object")
         if value > limit or (value == limit and field != "size" and group != "interpreter_frame"):

@@ -18,9 +18,9 @@ from pyprof.agent.rules import TargetRule, Template, criterion
 from pyprof.model.labels import MOST
 from pyprof.records import dataclass
 
-_MOST_RULES = 1000
-_MOST_PUSHES = 20
-_MOST_ERRORS = 100
+_MAX_RULES = 1000
+_MAX_PUSHES = 20
+_MAX_ERRORS = 100
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
 
 
@@ -89,8 +89,8 @@ class _Reading:
             self._take(found, {"labels": labels}, ("labels",), self._document["labels"])
         values = Values(**found)
         rules = self._document.get("rule", list(default))
-        if not isinstance(rules, list) or len(rules) > _MOST_RULES:
-            self._wrong(("rule",), f"rules are tables, [[rule]], at most {_MOST_RULES}")
+        if not isinstance(rules, list) or len(rules) > _MAX_RULES:
+            self._wrong(("rule",), f"rules are tables, [[rule]], at most {_MAX_RULES}")
             rules = []
         elif not rules:
             self._wrong((), "there is no [[rule]]: nothing would be recorded")
@@ -99,8 +99,8 @@ class _Reading:
 
     def _pushes(self) -> tuple[PushTarget, ...]:
         given = self._document.get("push", [])
-        if not isinstance(given, list) or len(given) > _MOST_PUSHES:
-            self._wrong(("push",), f"sinks are tables, [[push]], at most {_MOST_PUSHES}")
+        if not isinstance(given, list) or len(given) > _MAX_PUSHES:
+            self._wrong(("push",), f"sinks are tables, [[push]], at most {_MAX_PUSHES}")
             return ()
         targets: dict[str, PushTarget] = {}
         for at, table in enumerate(given):
@@ -176,7 +176,7 @@ class _Reading:
 
     def _wrong(self, path: tuple[str | int, ...], text: str) -> None:
         self.errors.append(ConfigError(self._line(path), text))
-        if len(self.errors) >= _MOST_ERRORS:
+        if len(self.errors) >= _MAX_ERRORS:
             raise _TooMany
 
     def _line(self, path: tuple[str | int, ...]) -> int:

@@ -12,8 +12,8 @@ from pyprof.errors import UsageError
 from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass
 
-_MOST_BYTES = 1 << 20
-_MOST_DOTS = 1000
+_MAX_BYTES = 1 << 20
+_MAX_DOTS = 1000
 """Maximum number of dots in a line of a configuration file: tomllib's time grows with the square of a key's parts."""
 _TOML_TABLE = re.compile(r"Cannot declare \((.*)\) twice")
 _TOML_KEY = r"'([^']*)'"
@@ -51,7 +51,7 @@ def read(path: str) -> str:
             found = os.fstat(file.fileno())
             if os.geteuid() == 0 and (found.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
                 raise UsageError(f"users other than root may write {path}", f"chown root {path}; chmod go-w {path}")
-            return file.read(_MOST_BYTES).decode("utf-8")
+            return file.read(_MAX_BYTES).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "") or str(error)
         raise UsageError(f"{path} cannot be read: {reason}") from None
@@ -67,8 +67,8 @@ def document(text: str, name: str) -> dict[str, Any]:
         BadConfig: The text is not TOML.
     """
     for number, each in enumerate(text.split("\n"), 1):
-        if each.count(".") > _MOST_DOTS:
-            raise BadConfig(name, [ConfigError(number, f"there are more than {_MOST_DOTS:,} dots in it")])
+        if each.count(".") > _MAX_DOTS:
+            raise BadConfig(name, [ConfigError(number, f"there are more than {_MAX_DOTS:,} dots in it")])
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also for a number with thousands of digits

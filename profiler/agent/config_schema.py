@@ -8,11 +8,11 @@ import re
 
 from pyprof.agent.time_parsing import seconds
 from pyprof.model.labels import labels_of
-from pyprof.options import MOST_RATE_HZ, NATIVE_VIEWS, SIMPLE_MODES
+from pyprof.options import MAX_RATE_HZ, NATIVE_VIEWS, SIMPLE_MODES
 from pyprof.records import dataclass, field
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_MOST_HEADERS, _LONGEST_HEADER = 20, 1000
+_MAX_HEADERS, _MAX_HEADER = 20, 1000
 COLLECTORS = ("auto", "perf", "ptrace", "bpf")
 
 
@@ -220,12 +220,12 @@ def _headers(value: object) -> dict[str, str]:
     """Check HTTP headers of a configuration. Usual headers for secrets are refused, because a configuration must not
     contain secrets.
     """
-    if not isinstance(value, dict) or len(value) > _MOST_HEADERS:
+    if not isinstance(value, dict) or len(value) > _MAX_HEADERS:
         raise Wrong('is not { name = "text" }')
     for name, text in value.items():
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name) or not isinstance(text, str) or not text.isascii():
             raise Wrong('is not { name = "text" }')
-        if not text.isprintable() or len(text) > _LONGEST_HEADER:
+        if not text.isprintable() or len(text) > _MAX_HEADER:
             raise Wrong("has a text that is not printable, or too long")
         if re.search(r"authori[sz]ation|cookie|secret|token|password|api-?_?key", name, re.IGNORECASE):
             raise Wrong(f"has {name}: secrets stand in files, token_file or password_file")
@@ -248,7 +248,7 @@ def _number(kind: str, value: object) -> float | int:
         if not isinstance(number, int) or not 1 <= number <= 65535:
             raise Wrong("is not a port from 1 to 65535")
         return number
-    least, most = {"COUNT": (1, 10**7), "RATE": (0, MOST_RATE_HZ), "PERCENT": (0, 100)}[kind]
+    least, most = {"COUNT": (1, 10**7), "RATE": (0, MAX_RATE_HZ), "PERCENT": (0, 100)}[kind]
     if number is None or not least <= number <= most or not number or (kind == "COUNT" and not isinstance(value, int)):
         raise Wrong(f"is not a number above 0, at most {most:g}" if kind != "COUNT" else "is not a number of files")
     return number

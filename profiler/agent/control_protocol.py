@@ -23,14 +23,14 @@ from typing import Any
 
 from pyprof.errors import FormatError, PyprofError
 from pyprof.model.reason_requests import ASKS
-from pyprof.options import MOST_RATE_HZ, SIMPLE_MODES
+from pyprof.options import MAX_RATE_HZ, SIMPLE_MODES
 from pyprof.records import dataclass
 
-MOST_LINE = 4096
-MOST_S = 300.0
-MOST_TIMES = 150_000
+MAX_LINE = 4096
+MAX_S = 300.0
+MAX_TIMES = 150_000
 """Maximum number of sampling times of a requested recording: 300 s at 499 Hz."""
-MOST_FILES, MOST_BYTES = 4096, 1 << 30
+MAX_FILES, MAX_BYTES = 4096, 1 << 30
 """Maximum number of files, and of their bytes, in one response of the agent."""
 REFUSED, RECORDING, KEPT, ASKED, STATE, DONE = "refused", "recording", "kept", "asked", "state", "done"
 OUTCOMES = ("answered", "gone", *(reason.name for reason in ASKS))
@@ -88,16 +88,16 @@ def parse(line: bytes) -> ControlRequest | StateRequest:
     if not isinstance(service, str) or not service or mode not in ("", *SIMPLE_MODES):
         raise ControlRefused("ask_malformed")
     seconds, rate = _number(found.get("seconds")), _number(found.get("rate"))
-    if not 0 < seconds <= MOST_S:
-        raise ControlRefused("ask_too_much", f"a recording that is asked for lasts at most {MOST_S:.0f} s")
-    if not 0 < rate <= MOST_RATE_HZ or seconds * rate > MOST_TIMES:
-        raise ControlRefused("ask_too_much", f"more than {MOST_TIMES:,} sampling times are too many for one recording")
+    if not 0 < seconds <= MAX_S:
+        raise ControlRefused("ask_too_much", f"a recording that is asked for lasts at most {MAX_S:.0f} s")
+    if not 0 < rate <= MAX_RATE_HZ or seconds * rate > MAX_TIMES:
+        raise ControlRefused("ask_too_much", f"more than {MAX_TIMES:,} sampling times are too many for one recording")
     return ControlRequest(service, seconds, rate, mode)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line) if len(line) <= MOST_LINE else None
+        found = json.loads(line) if len(line) <= MAX_LINE else None
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -138,7 +138,7 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
     """
     files = total = 0
     while True:
-        text = line(MOST_LINE)
+        text = line(MAX_LINE)
         found = _object(text)
         if found is None or not text.endswith(b"\n"):
             raise FormatError("answer", total, "the agent ended the connection" if not text else "no answer")
@@ -151,7 +151,7 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
         data = b""
         if kind in (KEPT, ASKED, STATE):
             files, total = files + 1, total + number
-            if files > MOST_FILES or total > MOST_BYTES:
+            if files > MAX_FILES or total > MAX_BYTES:
                 raise FormatError("answer", total, "the answer is too long")
             data = read(number)
             if len(data) < number:
@@ -165,4 +165,4 @@ def _refusal(found: dict[str, Any]) -> ControlRefused:
     """Return the refusal of the agent in a response. The agent may be newer, so its reason may be unknown."""
     word = found[REFUSED]
     reason = word if isinstance(word, str) and word in _SENTENCES else "ask_failed"
-    return ControlRefused(reason, str(found.get("text", ""))[:MOST_LINE])
+    return ControlRefused(reason, str(found.get("text", ""))[:MAX_LINE])

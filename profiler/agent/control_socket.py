@@ -20,12 +20,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from pyprof.agent.control_protocol import MOST_LINE, REFUSED, STATE, ControlRefused, ControlRequest, StateRequest, parse
+from pyprof.agent.control_protocol import MAX_LINE, REFUSED, STATE, ControlRefused, ControlRequest, StateRequest, parse
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 
 NAME = "agent.sock"
-MOST_ASKERS = 8
+MAX_ASKERS = 8
 REQUEST_S = 5.0
 """Time in seconds for a client of the control socket to send its request, and to read each line."""
 _ANSWER_S = 60.0
@@ -57,11 +57,11 @@ class ControlClient:
         while b"\n" not in found:
             self._connection.settimeout(max(until - time.monotonic(), 0.001))
             try:
-                data = self._connection.recv(MOST_LINE + 1 - len(found))
+                data = self._connection.recv(MAX_LINE + 1 - len(found))
             except TimeoutError:
                 data = b""
             found += data
-            if not data or len(found) > MOST_LINE:
+            if not data or len(found) > MAX_LINE:
                 raise ControlRefused("ask_malformed")
         return parse(found.partition(b"\n")[0])
 
@@ -157,7 +157,7 @@ class ControlSocket:
                 os.chown(root, -1, self._group)
                 os.chmod(root, _FOLDER_MODE)
             os.chmod(NAME, _MODE, dir_fd=self._folder)
-            listener.listen(MOST_ASKERS)
+            listener.listen(MAX_ASKERS)
         except OSError:
             listener.close()
             os.close(self._folder)
@@ -203,8 +203,8 @@ class ControlSocket:
         with self._lock:
             if self._closing:
                 return False
-            if len(self._threads) >= MOST_ASKERS:
-                if not self._silent or len(self._threads) >= 2 * MOST_ASKERS:
+            if len(self._threads) >= MAX_ASKERS:
+                if not self._silent or len(self._threads) >= 2 * MAX_ASKERS:
                     return False
                 with suppress(OSError):
                     self._silent.pop(next(iter(self._silent))).shutdown(socket.SHUT_RDWR)

@@ -29,9 +29,9 @@ AIM = 0.9
 """Cost that a change of the agent's effort aims at, relative to the budget, because the load differs between two
 minutes.
 """
-MOST_PATIENCE = 64
+MAX_PATIENCE = 64
 """Maximum number of minutes between two tries to lower or raise the agent's effort."""
-_MOST_STEPS = 4
+_MAX_STEPS = 4
 """Maximum number of steps at once in which the agent uses fewer sampling times."""
 _FIXED = 1.25
 """Constant part of the cost relative to the budget from which on fewer samples are no remedy. It is an estimate."""
@@ -156,7 +156,7 @@ class Governor:
         verdicts = {self._fewer_times() if is_over else self._keep_times(), self._fewer_processes(now)}
         if verdicts != {BudgetVerdict.NOTHING}:
             if self._rose:
-                self._patience = min(2 * self._patience, MOST_PATIENCE)
+                self._patience = min(2 * self._patience, MAX_PATIENCE)
             self._rose, self._calm = False, 0
             return BudgetVerdict.LESS if BudgetVerdict.LESS in verdicts else BudgetVerdict.BROKEN
         return self._more()
@@ -187,7 +187,7 @@ class Governor:
             return BudgetVerdict.BROKEN
         self._cpu_before, self._work_before = self.cpu, self.effort.work
         aim = self.effort.work * min(AIM * self.budget.cpu / self.cpu, 1)
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             self._stride = min(self._stride + 1, len(STRIDES) - 1)
             if self.effort.work <= aim:
                 break
@@ -200,7 +200,7 @@ class Governor:
         self._useless += 1
         if self._useless <= self._useless_most:
             return True
-        self._useless, self._useless_most = 0, min(2 * self._useless_most, MOST_PATIENCE)
+        self._useless, self._useless_most = 0, min(2 * self._useless_most, MAX_PATIENCE)
         return False
 
     def _is_mostly_fixed(self, cpu: float) -> bool:

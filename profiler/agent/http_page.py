@@ -12,7 +12,7 @@ from pyprof.errors import UsageError
 
 ADDRESS = "127.0.0.1"
 _PATIENCE_S = 5.0
-_MOST_AT_ONCE = 8
+_MAX_AT_ONCE = 8
 _LOOK_S = 1.0
 """Interval in seconds in which the agent's HTTP server checks whether it must end."""
 Page = Callable[[], tuple[int, str, str]]
@@ -36,7 +36,7 @@ class HttpPages:
         Raises:
             UsageError: The port is in use.
         """
-        room = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        room = threading.BoundedSemaphore(_MAX_AT_ONCE)
         answered: dict[int, socket.socket] = {}
 
         class Handler(BaseHTTPRequestHandler):
@@ -64,7 +64,7 @@ class HttpPages:
                 is slow.
                 """
                 assert isinstance(request, socket.socket)
-                if len(answered) >= _MOST_AT_ONCE:
+                if len(answered) >= _MAX_AT_ONCE:
                     with suppress(OSError, StopIteration):  # it has just ended
                         next(iter(list(answered.values()))).shutdown(socket.SHUT_RDWR)
                 if room.acquire(timeout=_PATIENCE_S):

@@ -21,7 +21,7 @@ from pyprof.records import replace
 
 _ROW_NS = 100_000_000
 """Approximate length in nanoseconds of the profile rows that represent unsampled time."""
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 _NO_SAMPLE = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, NO_SAMPLE.title, NO_SAMPLE)
 
 
@@ -104,7 +104,7 @@ def _with_rows(profile: Profile, missing: Sequence[tuple[ProcessTime, int]]) -> 
     pieces: list[npt.NDArray[np.int64]] = []
     moments: list[npt.NDArray[np.int64]] = []
     for at, (_, total) in enumerate(missing, len(profile.threads)):
-        count = min(max(total // _ROW_NS, 1), _MOST_ROWS)
+        count = min(max(total // _ROW_NS, 1), _MAX_ROWS)
         thread += [at] * count
         pieces.append(_scaled(np.ones(count, np.int64), total))
         moments.append(profile.start_ns + profile.duration_ns * (2 * np.arange(count) + 1) // (2 * count))

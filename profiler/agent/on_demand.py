@@ -29,7 +29,7 @@ from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
 from pyprof.window_flush_protocol import Stride
 
-MOST_AT_ONCE = 2
+MAX_AT_ONCE = 2
 _LOOK_S = 0.05
 _SHOWN = 8
 
@@ -58,7 +58,7 @@ class OnDemand:
             kept: The windows of the last minutes.
         """
         self._now, self._kept = now, kept
-        self._room = threading.Semaphore(MOST_AT_ONCE)
+        self._room = threading.Semaphore(MAX_AT_ONCE)
         self._ending = threading.Event()
         self._recordings: set[Recording] = set()
         self.under_way = 0

@@ -30,11 +30,11 @@ _AGAIN_S = 30.0
 """Time in seconds after which the agent reads each process again: it may be another one, or run another program."""
 GONE_S = 600.0
 """Time in seconds for which the labels of an ended process are kept."""
-MOST_GONE = 20_000
+MAX_GONE = 20_000
 """Maximum number of ended processes whose labels are kept."""
-_LEAST_WEIGHT_NS = 1_000_000
+_MIN_WEIGHT_NS = 1_000_000
 """Weight in nanoseconds of a process that did not run, so that it may be drawn too."""
-_MOST_ENVIRONMENT = 1 << 16
+_MAX_ENVIRONMENT = 1 << 16
 _UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount|swap|slice))(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:_.-])([0-9a-f]{64})(?:[/.]|$)")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -82,7 +82,7 @@ def _cgroup(pid: int) -> str:
     """Return a process's control group: the path in the unified hierarchy, else in systemd's or the first one."""
     try:
         with open(f"/proc/{pid}/cgroup", "rb") as file:
-            lines = [line.split(":", 2) for line in os.fsdecode(file.read(_MOST_ENVIRONMENT)).splitlines()]
+            lines = [line.split(":", 2) for line in os.fsdecode(file.read(_MAX_ENVIRONMENT)).splitlines()]
     except OSError:
         return ""
     paths = {parts[1]: parts[2] for parts in lines if len(parts) == 3}
@@ -95,7 +95,7 @@ def _variable(pid: int, name: str) -> str:
     """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            text = file.read(_MOST_ENVIRONMENT)
+            text = file.read(_MAX_ENVIRONMENT)
     except OSError:
         return ""
     begin = os.fsencode(name) + b"="
@@ -194,7 +194,7 @@ class ProcessTable:
         for pid, seen in self.by_pid.items():
             if seen.verdict.service and (pid not in found or found[pid].start != seen.start):
                 self._gone.setdefault(pid, []).append((now, seen))
-        if now >= self._forget_at or sum(map(len, self._gone.values())) > MOST_GONE:
+        if now >= self._forget_at or sum(map(len, self._gone.values())) > MAX_GONE:
             self._forget(now)
         self._ours &= found.keys() | {self._own}
         self.by_pid = found
@@ -207,7 +207,7 @@ class ProcessTable:
         self._forget_at = now + _AGAIN_S
         kept = [(at, pid, seen) for pid, gone in self._gone.items() for at, seen in gone if now < at + GONE_S]
         self._gone = {}
-        for at, pid, seen in sorted(kept, key=lambda each: each[0])[-(MOST_GONE // 2) :]:
+        for at, pid, seen in sorted(kept, key=lambda each: each[0])[-(MAX_GONE // 2) :]:
             self._gone.setdefault(pid, []).append((at, seen))
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
@@ -252,7 +252,7 @@ class ProcessTable:
         """Return the rank of a process in the random order of processes; those with the smallest ranks are recorded."""
         key = pid, seen.start
         if key not in self._ranks:
-            weight = max(self._recent_ns.get(key, 0), _LEAST_WEIGHT_NS)
+            weight = max(self._recent_ns.get(key, 0), _MIN_WEIGHT_NS)
             self._ranks[key] = self._random.expovariate(1.0) / weight
         return self._ranks[key]
 

@@ -18,7 +18,7 @@ from pyprof.records import dataclass
 _HOLE = re.compile(r"\{([^{}]*)\}")
 _FACTS = ("name", "exe", "user", "unit", "cgroup", "container", "parent", "pid")
 _ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,99}")
-_MOST_LETTERS = 200
+_MAX_LETTERS = 200
 """Maximum number of characters of a label's value, which a process may have chosen."""
 
 RuleLookup = Callable[[str], str]
@@ -100,7 +100,7 @@ class Template:
         for hole, text in zip(self.holes, self.texts[1:], strict=True):
             found += [next(filter(None, map(ask, hole)), ""), text]
         whole = "".join(letter if letter.isprintable() else "?" for letter in "".join(found))
-        return whole.strip()[: min(_MOST_LETTERS, LONGEST)]
+        return whole.strip()[: min(_MAX_LETTERS, LONGEST)]
 
 
 @dataclass(frozen=True, slots=True)

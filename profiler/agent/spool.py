@@ -48,7 +48,7 @@ REASONS = {
 """Counters of dropped data by the words that metrics use for them."""
 QUEUE, ASIDE, SO_FAR = "queue", "refused", "sofar"
 _SAVED = re.compile(r"\d{19}-([0-9a-f]{32})")
-MOST_REFUSED = 100
+MAX_REFUSED = 100
 """Maximum number of refused segments that the spool keeps for each reason."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk."""
@@ -379,7 +379,7 @@ class Spool:
             self._disk.rename(self._path(place, name.path), f"{folder}/{name.name}")
             kept.append(name.name)
         self.inventory.left(name, place)
-        while len(kept) > MOST_REFUSED:
+        while len(kept) > MAX_REFUSED:
             kept.sort()
             with suppress(FileNotFoundError):
                 self._disk.unlink(f"{folder}/{kept[0]}")

@@ -26,9 +26,9 @@ from pyprof.model.summary_sum import summed
 from pyprof.recording.private_database import read_bytes
 from pyprof.records import dataclass, field, replace
 
-MOST_SAMPLES = 4_000_000
+MAX_SAMPLES = 4_000_000
 """Maximum number of different (window, thread, stack) in a query of a spool."""
-MOST_NODES = 4_000_000
+MAX_NODES = 4_000_000
 _SUMMED_TOGETHER = 256
 
 
@@ -129,9 +129,9 @@ def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, g
         return kinds[-1].type == mode and kinds == (heads.kinds or kinds)
 
     for name in names:
-        if builder.samples > MOST_SAMPLES or builder.nodes > MOST_NODES:
+        if builder.samples > MAX_SAMPLES or builder.nodes > MAX_NODES:
             raise PyprofError(
-                f"there are more than {MOST_SAMPLES:,} stacks in this span", "a shorter one, or one service"
+                f"there are more than {MAX_SAMPLES:,} stacks in this span", "a shorter one, or one service"
             )
         try:
             about = pprof.read_into(builder, read_bytes(f"{root}/{name.path}"), title, 0, wanted)

@@ -16,8 +16,8 @@ from pyprof.model.walk import StackEnd
 from pyprof.options import SIMPLE_MODES
 from pyprof.records import dataclass
 
-_LEAST_SHARE = 0.01
-_MOST_FILES = 20
+_MIN_SHARE = 0.01
+_MAX_FILES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def state(root: str, span: TimeSpan) -> SpoolState:
             )
         )
         unnamed += _unnamed(service, profiles, total)
-    dearest = sorted(unnamed, key=lambda each: (-each.share, each.path))[:_MOST_FILES]
+    dearest = sorted(unnamed, key=lambda each: (-each.share, each.path))[:_MAX_FILES]
     return SpoolState(tuple(services), tuple(dearest))
 
 
@@ -131,5 +131,5 @@ def _unnamed(service: str, profiles: Sequence[Profile], total: int) -> Iterator[
                 module = profile.modules[frame.module]
                 cost[module.path, module.build_id] += int(values[-1])
     for (path, build_id), value in cost.items():
-        if total and value >= _LEAST_SHARE * total:
+        if total and value >= _MIN_SHARE * total:
             yield Unnamed(service, path, build_id, value / total, tuple(problems.get((path, build_id), ())))

@@ -27,7 +27,7 @@ from pyprof.session.worker import response_codec
 from pyprof.session.worker.message_channel import Part
 
 _BEGINS = b"pyprof part of a window\n"
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 
 
 class WindowPart(NamedTuple):
@@ -113,7 +113,7 @@ def _unpacked(data: bytes) -> _SavedPart:
 
 def _read(path: str) -> bytes:
     with open(open_regular(path), "rb") as file:
-        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
             raise ValueError("too large")
         return file.read()
 

@@ -18,7 +18,7 @@ from pyprof.model.sample_filter import selected
 from pyprof.model.share_interval import profile_basis
 from pyprof.records import replace
 
-MOST_SERVICES = 500
+MAX_SERVICES = 500
 """Maximum number of services in a window; all others become the service OTHER, since the names come from processes."""
 OTHER = "other"
 _EVIDENCE = ExportOptions(evidence=True)
@@ -50,9 +50,9 @@ def segments(
     found: dict[str, list[int]] = {}
     for index, thread in enumerate(profile.threads):
         service = dict(thread.labels)["service"]
-        found.setdefault(service if service in found or len(found) < MOST_SERVICES else OTHER, []).append(index)
+        found.setdefault(service if service in found or len(found) < MAX_SERVICES else OTHER, []).append(index)
     for service in services:
-        if len(found) < MOST_SERVICES:
+        if len(found) < MAX_SERVICES:
             found.setdefault(service, [])
     return [_segment(profile, service, indices, window, has_exact_sums) for service, indices in sorted(found.items())]
 

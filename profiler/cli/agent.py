@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyprof.agent.log_lines import Log
 
 WHAT = ("run", "status", "install", "record", "resend")
-_MOST_S = 10.0
+_MAX_S = 10.0
 """Maximum time in seconds from the first signal to the end of the agent.
 
 A memory page of a target that never arrives blocks its reader. Windows are saved regularly, so little is lost.
@@ -176,7 +176,7 @@ def _run(arguments: argparse.Namespace) -> int:
     agent = Agent(lambda: _load(arguments), log, Notifier(os.environ))
     # SIGHUP means reload, so it does not end the agent; this holds under nohup too
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    ending = EndBySignals(agent.end, lambda: _left(log), _MOST_S)
+    ending = EndBySignals(agent.end, lambda: _left(log), _MAX_S)
     listen(lambda number: agent.reload() if number == signal.SIGHUP else ending(number))
     agent.run()
     if agent.left:

@@ -36,7 +36,7 @@ files for the first time.
 _LEAVE_S = 0.15
 """Time in seconds for the rest of the agent's answer after the user gave up; a file may never arrive."""
 _GIVEN_UP = 130
-_MOST_ROWS = 1 << 24
+_MAX_ROWS = 1 << 24
 """Maximum number of samples, nodes and frames in all recordings of an agent's answer: a small file may have a million
 samples.
 """
@@ -108,7 +108,7 @@ class _AgentRequest:
                 with suppress(RecordingError):  # a disk error costs only one window
                     kept.append(_loaded(answer.data, self._folder))
                     rows += len(kept[-1].stack) + len(kept[-1].parent) + len(kept[-1].frames)
-                    if rows > _MOST_ROWS:
+                    if rows > _MAX_ROWS:
                         raise PyprofError("the agent's answer holds too many samples", "fewer minutes: record.last")
         if asked is None:
             raise PyprofError("the agent gave no recording")

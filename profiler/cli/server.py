@@ -10,7 +10,7 @@ from typing import Any
 from pyprof.cli.terminal_output import HelpFormatter, line
 from pyprof.errors import UsageError
 
-_MOST_S = 10.0
+_MAX_S = 10.0
 """Maximum time in seconds from the first signal to the server until running requests have ended.
 
 Received windows are in files and enter the database later.
@@ -112,5 +112,5 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         from pyprof.cli.interrupts import EndBySignals, listen
 
-        lifecycle.serve(found, log, lambda end: listen(EndBySignals(end, lambda: os._exit(1), _MOST_S)))
+        lifecycle.serve(found, log, lambda end: listen(EndBySignals(end, lambda: os._exit(1), _MAX_S)))
     return 0

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
-_LEAST_SIZE = 1 << 20
-_MOST_S = 1e6
+_MIN_SIZE = 1 << 20
+_MAX_S = 1e6
 """Maximum time in seconds that a flight recorder keeps. With --max-size alone, this means that only the size is
 limited.
 """
@@ -39,7 +39,7 @@ def span(text: str) -> float:
     """Parse the time of a timing option and return it in seconds."""
     found = _TIME.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if not 1 <= seconds < _MOST_S:
+    if not 1 <= seconds < _MAX_S:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time of at least one second, such as 90s, 10m or 2h")
     return seconds
 
@@ -49,7 +49,7 @@ def disk_size(text: str) -> int:
     found = _SIZE.fullmatch(text)
     size = int(found[1]) << 10 * "KMG".find(found[2].upper() or " ") + 10 if found and found[2] else 0
     size = int(found[1]) if found and not found[2] else size
-    if not _LEAST_SIZE <= size < 1 << 50:
+    if not _MIN_SIZE <= size < 1 << 50:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 1M, with K, M or G")
     return size
 
@@ -121,7 +121,7 @@ class Timing:
     @property
     def sized(self) -> bool:
         """True if only the size limits what a flight recorder keeps."""
-        return self.last_s == _MOST_S
+        return self.last_s == _MAX_S
 
 
 def timing(arguments: argparse.Namespace) -> Timing:
@@ -130,7 +130,7 @@ def timing(arguments: argparse.Namespace) -> Timing:
     Raises:
         UsageError: The options contradict one another.
     """
-    last_s = arguments.last or (_MOST_S if arguments.max_size else None)
+    last_s = arguments.last or (_MAX_S if arguments.max_size else None)
     if last_s is None and arguments.trigger:
         raise UsageError("--trigger is for a flight recorder", "--last 10m")
     if last_s is not None and arguments.every is not None:

@@ -9,15 +9,15 @@ from pyprof.comparison.cost_scale import Scale, scale_of
 from pyprof.comparison.drift import LARGEST, Drift, drift_of, load_factor, no_drift
 from pyprof.comparison.function_matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison
-from pyprof.comparison.significance import LEAST_SAMPLES, Evidence, Judgement, judge
+from pyprof.comparison.significance import MIN_SAMPLES, Evidence, Judgement, judge
 from pyprof.comparison.time_slices import Stacks, Sums, slices_of
 from pyprof.errors import UsageError
 from pyprof.model.profile import Profile, ValueType
 from pyprof.model.sample_filter import timed
 
-LEAST_CHANGE = 0.01
+MIN_CHANGE = 0.01
 """Minimum relative change of a function that counts. A program that is built or loaded again differs by this much."""
-_MOST_JUDGED = 4000
+_MAX_JUDGED = 4000
 """Maximum number of functions of a comparison whose change is tested. The most expensive ones are chosen."""
 _COUNT = ValueType("samples", "count")
 
@@ -27,7 +27,7 @@ def compare(
     after: Profile,
     normalize: str | None = None,
     per: tuple[float, float] | None = None,
-    least: float = LEAST_CHANGE,
+    least: float = MIN_CHANGE,
     drift: float = LARGEST,
 ) -> Comparison:
     """Compare two profiles function by function (see Profile.diff)."""
@@ -135,9 +135,9 @@ def _judged(
     """
     sums, counts = totals
     size = len(sums[0].own)
-    often = np.flatnonzero(counts[0].total + counts[1].total >= LEAST_SAMPLES)
+    often = np.flatnonzero(counts[0].total + counts[1].total >= MIN_SAMPLES)
     dearest = np.argsort(-(sums[0].total / scale.before + sums[1].total / scale.after)[often], kind="stable")
-    wanted = often[dearest[:_MOST_JUDGED]]
+    wanted = often[dearest[:_MAX_JUDGED]]
     own = [each.own[wanted] for each in sums]
     samples_own = counts[0].own[wanted], counts[1].own[wanted]
     drift = drift_of((own[0] / scale.before, own[1] / scale.after), samples_own, limits[1])

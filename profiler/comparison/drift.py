@@ -16,9 +16,9 @@ LARGEST = 0.2
 """Maximum factor by which all functions changed together (drift) that is attributed to the machine. A larger one is a
 change of the program.
 """
-_LEAST_SAMPLES = 50
-_LEAST_FUNCTIONS = 5
-_LARGEST_WEIGHT = 0.2
+_MIN_SAMPLES = 50
+_MIN_FUNCTIONS = 5
+_MAX_WEIGHT = 0.2
 """Maximum weight of one function in the drift. A function that is most of a program must not decide alone."""
 _ALIKE = 3.0
 """Maximum distance from the median change for functions that agree on the drift, in standard errors."""
@@ -67,14 +67,14 @@ def load_factor(rates: tuple[F64, F64], samples: tuple[F64, F64]) -> float:
         samples: Number of samples of each function, before and after.
     """
     found = drift_of(rates, samples, np.inf, 1)
-    judged = (samples[0] + samples[1] >= _LEAST_SAMPLES) & ((rates[0] > 0) | (rates[1] > 0))
-    if judged.sum() < _LEAST_FUNCTIONS and (found.exact > 0).sum() < judged.sum():
+    judged = (samples[0] + samples[1] >= _MIN_SAMPLES) & ((rates[0] > 0) | (rates[1] > 0))
+    if judged.sum() < _MIN_FUNCTIONS and (found.exact > 0).sum() < judged.sum():
         return 1.0
     return found.factor
 
 
 def drift_of(
-    rates: tuple[F64, F64], samples: tuple[F64, F64], largest: float, functions: int = _LEAST_FUNCTIONS
+    rates: tuple[F64, F64], samples: tuple[F64, F64], largest: float, functions: int = _MIN_FUNCTIONS
 ) -> Drift:
     """Return the change (drift) that most functions of two profiles have in common.
 
@@ -85,13 +85,13 @@ def drift_of(
         functions: Minimum number of functions with enough samples.
     """
     none = no_drift(len(rates[0]))
-    often = (samples[0] + samples[1] >= _LEAST_SAMPLES) & (rates[0] > 0) & (rates[1] > 0)
+    often = (samples[0] + samples[1] >= _MIN_SAMPLES) & (rates[0] > 0) & (rates[1] > 0)
     if often.sum() < functions or not largest:
         return none
     ratio = np.log(rates[1][often] / rates[0][often])
     variance = 1 / samples[0][often] + 1 / samples[1][often]
     exact = 1 / variance
-    weight = np.minimum(exact, _LARGEST_WEIGHT * exact.sum())
+    weight = np.minimum(exact, _MAX_WEIGHT * exact.sum())
     order = np.argsort(ratio, kind="stable")
     middle = ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)]
     alike = np.abs(ratio - middle) <= _ALIKE * np.sqrt(variance)

@@ -23,7 +23,7 @@ _CLONE = re.compile(r"(\.(isra|constprop|part|cold|lto_priv|llvm)(\.\d+)*)+$")
 _CLONE_WORDS = re.compile(r"( \[clone [^\]]{1,80}\]| \(\.(isra|constprop|part|cold|lto_priv|llvm)[.\d]*\))+$")
 _HASH = re.compile(r"::h[0-9a-f]{16}$")
 _VERSION = re.compile(r"(-\d[\d.]*)?\.so([.\d]*)$")
-_LONGEST_END = 512
+_MAX_END = 512
 """Number of characters at the end of a function name in which suffixes of compilers are searched."""
 
 
@@ -61,7 +61,7 @@ class Matching:
 
 def plain_name(name: str) -> str:
     """Return a function name without suffixes that compilers give to copies of a function, and without Rust's hash."""
-    begin, end = name[:-_LONGEST_END], name[-_LONGEST_END:]
+    begin, end = name[:-_MAX_END], name[-_MAX_END:]
     return begin + _HASH.sub("", _CLONE_WORDS.sub("", _CLONE.sub("", end))) or name
 
 

@@ -25,8 +25,8 @@ Mask = npt.NDArray[np.bool_]
 
 ODDS = 0.03
 """Probability that a comparison of two equal programs shows any significant change."""
-LEAST_SAMPLES = 10
-LEAST_SPREAD = 8.0
+MIN_SAMPLES = 10
+MIN_SPREAD = 8.0
 """Minimum effective number of time slices, of both sides, in which a function must be busy for a test: squared sum over
 sum of squares.
 """
@@ -173,7 +173,7 @@ def _judged(before: Evidence, after: Evidence) -> Mask:
     values = np.concatenate([before.values, after.values])
     squares = (values**2).sum(axis=0)
     spread = values.sum(axis=0) ** 2 / np.where(squares > 0, squares, 1)
-    found: Mask = (before.samples + after.samples >= LEAST_SAMPLES) & (spread >= LEAST_SPREAD)
+    found: Mask = (before.samples + after.samples >= MIN_SAMPLES) & (spread >= MIN_SPREAD)
     return found
 
 

@@ -17,8 +17,8 @@ SLICES = 40
 
 A slice must be long enough to depend little on the one before, and there must be enough slices to estimate chance.
 """
-LEAST_SLICES = 12
-_LEAST_NS = 50_000_000
+MIN_SLICES = 12
+_MIN_NS = 50_000_000
 MERGED = 4
 """Number of time slices in a group. Variation is measured over single slices and over groups."""
 
@@ -105,8 +105,8 @@ def _summed(at: I64, values: npt.NDArray[np.generic], length: int) -> F64:
 
 def slices_of(profile: Profile) -> int:
     """Return the number of time slices for a profile, 0 if it is too short."""
-    count = min(SLICES, profile.recorded_ns // _LEAST_NS) // MERGED * MERGED
-    return count if count >= LEAST_SLICES else 0
+    count = min(SLICES, profile.recorded_ns // _MIN_NS) // MERGED * MERGED
+    return count if count >= MIN_SLICES else 0
 
 
 def _walked(profile: Profile, rows: list[list[int]], functions: int) -> tuple[I64, I64, tuple[I64, I64, I64]]:

@@ -15,8 +15,8 @@ from pyprof.model.reasons import said
 from pyprof.records import replace
 
 MAGIC = b"PERFILE2"
-_LONGEST_LINE = 1 << 20
-_LONGEST_SAID = 300
+_MAX_LINE = 1 << 20
+_MAX_SAID = 300
 _ELSEWHERE = "where perf is: perf script -F +pid > a.txt, which pyprof reads, too"
 
 
@@ -52,7 +52,7 @@ def _printed(command: list[str], errors: IO[bytes], title: str) -> tuple[Profile
         output = perf.stdout
         assert output is not None
         try:
-            found = perf_script.read_perf_script_lines(iter(lambda: output.readline(_LONGEST_LINE), b""), title)
+            found = perf_script.read_perf_script_lines(iter(lambda: output.readline(_MAX_LINE), b""), title)
         except BaseException:
             perf.kill()
             raise
@@ -61,4 +61,4 @@ def _printed(command: list[str], errors: IO[bytes], title: str) -> tuple[Profile
 
 def _first_line(errors: IO[bytes]) -> str:
     errors.seek(0)
-    return errors.read(_LONGEST_SAID).decode("utf-8", "replace").strip().split("\n", 1)[0].strip()
+    return errors.read(_MAX_SAID).decode("utf-8", "replace").strip().split("\n", 1)[0].strip()

@@ -31,7 +31,7 @@ from pyprof.records import replace
 _GZIP = b"\x1f\x8b"
 _MAX_BYTES = 1 << 28
 """Maximum size of an inflated pprof file in bytes."""
-_MOST_TIMES, _FEW_BYTES = 50, 1 << 20
+_MAX_TIMES, _FEW_BYTES = 50, 1 << 20
 """Limits for gzipped data from an untrusted sender.
 
 It may inflate to the larger of this multiple of its size and this number of bytes. Segments inflate to twice their
@@ -39,7 +39,7 @@ size.
 """
 _MAX_SUM = 1 << 60
 """Maximum sum of the values of a pprof file, so that sums over several files still fit into an int64."""
-_MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
+_MAX_STACKS, _MAX_STACK = 100_000, 1 << 10
 """Maximum number of stacks that are cached from one pprof file to the next, and maximum size of one in bytes."""
 _MAX_TYPES = 100
 """Maximum number of value types of a pprof file; a push makes one segment for each."""
@@ -93,7 +93,7 @@ def read_into(
 def inflate(data: bytes, max_bytes: int | None = None) -> bytes:
     """Inflate gzipped data; return other data unchanged.
 
-    Gzip states the inflated size at its end. Data from an untrusted sender that states more than _MOST_TIMES its own
+    Gzip states the inflated size at its end. Data from an untrusted sender that states more than _MAX_TIMES its own
     size is refused before anything is inflated, and no more than the stated size is inflated.
 
     Args:
@@ -107,7 +107,7 @@ def inflate(data: bytes, max_bytes: int | None = None) -> bytes:
     if max_bytes is None:
         max_bytes = _MAX_BYTES
     else:
-        max_bytes, stated = min(max_bytes, max(_MOST_TIMES * len(data), _FEW_BYTES)), read_stated_size(data)
+        max_bytes, stated = min(max_bytes, max(_MAX_TIMES * len(data), _FEW_BYTES)), read_stated_size(data)
         if stated > max_bytes:
             raise FormatError(
                 "gzip", 0, f"it breaks off, or inflates to more than {max_bytes:,} bytes: it says {stated:,}"
@@ -227,7 +227,7 @@ class _Reader:
         for at, node, (first, end) in zip(new, self._stacks(frames, bounds), pairwise(bounds), strict=True):
             found[at] = node
             if digests and of_stack(of[each] for each in frames[first:end].tolist()) == digests[at]:
-                if len(known) >= _MOST_STACKS:
+                if len(known) >= _MAX_STACKS:
                     known.clear()
                 known[digests[at]] = node
         return [node for node in found if node is not None]
@@ -263,8 +263,8 @@ class _Reader:
             node = known.get(row)
             if node is None:
                 node = self._builder.add_stack(frames[first:end][::-1].tolist())
-                if len(row) <= _LONGEST_STACK:
-                    if len(known) >= _MOST_STACKS:
+                if len(row) <= _MAX_STACK:
+                    if len(known) >= _MAX_STACKS:
                         known.clear()
                     known[row] = node
             found.append(node)

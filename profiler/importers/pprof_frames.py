@@ -17,7 +17,7 @@ MAX_LETTERS = 1 << 28
 """Maximum number of characters in the names of all locations of a pprof file; a name counts for each location that has
 it.
 """
-MOST_MEMORY, _LINE = 1 << 16, 200
+MAX_MEMORY, _LINE = 1 << 16, 200
 """Maximum size in bytes of a pprof frame that is cached (ReadFrame.memory), and estimated size of a line without its
 texts.
 """
@@ -125,7 +125,7 @@ class FrameTables:
             made = read.get(key)
             if made is None:
                 made = self._new(address, module, tuple(lines[first:end]), found_by)
-                if made.memory <= MOST_MEMORY:
+                if made.memory <= MAX_MEMORY:
                     read[key] = made
             number = known.get((made.digest, module))
             if number is None:

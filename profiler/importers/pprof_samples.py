@@ -12,7 +12,7 @@ from pyprof.importers.protobuf import pack_number, parse_fields, row_sizes
 
 AT_ONCE = 1 << 22
 """Number of bytes of sample rows of a pprof file that are read together."""
-_LONGEST_ROW = 1 << 20
+_MAX_ROW = 1 << 20
 """Maximum size in bytes of one pprof sample's stack or values."""
 _STACK, _VALUES, _LABELS = 0x0A, 0x12, 0x1A
 """Tags of fields 1, 2 and 3 of a pprof sample in their usual form and order: packed, packed, messages."""
@@ -90,8 +90,8 @@ def _unusual(row: bytes, thread_of: Callable[[Iterable[bytes]], int]) -> tuple[b
         if key in parts:
             parts[key].append(value if isinstance(value, bytes) else pack_number(value))
     locations, values = b"".join(parts[1]), b"".join(parts[2])
-    if max(len(locations), len(values)) > _LONGEST_ROW:
-        raise FormatError("pprof", 0, f"a stack of more than {_LONGEST_ROW:,} bytes")
+    if max(len(locations), len(values)) > _MAX_ROW:
+        raise FormatError("pprof", 0, f"a stack of more than {_MAX_ROW:,} bytes")
     return locations, values, thread_of(parts[3])
 
 

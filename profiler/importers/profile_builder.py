@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.columns import MOST_SUM, largest_sum
+from pyprof.model.columns import MAX_SUM, largest_sum
 from pyprof.model.labels import Labels
 from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
@@ -253,7 +253,7 @@ class Builder:
         about.check()
         stack, thread, time_ns = np.array(self._columns, np.int64).reshape(-1, _COLUMNS).T
         values = np.array(self._values, np.int64).reshape(-1, len(about.value_types))
-        if largest_sum(values) >= MOST_SUM:
+        if largest_sum(values) >= MAX_SUM:
             raise OverflowError("values that are too large together")
         tables = tuple(self._frames), self._tree, tuple(self.modules), tuple(self._threads)
         return Parts(*tables, time_ns, stack.astype(np.int32), thread.astype(np.int32), values)

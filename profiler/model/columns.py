@@ -11,7 +11,7 @@ import numpy.typing as npt
 Integer = TypeVar("Integer", bound=np.integer)
 
 _PIECE = 1 << 16
-MOST_SUM = 1 << 62
+MAX_SUM = 1 << 62
 """Maximum sum of a profile's values. The difference of two such sums fits into 64 bits, too."""
 
 

@@ -13,8 +13,8 @@ from pyprof.model.sample_filter import selected
 from pyprof.model.summary_sum import summed
 from pyprof.records import dataclass, replace
 
-MOST_SAMPLES = 1_000_000
-MOST_NODES = 1_000_000
+MAX_SAMPLES = 1_000_000
+MAX_NODES = 1_000_000
 """Maximum number of nodes of the merged stack tree, which only grows. Beyond it all windows except the newest are
 forgotten.
 """
@@ -95,7 +95,7 @@ class WindowMerger:
 
     def add_window(self, profile: Profile) -> MergedWindows:
         """Add a window of the recording, and return a snapshot of all windows that were added."""
-        if len(self._tables.tree.parent) > MOST_NODES:
+        if len(self._tables.tree.parent) > MAX_NODES:
             self._forget()
         tables = self._tables
         stack, thread = tables.add_profile(profile)
@@ -111,7 +111,7 @@ class WindowMerger:
         )
         self._windows.append(window)
         self._samples += len(window.stack)
-        while self._samples > MOST_SAMPLES and len(self._windows) > 1:
+        while self._samples > MAX_SAMPLES and len(self._windows) > 1:
             self._samples -= len(self._windows.popleft().stack)
         return MergedWindows(
             tuple(self._windows),

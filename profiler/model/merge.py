@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
-from pyprof.model.columns import MOST_SUM, largest_sum
+from pyprof.model.columns import MAX_SUM, largest_sum
 from pyprof.model.joined_tables import JoinedTables
 from pyprof.model.profile import Profile, Span
 from pyprof.model.stack_quality import summary_of_part
@@ -23,7 +23,7 @@ from pyprof.model.summary_sum import summed
 from pyprof.records import replace
 
 _NO_PROCESSOR = -1
-_LEAST_NS = 100_000_000
+_MIN_NS = 100_000_000
 """Minimum length in nanoseconds of a gap in a profile. Parts of one recording follow each other directly, except for
 rounding.
 """
@@ -87,7 +87,7 @@ def _at_one_time(parts: list[Profile]) -> list[Profile]:
 
 def _values(parts: Sequence[Profile]) -> npt.NDArray[np.int64]:
     values = np.concatenate([part.values for part in parts])
-    if largest_sum(values) >= MOST_SUM:
+    if largest_sum(values) >= MAX_SUM:
         raise UsageError("the sum of their values does not fit into 64 bits")
     return values
 
@@ -138,7 +138,7 @@ def find_gaps(profiles: Iterable[Profile]) -> tuple[Span, ...]:
     recorded = sorted(span for each in profiles for span in _recorded(each))
     until = recorded[0][0] if recorded else 0
     for begin, end in recorded:
-        if begin - until >= _LEAST_NS:
+        if begin - until >= _MIN_NS:
             found.append((until, begin))
         until = max(until, end)
     return tuple(found)

@@ -252,7 +252,7 @@ class StackTable:
             unknown = first + int(np.argmax(nodes[first:] > 0)) if nodes[first:].any() else len(nodes)
             node = int(nodes[unknown]) if unknown < len(nodes) else 0
             part = slice(first, unknown)
-            if len(self.parent) + unknown - first > MOST_NODES and unknown - first > 2 * _KEPT:
+            if len(self.parent) + unknown - first > MAX_NODES and unknown - first > 2 * _KEPT:
                 return self._without_middle(frames, first, space, code_of(frames) if code_of else None)
             found = self.chain(
                 node, self._frames_of(frames, part, space, code_of(frames) if code_of else None)[::-1].tolist()
@@ -414,13 +414,13 @@ class _Native:
 
 UNREADABLE = Mark(MarkKind.CUT, StackEnd.UNREADABLE)
 
-MOST_NODES = 4_000_000
+MAX_NODES = 4_000_000
 """Maximum number of nodes of the stack tree. Beyond it, only the outermost and innermost _KEPT of new shared frames are
 kept.
 
 A node takes 200 bytes, and each sample of a deep stack may be different.
 """
-_MOST_WHOLE = 1 << 14
+_MAX_WHOLE = 1 << 14
 """Number of complete stacks whose node is cached. In a service nearly each sample has a new stack."""
 _KEPT = 512
 _BLOCK = 64
@@ -434,7 +434,7 @@ A frame takes 14 bytes, so no digest of 16 bytes is equal to them.
 
 
 def _remember(whole: dict[_WholeKey, int], key: _WholeKey, node: int) -> None:
-    if len(whole) >= _MOST_WHOLE:
+    if len(whole) >= _MAX_WHOLE:
         whole.clear()
     whole[key] = node
 

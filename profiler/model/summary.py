@@ -131,7 +131,7 @@ class FunctionsMissing:
         return {"language": self.language, "pids": list(self.pids), "value": self.value}
 
 
-_LEAST_S = 0.1
+_MIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Children:
     @property
     def problem(self) -> Problem | None:
         """The warning that children of the target were not recorded, None unless they used most of the time."""
-        if self.children_s <= max(self.own_s, _LEAST_S):
+        if self.children_s <= max(self.own_s, _MIN_S):
             return None
         own_s, children_s = f"{self.own_s:.2f}", f"{self.children_s:.2f}"
         return problem("children_not_followed", own_s=own_s, children_s=children_s)

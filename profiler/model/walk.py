@@ -23,7 +23,7 @@ def lookup_pc(pc: int, exact: bool) -> int:
     return pc if exact else (pc - 1) & 0xFFFFFFFFFFFFFFFF
 
 
-_MOST_PACKED = 1 << 17
+_MAX_PACKED = 1 << 17
 _PC_BITS = 57
 
 
@@ -168,7 +168,7 @@ class Walk:
         Returns:
             (m,) uint64, or None if it is impossible or too expensive.
         """
-        if len(self.pc) > _MOST_PACKED or (self.pc >> np.uint64(_PC_BITS)).any():
+        if len(self.pc) > _MAX_PACKED or (self.pc >> np.uint64(_PC_BITS)).any():
             return None
         trust, exact = self.trust.astype(np.uint64), self.exact.astype(np.uint64)
         packed: npt.NDArray[np.uint64] = self.pc | trust << np.uint64(_PC_BITS) | exact << np.uint64(63)

@@ -12,14 +12,14 @@ SP, FP = 4, 5
 SCRATCH = frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11})
 """Numbers of x86-64 registers that a function may change without saving them."""
 
-MOST_STEPS = 32
+MAX_STEPS = 32
 
 
 def x86_64_epilogue(code: bytes) -> list[tuple[str, int]] | None:
     """Return the effects of x86-64 code on sp up to its return (see CallConvention.epilogue)."""
     steps: list[tuple[str, int]] = []
     at = 0
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         if code[at : at + 1] == b"\xc3" or code[at : at + 2] == b"\xf3\xc3":
             return steps
         size = _plain(code, at) or _stack(code, at, steps)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pyprof.model.arch_parts import Depth, FrameCode
 from pyprof.model.x86_length import LONGEST, instruction_length
 
-MOST_INSTRUCTIONS = 64
+MAX_INSTRUCTIONS = 64
 """Maximum number of x86 instructions of a prologue that are analysed."""
 
 _ENTRY_BYTES = 16
@@ -59,7 +59,7 @@ def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
     word = 8 if wide else 4
     below, probed, room = 0, 0, False
     saved: set[int] = set()
-    for _ in range(MOST_INSTRUCTIONS):
+    for _ in range(MAX_INSTRUCTIONS):
         size = instruction_length(code, at, wide)
         if not size:
             break

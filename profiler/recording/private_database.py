@@ -23,7 +23,7 @@ from pyprof.recording.upgrades import tables_of, upgrade
 MAGIC = b"SQLite format 3\0"
 MAX_BYTES = 1 << 32
 _HEADER = 100
-_LONGEST_FINDING = 200
+_MAX_FINDING = 200
 _LONGEST = 1 << 28
 """Maximum number of bytes of one text or blob in a recording file."""
 _FEWEST_STEPS, _STEPS_PER_BYTE = 1_000_000, 64
@@ -109,7 +109,7 @@ def _load(database: sqlite3.Connection, data: bytes, version: int) -> None:
     # each page then has one place, so what follows reads it once
     for (found,) in database.execute("PRAGMA quick_check(1)"):
         if found != "ok":
-            raise FormatError("pages", 0, str(found)[:_LONGEST_FINDING])
+            raise FormatError("pages", 0, str(found)[:_MAX_FINDING])
     upgrade(database, version, len(data))
     database.set_progress_handler(None, 0)
 

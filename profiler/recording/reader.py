@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError, RecordingError
-from pyprof.model.columns import MOST_SUM, largest_sum
+from pyprof.model.columns import MAX_SUM, largest_sum
 from pyprof.model.labels import Labels
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.merge import clip_gaps
@@ -228,7 +228,7 @@ class _Reader:
         if int(time_ns.min()) <= -MAX_NS or int(time_ns.max()) >= MAX_NS:
             raise FormatError("windows", 0, "a time that no clock has")
         amounts_of = np.stack(given, axis=1)
-        if largest_sum(amounts_of) >= MOST_SUM:
+        if largest_sum(amounts_of) >= MAX_SUM:
             raise FormatError("windows", 0, "values that are too large together")
         return _Columns(time_ns, thread - 1, stack, state, cpu, amounts_of)
 

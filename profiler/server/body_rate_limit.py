@@ -19,7 +19,7 @@ SMALL = 1 << 20
 """Number of bytes of a request body that are not limited in rate."""
 RATE = 1 << 22
 """Maximum rate in bytes per second, for all large request bodies together."""
-MOST_LEFT = 1 << 22
+MAX_LEFT = 1 << 22
 """Maximum number of bytes of a request body that are read after the response."""
 LEAVE_S = 5.0
 """Time in seconds for the client to read an early response."""
@@ -104,7 +104,7 @@ class _LargeRequest:
 
     async def _leave(self) -> None:
         """Read the rest of the request body if it is small; otherwise wait for the client to notice the response."""
-        self._sender, most = b"", self._came + MOST_LEFT  # a refused client may have sent any token
+        self._sender, most = b"", self._came + MAX_LEFT  # a refused client may have sent any token
         while not self._whole and self._came < most and (self._stated <= most or self._stated == float("inf")):
             await self.receive()
         if not self._whole:

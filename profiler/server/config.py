@@ -16,8 +16,8 @@ from pyprof.records import dataclass, replace
 from pyprof.server.authorization import READ, WRITE, Tenant
 from pyprof.server.sql_engine import PASSWORD_VARIABLE, StoreAddress, address
 
-_MOST_TENANTS = 1000
-_LEAST_TOKEN = 16
+_MAX_TENANTS = 1000
+_MIN_TOKEN = 16
 
 SETTINGS = (
     Setting("server", "host", "TEXT", '"127.0.0.1"', "address that is listened at; others only with a tenant"),
@@ -138,8 +138,8 @@ def _values(document: Mapping[str, Any], lines: list[str], errors: list[ConfigEr
 
 
 def _tenants(given: Any, lines: list[str], errors: list[ConfigError]) -> tuple[Tenant, ...]:
-    if not isinstance(given, list) or len(given) > _MOST_TENANTS:
-        errors.append(ConfigError(_line(lines, "tenant"), f"tenants are tables, [[tenant]], at most {_MOST_TENANTS}"))
+    if not isinstance(given, list) or len(given) > _MAX_TENANTS:
+        errors.append(ConfigError(_line(lines, "tenant"), f"tenants are tables, [[tenant]], at most {_MAX_TENANTS}"))
         return ()
     tenants: dict[str, Tenant] = {}
     tokens: set[str] = set()
@@ -175,8 +175,8 @@ def _token(path: object) -> str:
         token = secret(str(checked("PATH", path)))
     except NotSent as error:
         raise Wrong(str(error)) from None
-    if len(token) < _LEAST_TOKEN:
-        raise Wrong(f"the token in {path} has less than {_LEAST_TOKEN} letters")
+    if len(token) < _MIN_TOKEN:
+        raise Wrong(f"the token in {path} has less than {_MIN_TOKEN} letters")
     return token
 
 

@@ -15,11 +15,11 @@ from pyprof.importers.profile_builder import ReadFrame
 
 _TEXT, _FRAME = 150, 700
 """Estimated size in bytes of a cached text and of a cached frame, without characters."""
-_MOST_ADOPTED, _MOST_LENT = 4_000, 1 << 12
+_MAX_ADOPTED, _MAX_LENT = 4_000, 1 << 12
 """Maximum number of frames that the cache adopts from one body, and maximum size of one in bytes. Other bodies wait
 meanwhile.
 """
-_MOST_BYTES = 1 << 26
+_MAX_BYTES = 1 << 26
 """Maximum size in bytes of the cached frames in the process that reads large bodies."""
 
 
@@ -129,7 +129,7 @@ class FrameCache:
 
 def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
     """Return the frames of a segment that the cache of another process may take over."""
-    return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MOST_LENT), _MOST_ADOPTED))
+    return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MAX_LENT), _MAX_ADOPTED))
 
 
 class TenantFrameCaches:
@@ -139,6 +139,6 @@ class TenantFrameCaches:
         self._of: dict[str, FrameCache] = {}
 
     def get_cache(self, tenant: str) -> FrameCache:
-        if sum(each.memory for each in self._of.values()) > _MOST_BYTES:
+        if sum(each.memory for each in self._of.values()) > _MAX_BYTES:
             self._of.clear()
         return self._of.setdefault(tenant, FrameCache())

@@ -18,7 +18,7 @@ from pyprof.model.walk import Trust
 _PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"
 _PARTS, _FIELDS = 8, 4
 _WORD = 1 << 64
-_LONGEST_NAME, _MOST_LINES = 1 << 14, 1000
+_MAX_NAME, _MAX_LINES = 1 << 14, 1000
 """Maximum number of characters of one part of a frame's text, and of lines of a frame; the innermost lines are kept."""
 _OFFSET = re.compile(r"\+[0-9a-f]{1,16}", re.ASCII)
 _CLEAN = str.maketrans({_PART: "?", _LINE: "?", _FIELD: "?", "\0": "?"})
@@ -36,7 +36,7 @@ def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
     mark = written.encode_frame(frame).hex() if frame.mark is not None else ""
     lines = _LINE.join(
         _FIELD.join((_clean(each.function), _clean(each.system_name), _clean(each.file or ""), str(each.line)))
-        for each in frame.lines[:_MOST_LINES]
+        for each in frame.lines[:_MAX_LINES]
     )
     where = (
         (_clean(module.path), _clean(module.build_id), f"+{frame.rel % _WORD:x}")
@@ -49,7 +49,7 @@ def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
 
 def cut_name(text: str) -> str:
     """Cut a function's name to the maximum length in the database."""
-    return text[:_LONGEST_NAME]
+    return text[:_MAX_NAME]
 
 
 def _clean(text: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-LONGEST_HEAD = 1 << 16
+MAX_HEAD = 1 << 16
 PATIENCE_S = 10.0
 
 
@@ -25,7 +25,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect_head()
         self._head_bytes += len(data)
         super().data_received(data)
-        if self._patience is not None and self._head_bytes > LONGEST_HEAD:
+        if self._patience is not None and self._head_bytes > MAX_HEAD:
             self.transport.close()
 
     def on_headers_complete(self) -> None:

@@ -22,9 +22,9 @@ from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.sql_engine import StoreError
 from pyprof.server.stack_digest_cache import TenantStackCaches
 
-_MOST_WAITING = 4000
-_MOST_AT_ONCE = 2000
-_PAUSE_S, _LONGEST_PAUSE_S, _AFTER_FAILURE_S = 1.0, 3.0, 5.0
+_MAX_WAITING = 4000
+_MAX_AT_ONCE = 2000
+_PAUSE_S, _MAX_PAUSE_S, _AFTER_FAILURE_S = 1.0, 3.0, 5.0
 _FEW = 100
 """Rate in segments per second above which insertions become less frequent, because a few large blocks cost least."""
 _LOOK_S = 600.0
@@ -126,7 +126,7 @@ class Indexer:
     def queue_rows(self, rows: SegmentRows) -> None:
         """Queue the rows of a stored segment for the database, without waiting."""
         with self._lock:
-            room = len(self._waiting) < _MOST_WAITING
+            room = len(self._waiting) < _MAX_WAITING
             if room:
                 self._waiting.append(rows)
         if not room:
@@ -212,13 +212,13 @@ class Indexer:
         """
         left = len(self._waiting)
         while left:
-            block = [self._waiting.popleft() for _ in range(min(left, _MOST_AT_ONCE))]
+            block = [self._waiting.popleft() for _ in range(min(left, _MAX_AT_ONCE))]
             left -= len(block)
             try:
                 self._store.insert([each for each in block if not self._has_rows(each)])
             finally:
                 self._coming.drop(block)
-            self._next_block = time.monotonic() + min(max(len(block) / _FEW, _PAUSE_S), _LONGEST_PAUSE_S)
+            self._next_block = time.monotonic() + min(max(len(block) / _FEW, _PAUSE_S), _MAX_PAUSE_S)
 
     def _has_rows(self, rows: SegmentRows) -> bool:
         """Return True if the database had the rows of a segment before its file came."""
@@ -252,7 +252,7 @@ class Indexer:
             self._drop_rows(day)
         done = 0
         missing = self._missing()
-        while block := list(islice(missing, _MOST_AT_ONCE)):
+        while block := list(islice(missing, _MAX_AT_ONCE)):
             self._store.insert(block)
             done += len(block)
             if self._ending.is_set():

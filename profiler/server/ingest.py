@@ -20,14 +20,14 @@ from pyprof.server.body_rate_limit import Receive, Scope, Send
 from pyprof.server.config import ServerConfig
 from pyprof.server.foreign_receivers import ForeignPush
 from pyprof.server.health import DISK_FULL
-from pyprof.server.ingest_pool import ELSEWHERE, LARGE, MOST_HELD, IngestThreads, size_of
+from pyprof.server.ingest_pool import ELSEWHERE, LARGE, MAX_HELD, IngestThreads, size_of
 from pyprof.server.ingest_process import LargeBodies
 from pyprof.server.lifecycle import ServerParts
 from pyprof.server.segment_files import DiskFull
 from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.series_limit import SeriesLimit
 
-MOST_INFLATED = 1 << 27
+MAX_INFLATED = 1 << 27
 """Maximum inflated size in bytes of a request that sends a segment."""
 SEGMENTS = "/api/v1/segments/"
 SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
@@ -147,7 +147,7 @@ class IngestApp:
                     self._held += len(part)
                     if len(found) > most:
                         raise Refused("body_too_large", f"the body has more than {most:,} bytes")
-                    if self._held > MOST_HELD:
+                    if self._held > MAX_HELD:
                         raise Refused("too_many_requests", "others send too much at this moment", 1)
         except TimeoutError:
             text = f"{len(found):,} bytes of the body came in {_BODY_S} s"
@@ -197,7 +197,7 @@ class IngestApp:
             FormatError: The push is broken.
             Refused: A segment is wrong.
         """
-        found = self._elsewhere(push.body, ingest_process.pushed, tenant, push, time.time_ns(), MOST_INFLATED)
+        found = self._elsewhere(push.body, ingest_process.pushed, tenant, push, time.time_ns(), MAX_INFLATED)
         return [(self._adopted(rows), data) for rows, data in found]
 
     def _readings(
@@ -214,9 +214,7 @@ class IngestApp:
             try:
                 return [
                     (
-                        self._checked(
-                            rows_of(tenant, name, data, self._books.get_cache(tenant), MOST_INFLATED, little)
-                        ),
+                        self._checked(rows_of(tenant, name, data, self._books.get_cache(tenant), MAX_INFLATED, little)),
                         data,
                     )
                 ]
@@ -225,7 +223,7 @@ class IngestApp:
                 raise
 
         def elsewhere() -> list[ReadSegment]:
-            rows = self._elsewhere(data, ingest_process.segment, tenant, name, data, MOST_INFLATED, lends)
+            rows = self._elsewhere(data, ingest_process.segment, tenant, name, data, MAX_INFLATED, lends)
             return [(self._adopted(rows), data)]
 
         return here, elsewhere

@@ -27,9 +27,9 @@ LARGE = 1 << 23
 """Inflated size in bytes from which a request body is read in another process, one at a time."""
 ELSEWHERE = min(os.cpu_count() or 1, 4)
 """Number of expensive request bodies that are read at once, each by another process."""
-_MOST_LARGE, _MOST_WAITING = 4, 64
+_MAX_LARGE, _MAX_WAITING = 4, 64
 """Maximum number of a tenant's large request bodies, and of its other expensive bodies, that wait for a process."""
-MOST_HELD = 1 << 29
+MAX_HELD = 1 << 29
 """Maximum size in bytes of request bodies that are arriving or waiting."""
 _RETRY_S = 30
 _Read = TypeVar("_Read")
@@ -81,14 +81,14 @@ class IngestThreads:
             with suppress(WorkLimitExceeded):
                 found = await loop.run_in_executor(reader, here, little)
                 return await loop.run_in_executor(self._keepers, keep, found)
-        threads, most = (self._large, _MOST_LARGE) if size > LARGE else (self._much, _MOST_WAITING)
+        threads, most = (self._large, _MAX_LARGE) if size > LARGE else (self._much, _MAX_WAITING)
         with self._wait(tenant, body, most):
             return await loop.run_in_executor(threads, lambda: keep(elsewhere()))
 
     @contextmanager
     def _wait(self, tenant: str, body: bytes, most: int) -> Iterator[None]:
         """Count a request body as waiting; raise Refused if too many wait."""
-        if self._waiting[tenant] >= most or self._bytes + len(body) > MOST_HELD:
+        if self._waiting[tenant] >= most or self._bytes + len(body) > MAX_HELD:
             text = (
                 f"{self._waiting[tenant]} bodies that are much work wait of the tenant, {most} at most, or others' do"
             )

@@ -34,7 +34,7 @@ _AFTER_OTHERS = 19
 """Nice value of the process that reads large bodies, relative to the server."""
 _REST = 3
 """Length of the pause after reading a large body, relative to the time for reading it."""
-_MOST_MEMORY = 1 << 28
+_MAX_MEMORY = 1 << 28
 """Maximum resident size in bytes of the process that reads large bodies, above which another process replaces it."""
 _Found = TypeVar("_Found")
 _known = TenantFrameCaches()
@@ -114,7 +114,7 @@ class LargeBodies:
         reader.stdin.write(question)
         reader.stdin.flush()
         answer = pickle.load(reader.stdout)
-        if _memory_of(reader.pid) > _MOST_MEMORY:
+        if _memory_of(reader.pid) > _MAX_MEMORY:
             self._end()
         return answer
 

@@ -14,7 +14,7 @@ from pyprof.server.segment_rows import SegmentRows
 from pyprof.server.stack_digest_cache import StoredStackCache
 from pyprof.server.table_blocks import SeriesKey, StacksOfDay
 
-_MOST_SERIES = 200_000
+_MAX_SERIES = 200_000
 """Maximum number of series (label sets) of a day that are cached."""
 
 
@@ -62,7 +62,7 @@ class StoredRowCache:
             self._marks(day, book, 0)[numbers] = True
         for key in series:
             known = self._day(key[0]).series
-            if len(known) >= _MOST_SERIES:
+            if len(known) >= _MAX_SERIES:
                 known.clear()
             known.add(key)
 

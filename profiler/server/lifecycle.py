@@ -26,7 +26,7 @@ from pyprof.server.symbol_files import SymbolFiles
 Say = Callable[..., None]
 _GRACE_S = 1
 """Time in seconds for running requests when the server ends."""
-_MOST_AT_ONCE = 1024
+_MAX_AT_ONCE = 1024
 _MAX_MESSAGE = 1000
 """Maximum number of characters of a library's message that the log keeps."""
 
@@ -172,7 +172,7 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
             loop="asyncio",  # uvloop would replace the file descriptor into which signals are written
             server_header=False,
             timeout_graceful_shutdown=_GRACE_S,
-            limit_concurrency=_MOST_AT_ONCE,
+            limit_concurrency=_MAX_AT_ONCE,
         )
     )
 

@@ -19,7 +19,7 @@ from pyprof.server.authorization import Refused
 from pyprof.server.sample_selection import LABEL, SampleQuery, selection, whole_number
 from pyprof.server.sql_queries import ClientQueries
 
-_MOST_ROWS, _MOST_POINTS, _MOST_LINES = 1000, 2000, 12
+_MAX_ROWS, _MAX_POINTS, _MAX_LINES = 1000, 2000, 12
 _FUNCTIONS, _POINTS = 100, 240
 _SERVICES_NAMED = 5
 _DIGITS = 6
@@ -52,7 +52,7 @@ def services(store: ClientQueries, tenant: str, words: Words) -> Answer:
     for services without a window there.
     """
     chosen = selection(tenant, words)
-    limit, earlier_s = whole_number(words, "limit", _MOST_ROWS, _MOST_ROWS), whole_number(words, "compare", 1, 10**8)
+    limit, earlier_s = whole_number(words, "limit", _MAX_ROWS, _MAX_ROWS), whole_number(words, "compare", 1, 10**8)
     found = store.services(chosen)
     rates = store.rates(chosen)
     by_ns = earlier_s * 10**9
@@ -85,9 +85,7 @@ def labels(store: ClientQueries, tenant: str, words: Words) -> Answer:
     for each in store.labels(selection(tenant, words)).values():
         for name, value in each:
             found.setdefault(name, set()).add(value)
-    return {
-        "labels": {name: sorted(values)[:_MOST_ROWS] for name, values in sorted(found.items()) if name != "service"}
-    }
+    return {"labels": {name: sorted(values)[:_MAX_ROWS] for name, values in sorted(found.items()) if name != "service"}}
 
 
 def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
@@ -96,7 +94,7 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
     An amount is null for a time step without a window of that value: a host that was not recorded did not use zero
     seconds.
     """
-    chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MOST_POINTS)
+    chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MAX_POINTS)
     unit, longest_ns = store.windows(chosen)
     step_ns = max(chosen.length_ns // points, longest_ns, 10**9)
     covered = dict(store.time_line(chosen, step_ns))
@@ -121,10 +119,10 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
     ordered = sorted(sums.items(), key=lambda line: (-sum(line[1].values()), line[0]))
     lines = [
         {"value": value, "amounts": [line.get(step, absent(value, step)) for step in range(steps)]}
-        for value, line in ordered[:_MOST_LINES]
+        for value, line in ordered[:_MAX_LINES]
     ]
     times = [(chosen.from_ns + (step + 0.5) * step_ns) / 1e9 for step in range(steps)]
-    rest = _rest([sum(line.values()) for _, line in ordered[_MOST_LINES:]])
+    rest = _rest([sum(line.values()) for _, line in ordered[_MAX_LINES:]])
     return {"unit": unit, "step": step_ns / 1e9, "times": times, "series": lines, "rest": rest}
 
 
@@ -134,7 +132,7 @@ def functions(store: ClientQueries, tenant: str, words: Words) -> Answer:
     own_range and total_range hold the true share of all time with 95 % probability. They and `ranges`, which describes
     the method, are null where values are measured and not sampled.
     """
-    limit = whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
+    limit = whole_number(words, "limit", _FUNCTIONS, _MAX_ROWS)
     profile, basis = store.profile_with_basis(selection(tenant, words), by_service=True)
     found = costs(profile)
     rows = list(dict.fromkeys((*found.by_own(limit), *found.by_total(max(limit // 4, 1)))))
@@ -193,7 +191,7 @@ def _innermost(profile: Profile, frame: Frame) -> Function | None:
 
 
 def builds(store: ClientQueries, tenant: str, words: Words) -> Answer:
-    chosen, limit = selection(tenant, words), whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
+    chosen, limit = selection(tenant, words), whole_number(words, "limit", _FUNCTIONS, _MAX_ROWS)
     found = store.builds(chosen)
     rows = [
         {

@@ -16,7 +16,7 @@ from pyprof.server.segment_rows import HOUR_NS
 HOUR = f"intDiv(end_ns - 1, {HOUR_NS})"
 """SQL expression for the hour of a window."""
 _KEY, _DAYS = f"toUInt64(day) * 1000000 + {HOUR}", 1_000_000
-LEAST_NS = 12 * HOUR_NS
+MIN_NS = 12 * HOUR_NS
 """Minimum length of a query's span that uses rollups; shorter spans use raw windows, which have exact times."""
 
 
@@ -72,7 +72,7 @@ def cover(chosen: SampleQuery, rolls: Iterable[Rollup], sealed: Iterable[int]) -
     whole_days, taken, upto = set(sealed), list[int](), dict[tuple[int, int], int]()
     for roll in rolls:
         begin, end = roll.hour * HOUR_NS, (roll.hour + 1) * HOUR_NS
-        whole = chosen.from_ns <= begin and end <= chosen.to_ns and chosen.length_ns >= LEAST_NS
+        whole = chosen.from_ns <= begin and end <= chosen.to_ns and chosen.length_ns >= MIN_NS
         part = begin < chosen.to_ns and chosen.from_ns < end and roll.day in whole_days
         if whole or part:
             taken.append(roll.number)

@@ -12,8 +12,8 @@ LABEL = "label."
 """Prefix of a query's parameters that select samples by labels."""
 _WORDS = {"from", "to", "service", "type"}
 _LONGEST = 1000
-_MOST_LABELS = 20
-_MOST_S = 1 << 33
+_MAX_LABELS = 20
+_MAX_S = 1 << 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Sample
         return found
 
     labels = [(key[len(prefix + LABEL) :], word(key[len(prefix) :])) for key in words if key.startswith(prefix + LABEL)]
-    if len(labels) > _MOST_LABELS:
-        raise Refused("bad_question", f"there are {len(labels)} labels, {_MOST_LABELS} at most may be asked")
+    if len(labels) > _MAX_LABELS:
+        raise Refused("bad_question", f"there are {len(labels)} labels, {_MAX_LABELS} at most may be asked")
     from_ns, to_ns = (_moment(prefix + name, word(name)) for name in ("from", "to"))
     if from_ns >= to_ns:
         raise Refused("bad_question", f"{prefix}from is not before {prefix}to")
@@ -100,7 +100,7 @@ def _moment(name: str, text: str) -> int:
         seconds = float(text)
     except ValueError:
         raise Refused("bad_question", f"{name} is no number of seconds since 1970") from None
-    if not 0 <= seconds <= _MOST_S:
+    if not 0 <= seconds <= _MAX_S:
         raise Refused("bad_question", f"{name} is no number of seconds since 1970")
     return int(seconds * 1e9)
 

@@ -17,10 +17,10 @@ from pyprof.objfile.byte_source import open_regular
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Values of OSError.errno for a full disk."""
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 _CHECK_BYTES = 1 << 16
 """Size in bytes of the file that the server's health check writes."""
-_MOST_FOLDERS = 1 << 16
+_MAX_FOLDERS = 1 << 16
 """Maximum number of segment folders that are known to be durable."""
 
 
@@ -119,7 +119,7 @@ class SegmentFiles:
                 if inner not in self._durable:
                     self._disk.make_folder(inner)
                     self._disk.sync_folder(folder)
-                    if len(self._durable) >= _MOST_FOLDERS:
+                    if len(self._durable) >= _MAX_FOLDERS:
                         self._durable.clear()
                     self._durable.add(inner)
                 folder = inner
@@ -135,7 +135,7 @@ class SegmentFiles:
             OSError: The file cannot be read.
         """
         with open(open_regular(f"{self.root}/{tenant}/{name.path}"), "rb") as file:
-            return file.read(_MOST_BYTES)
+            return file.read(_MAX_BYTES)
 
     def all(self) -> Iterator[tuple[str, SegmentName, int]]:
         """Yield (tenant, name, size in bytes) of all stored segments, ordered only by day within a tenant."""

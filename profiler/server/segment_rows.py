@@ -29,13 +29,13 @@ from pyprof.server.stack_digest_cache import NOBODY, StackFacts, StatedStacks, S
 HOUR_NS = 3600 * 10**9
 HOST = "host"
 """The label that names the machine."""
-_MOST_FRAMES = 2000
+_MAX_FRAMES = 2000
 """Maximum number of frames of a stack in the database; of a deeper one, this many outermost frames are kept."""
-_MOST_CALLS, _MOST_LETTERS = 1 << 24, 1 << 28
+_MAX_CALLS, _MAX_LETTERS = 1 << 24, 1 << 28
 """Maximum number of calls and characters of the new stacks of a segment, in the form in which the database stores
 them.
 """
-_MOST_OF_LABELS = 1 << 21
+_MAX_OF_LABELS = 1 << 21
 """Maximum number of characters in all label sets of a segment."""
 _HALVES = struct.Struct("<QQ")
 _BARE = re.compile(r"!0x[0-9a-f]+$")
@@ -187,8 +187,8 @@ def _check_texts(kind: ValueType, labels: Iterable[Labels]) -> None:
     if max(len(kind.type), len(kind.unit)) > LONGEST:
         raise FormatError("pprof", 0, f"a type or a unit of more than {LONGEST} letters")
     letters = sum(len(name) + len(value) for each in labels for name, value in each)
-    if letters > _MOST_OF_LABELS:
-        raise FormatError("pprof", letters, f"sets of labels of more than {_MOST_OF_LABELS:,} letters together")
+    if letters > _MAX_OF_LABELS:
+        raise FormatError("pprof", letters, f"sets of labels of more than {_MAX_OF_LABELS:,} letters together")
 
 
 class _WholeStacks(Builder):
@@ -252,8 +252,8 @@ def _check_stacks(calls: int, letters: int) -> None:
     Raises:
         FormatError: The stacks have too many.
     """
-    if letters > _MOST_LETTERS or calls > _MOST_CALLS:
-        raise FormatError("pprof", 0, f"stacks of more than {_MOST_CALLS:,} calls or {_MOST_LETTERS:,} letters")
+    if letters > _MAX_LETTERS or calls > _MAX_CALLS:
+        raise FormatError("pprof", 0, f"stacks of more than {_MAX_CALLS:,} calls or {_MAX_LETTERS:,} letters")
 
 
 def _numbers(
@@ -268,7 +268,7 @@ def _numbers(
     letters = 0
     for number in np.unique(stack[stack >= 0]).tolist():
         frames = [shown[each] for each in calls[number]]
-        facts, kept = _facts(frames), frames[:_MOST_FRAMES]
+        facts, kept = _facts(frames), frames[:_MAX_FRAMES]
         letters += facts.letters + sum([each.letters for each in kept])
         _check_stacks(0, letters)
         found[number] = book.number(hash_of_pieces([each.piece for each in kept]), kept, facts)

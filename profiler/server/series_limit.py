@@ -11,8 +11,8 @@ from pyprof.server.authorization import Refused
 from pyprof.server.database import Store
 from pyprof.server.sql_engine import StoreError
 
-MOST_OF_SEGMENT = 1000
-_MOST_DAYS = 64
+MAX_OF_SEGMENT = 1000
+_MAX_DAYS = 64
 """Maximum number of (tenant, day) whose label sets are cached; the oldest one is read from the database again."""
 
 
@@ -31,8 +31,8 @@ class SeriesLimit:
             Refused: There are too many; then none of them counts.
         """
         wanted = set(series)
-        if len(wanted) > MOST_OF_SEGMENT:
-            text = f"the segment has {len(wanted):,} sets of labels, {MOST_OF_SEGMENT:,} at most may be taken"
+        if len(wanted) > MAX_OF_SEGMENT:
+            text = f"the segment has {len(wanted):,} sets of labels, {MAX_OF_SEGMENT:,} at most may be taken"
             raise Refused("too_many_series", text)
         with self._lock:
             known = self._of(tenant, day)
@@ -48,7 +48,7 @@ class SeriesLimit:
         """Return the label sets (series) of a tenant on a day, from the database on the first access."""
         found = self._known.get((tenant, day))
         if found is None:
-            if len(self._known) >= _MOST_DAYS:
+            if len(self._known) >= _MAX_DAYS:
                 self._known.pop(next(iter(self._known)))
             try:
                 found = self._store.series(tenant, day, self._most)

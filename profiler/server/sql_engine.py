@@ -20,7 +20,7 @@ from pyprof.records import dataclass
 from pyprof.server.clickhouse_native import Block
 from pyprof.server.migrations import NAMES, VERSIONS, Dialect, migrations
 
-_MOST_ANSWER = 1 << 30
+_MAX_ANSWER = 1 << 30
 _PATIENCE_S, _LONG_S = 60.0, 3600.0
 _CHECK, _CHECK_S = "SELECT 1 FROM windows LIMIT 1", 5.0
 _PORT = 8123
@@ -257,7 +257,7 @@ class HttpEngine:
         try:
             connection.request("POST", f"/?{urllib.parse.urlencode(words)}", block or sql.encode(), headers)
             answer = connection.getresponse()
-            found = answer.read(_MOST_ANSWER)
+            found = answer.read(_MAX_ANSWER)
         except (OSError, http.client.HTTPException) as error:
             raise StoreError(f"{host[0]}:{host[1]} does not answer: {_first_line(error)}") from None
         finally:

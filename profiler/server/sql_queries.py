@@ -24,14 +24,14 @@ from pyprof.server.segment_rows import HOUR_NS, hour_of
 from pyprof.server.sql_engine import Engine, StoreError, literal
 from pyprof.server.symbol_files import SymbolFiles
 
-MOST_STACKS = 50_000
+MAX_STACKS = 50_000
 """Maximum number of stacks of a queried profile; the most expensive ones are kept, and the amount of the others is
 stated.
 """
-MOST_SERIES = 10_000
-_MOST_COSTS = 200_000
+MAX_SERIES = 10_000
+_MAX_COSTS = 200_000
 """Maximum number of stack costs of a queried profile that are added up in Python."""
-_MOST_NAMED = 2000
+_MAX_NAMED = 2000
 """Maximum number of stacks that an SQL statement lists one by one."""
 _PARTS, _PARTS_OF_ALL = 60, 200
 """Number of parts of a query's span, which limits the accuracy of sample times; and maximum for all sets of labels
@@ -146,10 +146,10 @@ class ClientQueries:
         """
         found = self._rows(
             f"SELECT series, any(names), any(label_values) FROM {self._of('series')} "
-            f"WHERE {self._where(chosen, False)} GROUP BY series ORDER BY series LIMIT {MOST_SERIES + 1}"
+            f"WHERE {self._where(chosen, False)} GROUP BY series ORDER BY series LIMIT {MAX_SERIES + 1}"
         )
-        if len(found) > MOST_SERIES:
-            raise Refused("too_many_series", f"more than {MOST_SERIES:,} sets of labels are in this span")
+        if len(found) > MAX_SERIES:
+            raise Refused("too_many_series", f"more than {MAX_SERIES:,} sets of labels are in this span")
         return {int(row[0]): tuple(zip(map(str, row[1]), map(str, row[2]), strict=True)) for row in found}
 
     def time_line(self, chosen: SampleQuery, step_ns: int) -> list[tuple[int, int]]:
@@ -212,12 +212,12 @@ class ClientQueries:
         counted = self._counted(chosen, wanted)
         detail = _Detail(labels, max(min(_PARTS, _PARTS_OF_ALL // max(len(labels), 1)), 1))
         costs = self._costs(chosen, counted, by_service, detail)
-        if len(costs) > _MOST_COSTS:
+        if len(costs) > _MAX_COSTS:
             costs = self._costs(chosen, counted, by_service, _COARSE)
-        if len(costs) > _MOST_COSTS:
+        if len(costs) > _MAX_COSTS:
             costs, rest = self._dearest(chosen, counted, by_service)
         else:
-            costs, rest = dearest(costs, MOST_STACKS)
+            costs, rest = dearest(costs, MAX_STACKS)
         if not costs:
             raise Refused("nothing_there")
         texts = self._frames(chosen, counted, {cost.stack for cost in costs})
@@ -235,18 +235,18 @@ class ClientQueries:
         by_stack = _by_stack(counted)
         count, whole = map(int, self._rows(f"SELECT count(), sum(whole) FROM ({by_stack}) AS sums")[0])
         chosen_ones = (
-            f"SELECT stack, stack2 FROM ({by_stack} ORDER BY whole DESC, stack, stack2 LIMIT {MOST_STACKS}) AS dear"
+            f"SELECT stack, stack2 FROM ({by_stack} ORDER BY whole DESC, stack, stack2 LIMIT {MAX_STACKS}) AS dear"
         )
         inside = f"(stack, stack2) {self._in()} ({chosen_ones})"
         costs = self._costs(chosen, counted.inside(inside), by_service, _COARSE)
-        return costs, Rest(max(count - MOST_STACKS, 0), whole - sum(cost.value for cost in costs))
+        return costs, Rest(max(count - MAX_STACKS, 0), whole - sum(cost.value for cost in costs))
 
     def _frames(self, chosen: SampleQuery, counted: CountedRows, stacks: set[Stack]) -> dict[Stack, list[str]]:
         """Return the frames of each stack from the database, outermost first. Few stacks are listed in the statement,
         many are searched again.
         """
         used = f"{self._in()} (SELECT stack, stack2 FROM ({_by_stack(counted)}) AS used)"
-        if len(stacks) <= _MOST_NAMED:
+        if len(stacks) <= _MAX_NAMED:
             used = f"IN ({', '.join(f'({one}, {other})' for one, other in sorted(stacks))})"
         first, last = chosen.days
         found = self._rows(
@@ -270,7 +270,7 @@ class ClientQueries:
         return f"series IN ({', '.join(map(str, wanted))})"
 
     def _costs(self, chosen: SampleQuery, counted: CountedRows, by_service: bool, detail: _Detail) -> list[StackCost]:
-        """Return the costs of stacks from the database; if there are too many, one more than _MOST_COSTS."""
+        """Return the costs of stacks from the database; if there are too many, one more than _MAX_COSTS."""
         first_ns, part_ns = chosen.from_ns, max(chosen.length_ns // detail.parts, 1)
         if counted.by_hours and detail.parts > 1:
             first_ns, part_ns = first_ns // HOUR_NS * HOUR_NS, -(-part_ns // HOUR_NS) * HOUR_NS
@@ -282,7 +282,7 @@ class ClientQueries:
             "part": f"intDiv(end_ns - 1 - {first_ns}, {part_ns})",
         }
         summed = counted.summed("samples", keys, {"whole": "value", "times": "count", "squared": "squares"})
-        found = self._rows(f"{summed} LIMIT {_MOST_COSTS + 1}")
+        found = self._rows(f"{summed} LIMIT {_MAX_COSTS + 1}")
         return [
             StackCost(
                 (int(row[0]), int(row[1])),

@@ -21,7 +21,7 @@ from pyprof.importers.profile_builder import ReadFrame
 from pyprof.records import dataclass
 from pyprof.server.frame_cache import FrameCache, ShownFrame, lendable
 
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 """Maximum estimated size in bytes of all tenants' stacks."""
 _STACK, _BUILD = 400, 150
 """Estimated size in bytes of a cached stack without its frames, and of a build without its characters."""
@@ -220,7 +220,7 @@ class StatedStacks(dict[bytes, int]):
 class TenantStackCaches:
     """A stack cache for each tenant. All are dropped when they become too large."""
 
-    def __init__(self, most: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_BYTES) -> None:
         self._most = most
         self._books: dict[str, StoredStackCache] = {}
         self._lock = threading.Lock()

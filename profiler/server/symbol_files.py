@@ -28,9 +28,9 @@ from pyprof.server.segment_files import FULL
 from pyprof.server.segment_rows import is_bare
 from pyprof.symbolize.breakpad import SymbolFileNames
 
-_MOST_TEXT = 1 << 27
+_MAX_TEXT = 1 << 27
 """Maximum inflated size of an uploaded symbol file in bytes."""
-_MOST_OPEN = 16
+_MAX_OPEN = 16
 _SUFFIX = ".sym"
 _HEAD = 1 << 12
 _LOAD = re.compile(rb"^INFO LOAD ([0-9a-f]{1,16}) ([0-9a-f]{1,16}) ([0-9a-f]{1,16})$", re.MULTILINE)
@@ -83,7 +83,7 @@ class SymbolFiles:
             Refused: The file is wrong, or there is no room.
         """
         try:
-            text = inflate(body, _MOST_TEXT)
+            text = inflate(body, _MAX_TEXT)
             found = SymbolFile(BytesSource(text), "body", Diagnostics())
         except FormatError as error:
             raise Refused("bad_symbols", str(error)) from None
@@ -160,7 +160,7 @@ class SymbolFiles:
                 except (OSError, FormatError):
                     return None
             self._open[path] = found
-            while len(self._open) > _MOST_OPEN:
+            while len(self._open) > _MAX_OPEN:
                 self._open.popitem(last=False)
             return found
 

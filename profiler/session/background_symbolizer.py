@@ -28,7 +28,7 @@ samples.
 The sampler waits for the feedback on each of them (worker/sampler_loop.py), and takes no samples in that time.
 """
 NO_LINES = 0.0
-LINES_S, MOST_LINES_S = 0.05, 0.8
+LINES_S, MAX_LINES_S = 0.05, 0.8
 """Time for source lines in one step of background symbolization, in seconds, and its maximum.
 
 If a step is too short, the next one gets twice the time, up to the maximum. Lines that need more are left to the end.
@@ -85,7 +85,7 @@ class BackgroundSymbolizer:
         keys, self._lines = self._lines, ()
         if keys:
             whole = self._look_up(keys, self._lines_s)
-            if whole or self._lines_s >= MOST_LINES_S:
+            if whole or self._lines_s >= MAX_LINES_S:
                 self._lines_s = LINES_S
             else:
                 self._lines, self._lines_s = keys, 2 * self._lines_s

@@ -20,18 +20,18 @@ from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.records import dataclass, replace
 
-MOST_FILES = 10
+MAX_FILES = 10
 """Number of a flight recorder's windows in the kept time, unless a window would be shorter than SHORTEST_S or longer
-than LONGEST_S.
+than MAX_S.
 """
-SHORTEST_S, LONGEST_S = 1.0, 60.0
+SHORTEST_S, MAX_S = 1.0, 60.0
 _SUFFIX = ".pyprof"
 UNREADABLE = said("kept_unreadable")
 
 
 def window_s(last_s: float) -> float:
     """Return the length of a flight recorder's window for a kept time, both in seconds."""
-    return min(max(last_s / MOST_FILES, SHORTEST_S), LONGEST_S)
+    return min(max(last_s / MAX_FILES, SHORTEST_S), MAX_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pyprof.model.walk import StackEnd, Walk
 from pyprof.session.resume_at_evaluator import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 
-_MOST_SETTLED = 1 << 16
+_MAX_SETTLED = 1 << 16
 
 
 class ChainMerger:
@@ -74,7 +74,7 @@ class ChainMerger:
     def settled(self, place: FunctionPlace) -> FunctionPlace:
         found = self._settled.get(place)
         if found is None:
-            if len(self._settled) >= _MOST_SETTLED:
+            if len(self._settled) >= _MAX_SETTLED:
                 self._settled.clear()
             found = self._settled[place] = self._settle(place)
         return found

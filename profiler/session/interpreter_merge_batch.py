@@ -23,8 +23,8 @@ from pyprof.model.stacks import StackTable
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass
 
-_MOST_KNOWN = 1 << 14
-_MOST_LANES = 1 << 16
+_MAX_KNOWN = 1 << 14
+_MAX_LANES = 1 << 16
 _SP_BITS = 48
 _SHORT = 2048
 
@@ -99,7 +99,7 @@ class MatchedStacks:
             Leaf of the stack tree by sample index. Samples that do not match are missing.
         """
         words = walk.packed()
-        if words is None or not len(words) or len(batch) > _MOST_LANES or (walk.sp >> np.uint64(_SP_BITS)).any():
+        if words is None or not len(words) or len(batch) > _MAX_LANES or (walk.sp >> np.uint64(_SP_BITS)).any():
             return {}
         lanes, marks = self._whole(batch, walk, evaluators)
         if not lanes:
@@ -163,7 +163,7 @@ class MatchedStacks:
         odd = odd or any(run.waits or not 0 < run.marker < 1 << _SP_BITS for run in chain.runs)
         found = None if odd else tuple(run.marker for run in chain.runs)
         if name:
-            if len(self._marks) >= _MOST_KNOWN:
+            if len(self._marks) >= _MAX_KNOWN:
                 self._marks.clear()
             self._marks[name] = found
         return found
@@ -193,7 +193,7 @@ class MatchedStacks:
         first = min(place, leaf) if chain.trunk else leaf
         path = self.stacks.chain(0, numbers)
         if key[1]:
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             leaves = {(words[-1], numbers[place] if chain.trunk else 0): path[-1]}
             outer = path[first - 1] if first else 0

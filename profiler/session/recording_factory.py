@@ -21,10 +21,10 @@ from pyprof.options import (
     DEFAULT_FLUSH_S,
     DEFAULT_SOURCES,
     KNOWN_SOURCES,
-    LEAST_STACK_SIZE,
+    MAX_RATE_HZ,
+    MAX_STACK_SIZE,
+    MIN_STACK_SIZE,
     MODES,
-    MOST_RATE_HZ,
-    MOST_STACK_SIZE,
     NATIVE_VIEWS,
     RecordOptions,
     RemoteOptions,
@@ -258,7 +258,7 @@ def check(options: RecordOptions) -> None:
     _one_of("mode", options.mode, MODES)
     _one_of("collector", options.collector, registry.list_names())
     _within("duration", options.duration, 0.0, math.inf)
-    _within("rate", options.rate, 0.0, MOST_RATE_HZ)
+    _within("rate", options.rate, 0.0, MAX_RATE_HZ)
     _within("max_overhead", options.max_overhead, 0.0, 1.0)
     _within("min_block", options.min_block, -1e-9, 1.0)
     labels_of(options.labels or {})
@@ -288,7 +288,7 @@ def check_stacks(options: StackOptions) -> None:
     _one_of("native", options.native, tuple(NATIVE_VIEWS))
     for source in options.unwind:
         _one_of("unwind", source, KNOWN_SOURCES)
-    _within("stack_size", options.stack_size, LEAST_STACK_SIZE - 1, MOST_STACK_SIZE)
+    _within("stack_size", options.stack_size, MIN_STACK_SIZE - 1, MAX_STACK_SIZE)
     _within("max_depth", options.max_depth, 0, math.inf)
     if "breakpad" in options.unwind and not set(DEFAULT_SOURCES) <= set(options.unwind) and not options.symbols:
         raise UsageError("the source breakpad needs symbol files", "--symbols PATH|URL")

@@ -25,8 +25,8 @@ from pyprof.unwind.unwinder import Unwinder
 _T = TypeVar("_T", np.uint64, np.uint8, np.bool_)
 
 RESUMED = "stack goes on at the evaluator's mark, native frames before it may be missing"
-_MOST_ROUNDS = 16
-_LARGEST_FRAME = 1 << 16
+_MAX_ROUNDS = 16
+_MAX_FRAME = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class EvaluatorResume:
         for lane in lanes:
             if int(batch.space[lane]) not in self._shapes:
                 self._cut(batch, lane, _lane(walk, lane), 0)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             cuts = []
             for lane in lanes:
                 frames = changed.get(lane) or _lane(walk, lane)
@@ -151,7 +151,7 @@ class EvaluatorResume:
                     evaluators.learn_function(frames.pc[at], frames.exact[at])
                 size = sps[at + 1] - sps[at]
                 walked = Trust.INTERPRETER not in frames.trust[at : at + 2]
-                if at and walked and size < _LARGEST_FRAME and evaluators(frames.pc[at], frames.exact[at]):
+                if at and walked and size < _MAX_FRAME and evaluators(frames.pc[at], frames.exact[at]):
                     self._shapes[space] = ActivationShape(frames.pc[at], size, sps[at + 1] - run.marker)
                 first = last = at + 1
                 continue

@@ -35,10 +35,10 @@ from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, spawned
 
 _RATE_HZ = 500.0
-_MOST_S = 2.0
+_MAX_S = 2.0
 _SLOW_LINK_S = 60.0
-_MOST_SOURCE = 4 << 20
-_LONGEST_LINE = 200
+_MAX_SOURCE = 4 << 20
+_MAX_LINE = 200
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> Thread
         runtimes = looking.runtimes
         collector = PtraceCollector(pid, looking.collect, looking.diagnostics, readers=runtimes.reader)
         profile = looking.profile(
-            CompleteStacksCollector(collector, lambda: states.keys() & set(_tasks(pid)), _MOST_S), exe
+            CompleteStacksCollector(collector, lambda: states.keys() & set(_tasks(pid)), _MAX_S), exe
         )
         seen = _detailed(pid, list(thread_stacks(profile, states)), runtimes, sources, options)
         threads = sorted([*seen, *_unseen(pid, profile, states)], key=lambda thread: (thread.tid != pid, thread.tid))
@@ -240,11 +240,11 @@ class _SourceFiles:
         if place.file not in self._files:
             self._files[place.file] = self._read(place.file)
         lines = self._files[place.file]
-        return lines[place.line - 1].strip()[:_LONGEST_LINE] if place.line <= len(lines) else ""
+        return lines[place.line - 1].strip()[:_MAX_LINE] if place.line <= len(lines) else ""
 
     def _read(self, name: str) -> list[str]:
         try:
             path = name if name.startswith("/") else os.readlink(f"/proc/{self._pid}/cwd") + "/" + name
-            return read_file(self._root, path, _MOST_SOURCE, self._rights).decode("utf-8", "replace").splitlines()
+            return read_file(self._root, path, _MAX_SOURCE, self._rights).decode("utf-8", "replace").splitlines()
         except OSError:
             return []

@@ -28,10 +28,10 @@ _WINDOW = 4096
 """Number of bytes below the end of a truncated stack copy that must be equal in a complete stack."""
 _FRAMES = 8
 """Number of frames up to the end of a truncated stack copy that must be equal in a complete stack."""
-_MOST_CUTS = 512
-_MOST_ROWS = 1 << 15
-_MOST_OF_THREAD = 64
-_MOST_WHOLE = 64
+_MAX_CUTS = 512
+_MAX_ROWS = 1 << 15
+_MAX_OF_THREAD = 64
+_MAX_WHOLE = 64
 _BATCHES = 64
 _TRIES = 4
 
@@ -98,8 +98,8 @@ class TruncatedStackRepair:
         threads = rows.thread[places]
         for thread in distinct(threads[whole]).tolist():
             lanes = np.flatnonzero(whole & (threads == thread))
-            if len(lanes) > _MOST_WHOLE:
-                lanes = lanes[np.linspace(0, len(lanes) - 1, _MOST_WHOLE).astype(np.int64)]
+            if len(lanes) > _MAX_WHOLE:
+                lanes = lanes[np.linspace(0, len(lanes) - 1, _MAX_WHOLE).astype(np.int64)]
             self._match(thread, batch, walk, lanes, rows.node[places[lanes]].tolist())
 
     def _hold(self, batch: SampleBatch, walk: Walk, lane: int, rows: Rows, number: int, row: int) -> None:
@@ -107,13 +107,13 @@ class TruncatedStackRepair:
         offset, size, first, last = (
             int(n) for n in (stack.offset[lane], stack.size[lane], walk.start[lane], walk.start[lane + 1])
         )
-        if size < _WINDOW or last - first < _FRAMES or self._rows >= _MOST_ROWS:
+        if size < _WINDOW or last - first < _FRAMES or self._rows >= _MAX_ROWS:
             return
         cuts = self._cuts.setdefault(int(rows.thread[row]), {})
         window = stack.data[offset + size - _WINDOW : offset + size].tobytes()
         joint = (_frames(walk, last - _FRAMES, last), int(stack.base[lane]) + size, window)
         if joint not in cuts:
-            if self._count >= _MOST_CUTS or len(cuts) >= _MOST_OF_THREAD:
+            if self._count >= _MAX_CUTS or len(cuts) >= _MAX_OF_THREAD:
                 return
             self._count += 1
         held = cuts.setdefault(joint, _Cut(self._batch + _BATCHES))

@@ -10,7 +10,7 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 
-_MOST_BATCHES = 12
+_MAX_BATCHES = 12
 """Maximum number of batches of a dump that are taken while some stacks are still truncated."""
 
 
@@ -49,7 +49,7 @@ class CompleteStacksCollector:
             self._unwalked.update(batch.tid[batch.kind < SampleKind.UNCHANGED].tolist())
             yield batch
             taken += len(batch) > 0
-            enough = self._threads_now() <= self._sampled and (self.whole or taken >= _MOST_BATCHES)
+            enough = self._threads_now() <= self._sampled and (self.whole or taken >= _MAX_BATCHES)
             if enough or time.monotonic() > deadline:
                 self._collector.stop()
 

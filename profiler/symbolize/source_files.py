@@ -20,7 +20,7 @@ from pyprof.objfile.byte_source import FileSource
 from pyprof.objfile.foreign_path import Rights, open_file
 
 MAX_BYTES = 4 << 20
-MOST_FILES, MOST_LETTERS = 2000, 64 << 20
+MAX_FILES, MAX_LETTERS = 2000, 64 << 20
 """Maximum number of source files of one profile, and of characters in all of them."""
 MAX_PARTS = 32
 """Maximum number of components of a source path that are used, from its end."""
@@ -75,11 +75,11 @@ def read_source_texts(profile: Profile, files: SourceFiles) -> dict[str, SourceT
         last[cost.place.file] = max(last[cost.place.file], cost.place.line)
     found: dict[str, SourceText] = {}
     letters = 0
-    for path in list(last)[:MOST_FILES]:
+    for path in list(last)[:MAX_FILES]:
         text = files.source_text(path, last[path]) if path else None
         if text is not None:
             letters += sum(map(len, text.lines))
-            if letters > MOST_LETTERS:
+            if letters > MAX_LETTERS:
                 break
             found[path] = text
     return found

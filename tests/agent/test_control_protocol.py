@@ -19,8 +19,8 @@ from pyprof.agent import control_socket
 from pyprof.agent.config import parse as parse_config
 from pyprof.agent.control_protocol import (
     KEPT,
-    MOST_BYTES,
-    MOST_LINE,
+    MAX_BYTES,
+    MAX_LINE,
     OUTCOMES,
     ControlRefused,
     ControlRequest,
@@ -28,10 +28,10 @@ from pyprof.agent.control_protocol import (
     answers,
     parse,
 )
-from pyprof.agent.control_socket import MOST_ASKERS, NAME, ControlClient, ControlSocket, Peer, peer_of
+from pyprof.agent.control_socket import MAX_ASKERS, NAME, ControlClient, ControlSocket, Peer, peer_of
 from pyprof.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
-from pyprof.agent.on_demand import MOST_AT_ONCE, OnDemand, RecordedNow, choice_of
+from pyprof.agent.on_demand import MAX_AT_ONCE, OnDemand, RecordedNow, choice_of
 from pyprof.agent.on_demand_response import joined
 from pyprof.agent.process_table import ProcessTable
 from pyprof.diagnostics import Diagnostics
@@ -96,9 +96,9 @@ def test_each_refusal_has_a_label() -> None:
         b'{"kept": -1}\n',
         b'{"kept": true}\n',
         b'{"kept": 5}\nabc',
-        b'{"kept": %d}\n' % (MOST_BYTES + 1),
+        b'{"kept": %d}\n' % (MAX_BYTES + 1),
         b'{"kept": 0}\n' * 5000 + b'{"done": 1}\n',
-        b'{"kept": 1}\n' + b"x" * MOST_LINE,
+        b'{"kept": 1}\n' + b"x" * MAX_LINE,
     ],
 )
 def test_answer_of_an_agent_that_lies_is_refused(said: bytes) -> None:
@@ -112,7 +112,7 @@ def test_answer_of_an_agent_that_lies_is_refused(said: bytes) -> None:
 
     with pytest.raises(FormatError):
         taken.extend(answers(stream.readline, read))
-    assert sum(asked) <= MOST_BYTES
+    assert sum(asked) <= MAX_BYTES
     assert all(len(answer.data) == answer.number for answer in taken)
 
 
@@ -201,7 +201,7 @@ def test_silent_ones_and_garbage_hold_nobody_up(tmp_path: Path, monkeypatch: pyt
         with connected(tmp_path):
             pass
         monkeypatch.setattr(control_socket, "REQUEST_S", 600.0)
-        silent = [connected(tmp_path) for _ in range(MOST_ASKERS)]
+        silent = [connected(tmp_path) for _ in range(MAX_ASKERS)]
         for nth in range(2):
             with connected(tmp_path) as connection:
                 connection.sendall(REQUEST.line())
@@ -367,7 +367,7 @@ def test_service_is_recorded_in_a_mode_of_its_rule_and_not_by_too_many() -> None
     ours, theirs = socket.socketpair()
     with ours, theirs:
         asker = ControlClient(ours, peer_of(ours))
-        for _ in range(MOST_AT_ONCE):
+        for _ in range(MAX_AT_ONCE):
             with pytest.raises(ControlRefused, match="services are: all"):
                 demand.answer(REQUEST, asker)
         demand._room = threading.Semaphore(0)

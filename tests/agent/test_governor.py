@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.agent import budget
-from pyprof.agent.governor import AIM, MOST_PATIENCE, PARTS, STRIDES, BudgetVerdict, CostBudget, Effort, Governor
+from pyprof.agent.governor import AIM, MAX_PATIENCE, PARTS, STRIDES, BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.agent.health_conditions import Conditions
 
 MB = 1 << 20
@@ -61,7 +61,7 @@ def test_load_that_stays_the_same_is_kept_within_the_budget_by_ever_fewer_change
         assert sum(found) / len(found) <= BUDGET.cpu
         assert sum(cost > 1.1 * BUDGET.cpu for cost in found) <= 0.05 * len(found)
         assert BudgetVerdict.BROKEN not in said[20:]
-    assert said.count(BudgetVerdict.MORE) <= len(STRIDES) + hours * 60 / MOST_PATIENCE + 2 * 7 * 2
+    assert said.count(BudgetVerdict.MORE) <= len(STRIDES) + hours * 60 / MAX_PATIENCE + 2 * 7 * 2
 
 
 @given(st.floats(0, 0.004), st.floats(0, 0.004))
@@ -77,7 +77,7 @@ def test_after_a_load_all_is_done_again(work: float, minutes: int) -> None:
         found.append(effort.work)
         return 0.001 + (work if minute < minutes else 0.004) * effort.work
 
-    lived(load, minutes + 2 * MOST_PATIENCE)
+    lived(load, minutes + 2 * MAX_PATIENCE)
     assert min(found) < 1
     assert found[-1] == 1
 

@@ -16,7 +16,7 @@ import pytest
 from pyprof.agent import on_demand
 from pyprof.agent.config import parse as parse_config
 from pyprof.agent.control_protocol import ASKED, KEPT, ControlRequest, ControlResponse
-from pyprof.agent.control_socket import MOST_ASKERS, NAME, ControlClient, peer_of
+from pyprof.agent.control_socket import MAX_ASKERS, NAME, ControlClient, peer_of
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.on_demand import OnDemand, RecordedNow
 from pyprof.agent.process_table import ProcessTable
@@ -41,7 +41,7 @@ def test_while_all_are_answered_one_more_is_refused(tmp_path: Path) -> None:
         enough.wait(60)
 
     with listening(tmp_path, answer):
-        answered = [connected(tmp_path) for _ in range(MOST_ASKERS)]
+        answered = [connected(tmp_path) for _ in range(MAX_ASKERS)]
         for each in answered:
             each.sendall(REQUEST.line())
             assert said(each) == {"recording": 1}
@@ -121,7 +121,7 @@ def test_answer_of_small_files_with_many_samples_is_refused(tmp_path: Path, monk
     given = [ControlResponse(KEPT, len(data), {}, data) for _ in range(3)]
     asked = ControlResponse(ASKED, len(data), {}, data)
     assert asking._joined(iter([*given, asked])).title == REQUEST.service
-    monkeypatch.setattr("pyprof.cli.agent_record._MOST_ROWS", 2 * (len(golden().stack) + len(golden().parent)))
+    monkeypatch.setattr("pyprof.cli.agent_record._MAX_ROWS", 2 * (len(golden().stack) + len(golden().parent)))
     with pytest.raises(PyprofError, match="too many samples"):
         asking._joined(iter([*given, asked]))
 

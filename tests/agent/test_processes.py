@@ -248,7 +248,7 @@ def test_processes_that_are_drawn_stay_until_the_next_draw() -> None:
 def test_of_processes_that_are_gone_the_last_ones_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that ten thousand short-lived processes a second do not fill the agent's memory."""
     monkeypatch.setattr(process_table, "LOOK_S", 0.0)
-    monkeypatch.setattr(process_table, "MOST_GONE", 100)
+    monkeypatch.setattr(process_table, "MAX_GONE", 100)
     found, verdict = table('name = "*"'), RuleVerdict("web", (("service", "web"),), ())
     for turn in range(10):
         numbers = range(turn * 60, turn * 60 + 60)

@@ -149,7 +149,7 @@ def test_strange_files_are_counted_and_left_alone(tmp_path: Path) -> None:
 
 def test_sink_takes_or_refuses_and_the_segment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 5
-    monkeypatch.setattr(spool_module, "MOST_REFUSED", most)
+    monkeypatch.setattr(spool_module, "MAX_REFUSED", most)
     found, counts = spool(tmp_path, Caps(age_s=1e9))
     found.store_window([segment(1 + number / 1000) for number in range(most + 3)])
     first, *others = found.queued("far")

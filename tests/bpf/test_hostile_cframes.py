@@ -11,14 +11,14 @@ from pyprof.collectors.bpf.abi import PAGE, LossReason
 from pyprof.collectors.bpf.sample_source import build_frame_rows
 from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from tests.bpf.made_memory import FREE, STACK, STACK_BYTES, MadeProcess
-from tests.bpf.test_hostile_memory import MOST_LATE_OF_WAITING, SIZE, code, sampled
+from tests.bpf.test_hostile_memory import MAX_LATE_OF_WAITING, SIZE, code, sampled
 
 pytestmark = pytest.mark.system
 
 OWN, FIRST = STACK + 0x100, STACK + 0x400
 """Addresses of the thread's CFrame, and of the first CFrame of a suspended greenlet."""
 NO_HEIGHT = 0xFFFF_FFFF
-MOST_CFRAMES = 32
+MAX_CFRAMES = 32
 """Maximum number of CFrames that the program follows, as in sampler.h."""
 
 
@@ -57,7 +57,7 @@ def test_search_ends_where_frames_lead_in_circles(apart: int, count: int) -> Non
         process.put(FIRST + apart * n + process.offsets.cframe_current, frame_at(n % count))
     for n in range(count):
         calling(process, n, frame_at((n + 1) % count), False)
-    found = sampled(process, MOST_LATE_OF_WAITING)
+    found = sampled(process, MAX_LATE_OF_WAITING)
     assert found[0][0].turns > STACK_BYTES // 16, "all of it is searched, two words in a turn"
     assert found[-1][1][LossReason.OVER_BUDGET] > 0
 
@@ -67,7 +67,7 @@ def test_search_ends_where_each_word_is_the_link_of_a_cframe(word: str) -> None:
     process = switched(0x18, 1)
     for at in range(FIRST, STACK + STACK_BYTES, 8):
         process.put(at, {"root": root(process), "own": OWN, "itself": at}[word])
-    found = sampled(process, MOST_LATE_OF_WAITING)
+    found = sampled(process, MAX_LATE_OF_WAITING)
     assert found[0][0].turns > STACK_BYTES // 16
     assert not found[0][0].record.waiting[0]
 
@@ -75,7 +75,7 @@ def test_search_ends_where_each_word_is_the_link_of_a_cframe(word: str) -> None:
 @pytest.mark.parametrize("length", [1, 40, 250])
 def test_rows_of_what_waits_are_taken_in_time(length: int) -> None:
     """Read valid evaluator calls of maximum length in which each frame has a different function."""
-    count = min((MAX_ROWS - 1) // length, MOST_CFRAMES)
+    count = min((MAX_ROWS - 1) // length, MAX_CFRAMES)
     process = switched(0x400, count)
     for run in range(count):
         first = run * length
@@ -83,7 +83,7 @@ def test_rows_of_what_waits_are_taken_in_time(length: int) -> None:
         for n in range(first, first + length):
             last = n + 1 == count * length
             calling(process, n, 0 if last else frame_at(n + 1), n + 1 == first + length)
-    found = sampled(process, MOST_LATE_OF_WAITING)
+    found = sampled(process, MAX_LATE_OF_WAITING)
     record = found[0][0].record
     assert int(record.waiting[0]) == count * length
     assert found[-1][1][LossReason.OVER_BUDGET] > 0

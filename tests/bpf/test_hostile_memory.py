@@ -23,9 +23,9 @@ STEPS = (1, 30, 300, 1_000, 3_000, 30_000, 300_000)
 """Simulated duration of a helper call in nanoseconds, so that the time limit comes late or early."""
 PLACES = 16
 """Number of points within a run at which the time limit is tested."""
-MOST_LATE = 1_000
+MAX_LATE = 1_000
 """Maximum number of helper calls and loop iterations after the time limit."""
-MOST_LATE_OF_WAITING = 2_500
+MAX_LATE_OF_WAITING = 2_500
 """Maximum number of helper calls and loop iterations after the time limit with suspended greenlets.
 
 The program completes the rows of one evaluator call, including the texts of each function.
@@ -42,7 +42,7 @@ Sampled = tuple[Ran, dict[LossReason, int]]
 """A sample, and the counters at its end."""
 
 
-def run(process: MadeProcess, steps: Sequence[int], most_late: int = MOST_LATE) -> list[Sampled]:
+def run(process: MadeProcess, steps: Sequence[int], most_late: int = MAX_LATE) -> list[Sampled]:
     """Sample once at each step duration, check the limits, and return each sample with its counters.
 
     No code object's text is marked as sent before a sample.
@@ -67,7 +67,7 @@ def run(process: MadeProcess, steps: Sequence[int], most_late: int = MOST_LATE) 
     return [(ran, counted(dump)) for ran, dump in zip(samples, dumps, strict=True)]
 
 
-def sampled(process: MadeProcess, most_late: int = MOST_LATE) -> list[Sampled]:
+def sampled(process: MadeProcess, most_late: int = MAX_LATE) -> list[Sampled]:
     """Sample once without a time limit, and then with the limit at each of several points."""
     whole = run(process, [1], most_late)
     calls = whole[0][0].calls
@@ -276,7 +276,7 @@ def test_rows_of_what_waits_are_taken_in_time(minor: int, length: int) -> None:
             process.frame(at, at + SIZE if n + 1 < length else entry, code(process, 1 + run * length + n))
             living(process, at)
         process.put(entry - 0x40, FREE + SIZE * (1 + run * length))
-    found = sampled(process, MOST_LATE_OF_WAITING)
+    found = sampled(process, MAX_LATE_OF_WAITING)
     assert int(found[0][0].record.waiting[0]) == count * (length + 1)
     assert found[-1][1][LossReason.OVER_BUDGET] > 0
 

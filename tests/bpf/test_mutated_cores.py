@@ -14,7 +14,7 @@ from pyprof.collectors.bpf.abi import LossReason
 from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from pyprof.interpreters.cpython.layout import NONE
 from tests.bpf.saved_process import SavedProcess
-from tests.bpf.test_on_cores import MOST_CORES, busy, naps, sampled, saved
+from tests.bpf.test_on_cores import MAX_CORES, busy, naps, sampled, saved
 from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import KINDS, Python, pythons
@@ -22,10 +22,10 @@ from tests.interpreters.pythons import KINDS, Python, pythons
 pytestmark = [pytest.mark.matrix, pytest.mark.fuzz, pytest.mark.system]
 
 MUTATIONS = 400
-MOST_AT_ONCE = 4
-MOST_LATE = 2_500
+MAX_AT_ONCE = 4
+MAX_LATE = 2_500
 """Maximum number of helper calls and loop iterations after the time limit, as in test_hostile_memory."""
-LEAST_WAITING = 3
+MIN_WAITING = 3
 """Minimum number of rows of suspended greenlets."""
 STEPS = (1, 30, 1_000, 10_000)
 ODD = (0, 1, 4, 0xFFFF_FFFF, (1 << 64) - 1, (1 << 63) + 8)
@@ -96,7 +96,7 @@ class Mutant:
         tid = int(self.whole.record.tid[0])
         for _ in range(MUTATIONS):
             said.setting("step", chance.choice(STEPS))
-            places = {chance.choice(chance.choice(self.places)) & ~7 for _ in range(chance.randint(1, MOST_AT_ONCE))}
+            places = {chance.choice(chance.choice(self.places)) & ~7 for _ in range(chance.randint(1, MAX_AT_ONCE))}
             for at in places:
                 said.poke(at, self.value(chance))
             self.process.sample(said, tid)
@@ -116,8 +116,8 @@ def check(process: SavedProcess, seed: int) -> None:
     *mutated, last = samples
     assert len(mutated) == MUTATIONS == counts[LossReason.SAMPLED] - 1
     for ran in mutated:
-        assert ran.late <= MOST_LATE
-        assert ran.calls <= MOST_RUN_NS + MOST_LATE
+        assert ran.late <= MAX_LATE
+        assert ran.calls <= MOST_RUN_NS + MAX_LATE
         assert len(ran.record.frames) <= MAX_ROWS
         assert len(ran.copies[0]) == int(ran.record.size[0])
         process.chain(ran)
@@ -138,10 +138,10 @@ def test_words_that_lie_cost_frames_and_no_time(python: Python, tmp_path: Path) 
 def test_words_that_lie_on_a_stack_where_greenlets_wait_cost_frames_and_no_time(python: Python, tmp_path: Path) -> None:
     packages = from_pypi(python.minor, "greenlet", "gevent")
     copytree(packages / "greenlet", tmp_path / "greenlet")
-    for _ in range(MOST_CORES):
+    for _ in range(MAX_CORES):
         with saved(python, tmp_path, busy(1), "greenlets.py") as (process, _):
             (ran, _), *_ = sampled(process, True).values()
-            if ran.record.waiting[0] > LEAST_WAITING:
+            if ran.record.waiting[0] > MIN_WAITING:
                 check(process, python.minor)
                 return
     pytest.fail("nothing waited")

@@ -28,18 +28,18 @@ pytestmark = [pytest.mark.matrix, pytest.mark.system]
 
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 """Environment with one malloc arena, because glibc reserves 64 MB for each further arena."""
-MOST_LATE = 1000
+MAX_LATE = 1000
 """Maximum number of helper calls and loop iterations after the time limit, on valid memory."""
 
 
 NAPS = (23, 35, 230, 270)
 """Numbers of select, nanosleep, clock_nanosleep and pselect6 on x86-64."""
-MOST_OF_SHALLOW = 64 << 10
+MAX_OF_SHALLOW = 64 << 10
 """Maximum size in bytes of a shallow thread's stack copy, which excludes neighbouring stacks."""
 SLEEPS = 1
 """TASK_INTERRUPTIBLE, the kernel's state of a thread in an interruptible sleep."""
 BUSY_NS = 30_000_000
-MOST_CORES = 8
+MAX_CORES = 8
 """Maximum number of core files of a program whose greenlets are suspended most of the time."""
 
 
@@ -169,7 +169,7 @@ def test_frames_of_busy_threads_are_those_of_a_stop(python: Python, tmp_path: Pa
         chains = agree(process)
     assert len(chains) == 4
     for tid, chain in chains.items():
-        assert len(process.stack(tid)[1]) < MOST_OF_SHALLOW
+        assert len(process.stack(tid)[1]) < MAX_OF_SHALLOW
         names = functions(process, chain)
         assert "main" in names
         for caller, callee in pairwise(names[names.index("main") :]):
@@ -181,7 +181,7 @@ def test_unlinked_cframe_below_untouched_pages_hides_no_frames(python: Python, t
     """Sample an evaluator below untouched pages: arch_align_stack leaves up to 8 KB between first calls and
     arguments.
     """
-    for _ in range(MOST_CORES):
+    for _ in range(MAX_CORES):
         with saved(python, tmp_path, busy(1), "calls.py") as (process, _):
             (tid,) = process.tids
             ran, _ = sampled(process, True)[tid]
@@ -262,7 +262,7 @@ def test_greenlets_that_wait_on_a_stack_are_those_that_a_stop_finds(python: Pyth
     packages = from_pypi(python.minor, "greenlet", "gevent")
     copytree(packages / "greenlet", tmp_path / "greenlet")
     waiting = 0
-    for _ in range(MOST_CORES):
+    for _ in range(MAX_CORES):
         with saved(python, tmp_path, busy(1), "greenlets.py") as (process, said):
             callers = json.loads(said)
             (chain,) = agree(process).values()
@@ -304,8 +304,8 @@ def test_sample_that_takes_too_long_has_its_innermost_frames(python: Python, tmp
             said.dump("counters")
             (late,), (counters,) = said.run()
             assert counted(counters)[LossReason.OVER_BUDGET] > 0
-            assert late.late <= MOST_LATE
-            assert late.calls <= MOST_RUN_NS // step + MOST_LATE
+            assert late.late <= MAX_LATE
+            assert late.calls <= MOST_RUN_NS // step + MAX_LATE
             chain = process.chain(late)
             assert chain is not None
             assert late.record.flags[0] & Flag.BROKEN

@@ -35,7 +35,7 @@ FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
 _NEXT_PROGRAM, _NEXT_MAP = 11, 12
 """Commands of bpf(2): BPF_PROG_GET_NEXT_ID and BPF_MAP_GET_NEXT_ID."""
 _TARGETS = {"x86_64": "", "aarch64": "#define __TARGET_ARCH_arm64\n"}
-MOST_VERIFIED, MOST_OF_WAITS = 50_000, 100_000
+MAX_VERIFIED, MAX_OF_WAITS = 50_000, 100_000
 """Maximum number of verified instructions, in general and for waits with greenlets or tasks.
 
 The kernel's own limit is one million.
@@ -89,7 +89,7 @@ def test_kernel_takes_it_after_little_work(waits: bool, seeks: bool, tasks: bool
         assert set(loaded.programs) == {"sample", "forked", "executed", *(["switched", "woken"] if waits else [])}
         for section, log in logs.items():
             (count,) = re.findall(r"processed (\d+) insns", log)
-            assert 0 < int(count) < (MOST_OF_WAITS if waits and (seeks or tasks) else MOST_VERIFIED), section
+            assert 0 < int(count) < (MAX_OF_WAITS if waits and (seeks or tasks) else MAX_VERIFIED), section
     finally:
         loaded.close()
 

@@ -36,7 +36,7 @@ print("ids", json.dumps({thread.name: thread.native_id for thread in threads}), 
 threading.Event().wait(float(sys.argv[1]))
 """
 ENOUGH = 5
-LONGEST_S = 16
+MAX_S = 16
 
 
 def with_rights(*names: str) -> list[str]:
@@ -133,7 +133,7 @@ def record(folder: Path, by: Sequence[str], *options: str, command: bool = False
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         found = Recorded(judged(output.read_text()), json.loads(summary.read_text()), done.stdout)
-        if found.least > ENOUGH or seconds > LONGEST_S:
+        if found.least > ENOUGH or seconds > MAX_S:
             assert found.least > ENOUGH, found
             return found
         seconds *= 2

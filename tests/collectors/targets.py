@@ -18,7 +18,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 
-LONGEST_S = 30.0
+MAX_S = 30.0
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Program:
 
     def finish(self) -> str:
         """Close the program's standard input, wait for its end, and return its output since "ready"."""
-        out, _ = self.process.communicate(timeout=LONGEST_S)
+        out, _ = self.process.communicate(timeout=MAX_S)
         assert self.process.returncode == 0, (self.process.returncode, out)
         return out
 
@@ -54,7 +54,7 @@ def start(command: list[str], wait_ready: bool = True) -> Program:
 
 def wait_asleep(*pids: int) -> None:
     """Wait until no thread of these processes runs."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_S
     before: list[bytes] = []
     while True:
         threads = [(pid, tid) for pid in pids for tid in procfs.list_tasks(pid)]
@@ -149,7 +149,7 @@ def record(
         options: Options of the collector.
     """
     recording = Recording()
-    deadline = time.monotonic() + 4 * LONGEST_S  # only if it never has enough
+    deadline = time.monotonic() + 4 * MAX_S  # only if it never has enough
     options.setdefault("flush_s", 0.02)
     with collecting(pid, recording.diagnostics, **options) as collector:
         for batch in collector.batches():

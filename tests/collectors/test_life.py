@@ -21,7 +21,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
-from tests.collectors.targets import LONGEST_S, Recording, go_then_wait, record, samples
+from tests.collectors.targets import MAX_S, Recording, go_then_wait, record, samples
 from tests.support import PROGRAMS, build, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -133,7 +133,7 @@ def test_a_debugger_can_take_a_target_that_is_sampled(program: Start) -> None:
     command = [need("gdb"), "-nx", "-batch", "-ex", "thread apply all bt", "-p", str(target.pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as gdb:
         record(target.pid, ended(gdb), rate_hz=100)
-        out = gdb.communicate(timeout=LONGEST_S)[0]
+        out = gdb.communicate(timeout=MAX_S)[0]
         assert gdb.returncode == 0
         assert "spin" in out
     assert target.finish() == "done\n"

@@ -21,7 +21,7 @@ from pyprof.model.sample import SampleKind
 from tests.chance import most
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping
-from tests.collectors.targets import LONGEST_S, Recording, record, stops, wait_asleep
+from tests.collectors.targets import MAX_S, Recording, record, stops, wait_asleep
 from tests.collectors.transfers import counted, shorts
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -75,7 +75,7 @@ def test_without_stops_no_call_is_short(program: Start) -> None:
 def test_calls_of_threads_that_are_let_go_without_a_sample_are_counted(program: Start) -> None:
     target = program("c_transfers", "0", "write")
     (writer,) = {int(task.name) for task in Path(f"/proc/{target.pid}/task").iterdir()} - {target.pid}
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_S
     with stopping(target.pid) as here:
         while counted(here.diagnostics.counts).total() < 20:
             assert time.monotonic() < deadline

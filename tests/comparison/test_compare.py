@@ -135,7 +135,7 @@ def test_files_without_times_are_compared_by_samples_and_nothing_is_marked(tmp_p
 
 
 def test_more_functions_than_are_judged_are_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "_MOST_JUDGED", 3)
+    monkeypatch.setattr(comparing, "_MAX_JUDGED", 3)
     found = recording(0).diff(recording(1, shares=SHARES | {"slowed": 0.4}))
     assert [change.name for change in found.functions if change.own.significant] == ["slowed"]
     assert len(found.functions) == len(SHARES) + 21

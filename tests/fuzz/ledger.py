@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-LONGEST_S = 60
+MAX_S = 60
 """Maximum duration of a reader's turn in seconds."""
 HEAD = f"{'reader':16}{'minutes':>9}{'inputs':>14}{'edges':>7}{'last new at':>13}{'failed':>8}"
 
@@ -72,7 +72,7 @@ def add(folder: Path, name: str, processor_s: float, inputs: int, edges: int, la
 
 
 def turn_s(seconds: int, readers: int) -> int:
-    return min(max(seconds // readers, 1), LONGEST_S)
+    return min(max(seconds // readers, 1), MAX_S)
 
 
 def turns(seconds: int, readers: int) -> int:

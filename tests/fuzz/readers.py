@@ -14,7 +14,7 @@ import numpy as np
 
 from pyprof.agent import control_protocol
 from pyprof.agent.control_protocol import ControlRefused
-from pyprof.agent.push.http_client import MOST_WAIT_S, wait_s
+from pyprof.agent.push.http_client import MAX_WAIT_S, wait_s
 from pyprof.agent.push.otlp import check_exported
 from pyprof.agent.push.responses import NotSent, RefusedForGood
 from pyprof.agent.push.segment_to_pprof import check_empty
@@ -85,7 +85,7 @@ Reader = Callable[[bytes], None]
 
 ARCHES: Sequence[Arch] = (X86_64, I386, AARCH64, ARM, S390X)
 MASK = (1 << 64) - 1
-_MOST_PLACES = 64
+_MAX_PLACES = 64
 
 
 def elf(data: bytes) -> None:
@@ -98,7 +98,7 @@ def symbol_tables(data: bytes) -> None:
         file = ElfFile.from_bytes(data, "fuzz")
         sources = read_symbol_sources(file, lambda: None)
         table = SymbolTable(sources.rows)
-        for row in range(min(len(table), _MOST_PLACES)):
+        for row in range(min(len(table), _MAX_PLACES)):
             assert int(table.start[row]) <= int(table.end[row])
             table.name(row)
         assert all(isinstance(error, FormatError) for error in sources.broken)
@@ -112,7 +112,7 @@ def dwarf(data: bytes) -> None:
         text = file.sections.get(".text")
         start = text.addr if text is not None else file.entry
         with suppress(OutOfTime):
-            for svma in range(start, start + 16 * _MOST_PLACES, 16):
+            for svma in range(start, start + 16 * _MAX_PLACES, 16):
                 lines.find(svma & MASK, Deadline(2.0))
         assert all(isinstance(error, FormatError) for error in lines.broken)
 
@@ -370,7 +370,7 @@ def push_answers(data: bytes) -> None:
     for check in (check_empty, check_exported):
         with suppress(NotSent, RefusedForGood):
             check(data)
-    assert 0 <= wait_s(data.decode("latin-1")) <= MOST_WAIT_S
+    assert 0 <= wait_s(data.decode("latin-1")) <= MAX_WAIT_S
 
 
 def sample_columns(data: bytes) -> None:

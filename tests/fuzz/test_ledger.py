@@ -26,4 +26,4 @@ def test_reader_that_had_the_least_comes_next(tmp_path: Path) -> None:
 
 def test_each_reader_has_a_turn_however_short_the_time() -> None:
     assert (ledger.turn_s(28, 31), ledger.turns(28, 31)) == (1, 31)
-    assert (ledger.turn_s(600, 2), ledger.turns(600, 2)) == (ledger.LONGEST_S, 10)
+    assert (ledger.turn_s(600, 2), ledger.turns(600, 2)) == (ledger.MAX_S, 10)

@@ -54,7 +54,7 @@ DIGITS = [str(number).encode() for number in (*NUMBERS, -1, -(2**63), -(2**63) -
     *(b"NaN", b"Infinity", b"-Infinity", b"1e400", b"-1e400", b"1e-400", b"0x", b"-", b"", b"9" * 5000, b"f" * 16),
 ]
 CHANGES = 100
-MOST_SEED = 1 << 14
+MAX_SEED = 1 << 14
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_readers_refuse_what_is_out_of_range(name: str, inputs: Dictionary[str, 
     rng = random.Random(name)
     read = 0
     for data in sorted(inputs.get(name, [b"\0" * 256]), key=len)[: 4 if name == "imported" else 2]:
-        for each in changed(data[:MOST_SEED] if name not in WHOLE else data, as_text(name, data), rng):
+        for each in changed(data[:MAX_SEED] if name not in WHOLE else data, as_text(name, data), rng):
             READERS[name](each)
             read += 1
     assert read >= (CHANGES if inputs.get(name) else 0)

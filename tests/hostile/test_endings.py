@@ -108,7 +108,7 @@ def test_agent_that_is_held_ends_without_the_window_of_what_holds_it(
 ) -> None:
     """End an agent that may not rely on its shutdown timeout, which a sitecustomize module raises."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif 'pyprof' in sys.orig_argv:\n    from pyprof.cli import agent\n    agent._MOST_S = 600\n"
+        "import sys\nif 'pyprof' in sys.orig_argv:\n    from pyprof.cli import agent\n    agent._MAX_S = 600\n"
     )
     with held_agent(never_read, tmp_path) as agent:
         agent.terminate()

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 LIARS = Path(__file__).parent / "programs"
 HANGS_S = 60
 """Timeout in seconds, which only a hang exceeds."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def recorded(pid: int, tmp_path: Path, *options: str) -> str:
     done = pyprof("record", "-p", str(pid), "-d", "0.7", "-o", str(out), *options, timeout=HANGS_S)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert out.stat().st_size < MOST_BYTES
+    assert out.stat().st_size < MAX_BYTES
     return out.read_text(errors="replace")
 
 

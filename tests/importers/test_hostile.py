@@ -185,7 +185,7 @@ def test_file_that_is_filled_with_one_thing_is_refused(
         (pprof, "MAX_ROWS", 150),
         (pprof_frames, "MAX_ROWS", 150),
         (pprof_frames, "MAX_LETTERS", 350),
-        (pprof_samples, "_LONGEST_ROW", 250),
+        (pprof_samples, "_MAX_ROW", 250),
         (profile_builder, "MAX_NODES", 180),
     ):
         monkeypatch.setattr(module, name, most)

@@ -23,9 +23,9 @@ from tests.interpreters.known_calls import impossible, read_callers
 from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import stacks
 
-LEAST_MERGED, LEAST_OF_BRIEF = 0.999, 0.99
+MIN_MERGED, MIN_OF_BRIEF = 0.999, 0.99
 LATE = "[truncated: no time left to unwind]"
-PIECE_S, MOST_PIECES = 4, 200
+PIECE_S, MAX_PIECES = 4, 200
 OVERDUE = "what came after its last batch is lost"
 COLUMNS = "{:18}{:>9} {:>10} {:>8} {:>7} {:>5} {:>6} {:>6}  {:>7} {:>10} {:>8} {:>7} {:>6}  {:>4}"
 HEADINGS = (
@@ -85,7 +85,7 @@ def record_into(judge: Judge, pid: int, samples: int, folder: Path, *options: st
     """Record until this many samples have been judged."""
     output, summary = folder / "out.collapsed", folder / "out.summary"
     command = ("-q", "-d", str(PIECE_S), "-o", str(output), "--summary", str(summary), "--native", "all", *options)
-    for _ in range(MOST_PIECES):
+    for _ in range(MAX_PIECES):
         done = warm.run("record", "-p", str(pid), *command, timeout=300)
         if OVERDUE in done.stderr:  # on a busy machine the samples until then count
             assert output.exists(), done.stderr
@@ -140,7 +140,7 @@ def main() -> int:
         for reason, n in (found.wrong + brief.wrong).most_common(5):
             print(f"    {n} impossible: {reason}", flush=True)
         failed |= bool(found.wrong or brief.wrong) or found.samples < arguments.samples
-        failed |= found.merged < LEAST_MERGED or brief.merged < LEAST_OF_BRIEF
+        failed |= found.merged < MIN_MERGED or brief.merged < MIN_OF_BRIEF
     return int(failed)
 
 

@@ -12,10 +12,10 @@ from pyprof.model.reasons import problem
 from tests import collapsed, warm
 from tests.collapsed import Stacks
 
-FIRST_S, LONGEST_S = 0.5, 8.0
+FIRST_S, MAX_S = 0.5, 8.0
 RATE = "800"
 NO_NAMES = problem("no_time_for_names", path="").text
-PIECES_S = [min(FIRST_S * 2**number, LONGEST_S) for number in range(10)]
+PIECES_S = [min(FIRST_S * 2**number, MAX_S) for number in range(10)]
 """Durations in seconds of the recordings of one target that a test makes until it has the samples that it needs."""
 
 
@@ -50,7 +50,7 @@ def _record_with_names(pid: int, output: Path, seconds: float, *options: str) ->
         problems = [each["text"] for module in summary["modules"] for each in module["problems"]]
         if summary["samples"] and NO_NAMES not in problems:
             break
-        summary = _record(pid, output, min(longer * seconds, LONGEST_S), *options)
+        summary = _record(pid, output, min(longer * seconds, MAX_S), *options)
     return summary
 
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.fuzz
 
 BASE = 0x7F00_0000_0000
 SIZE = 1 << 16
-MOST_AT_ONCE = 2 << 20
+MAX_AT_ONCE = 2 << 20
 """Maximum size of a read in bytes, whatever size a structure states."""
 
 
@@ -57,7 +57,7 @@ def nonsense(seed: int) -> Callable[[int, int], bytes]:
     data = struct.pack(f"<{len(words)}Q", *words)
 
     def read(avma: int, size: int) -> bytes:
-        assert size <= MOST_AT_ONCE
+        assert size <= MAX_AT_ONCE
         at = avma - BASE
         return data[at : at + size] if 0 <= at <= SIZE else b""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.interpreters.known_calls import impossible
-from tests.interpreters.many_samples import LATE, LEAST_OF_BRIEF, Judge, many, of_brief
+from tests.interpreters.many_samples import LATE, MIN_OF_BRIEF, Judge, many, of_brief
 from tests.interpreters.pythons import HERE
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -60,4 +60,4 @@ def test_short_campaign_finds_nothing_impossible(tmp_path: Path) -> None:
     assert found.inside > 0
     assert 0 < brief.inside <= brief.samples
     assert 0.3 < true < 1
-    assert brief.merged >= LEAST_OF_BRIEF
+    assert brief.merged >= MIN_OF_BRIEF

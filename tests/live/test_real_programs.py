@@ -84,7 +84,7 @@ WORKING = {
     "gdb": ["gdb", "-nx", "-batch", "-ex", GDB_WORKS],
 }
 
-MOST_S = 30
+MAX_S = 30
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def cargo_home() -> str:
 def wait_until_asleep(pid: int) -> None:
     """Wait until no thread has run for a while."""
     before, since = "", time.monotonic()
-    deadline = since + MOST_S
+    deadline = since + MAX_S
     while time.monotonic() < deadline:
         try:
             tasks = sorted(os.listdir(f"/proc/{pid}/task"), key=int)
@@ -130,7 +130,7 @@ def wait_until_asleep(pid: int) -> None:
         elif time.monotonic() - since > 0.5:
             return
         time.sleep(0.05)
-    pytest.fail(f"process {pid} did not fall asleep in {MOST_S} s")
+    pytest.fail(f"process {pid} did not fall asleep in {MAX_S} s")
 
 
 def our_stacks(pid: int) -> Stacks:

@@ -41,7 +41,7 @@ BUILDS = {
 }
 FIXED_ROOM = [name for name in BUILDS if name != "alloca"]
 
-MOST_INNER, MOST_OUTER = 4, 2
+MAX_INNER, MAX_OUTER = 4, 2
 """Maximum number of frames of the C library inside of the functions with known callers, and outside of them."""
 
 
@@ -131,7 +131,7 @@ def stacks_from_outside(parent: int, tids: set[int], unwinder: Unwinder) -> dict
 def verdict_on(callers: list[int], pcs: list[int], end: StackEnd) -> str:
     first = pcs.index(callers[0]) if callers[0] in pcs else len(pcs)
     known = pcs[first : first + len(callers)]
-    if first > MOST_INNER or known != callers[: len(known)] or len(pcs) - first - len(known) > MOST_OUTER:
+    if first > MAX_INNER or known != callers[: len(known)] or len(pcs) - first - len(known) > MAX_OUTER:
         return "wrong"
     if end is StackEnd.ROOT:
         return "whole" if known == callers else "wrong"

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 CLOCKS = {"perf on threads": "cpu"}
 """Clocks of programs that do not alternate by wall time: events on threads count the time of their thread."""
-RATE_HZ, SAMPLES, LONGEST_S = 1000.0, 400, 60.0
+RATE_HZ, SAMPLES, MAX_S = 1000.0, 400, 60.0
 AGENT_SAMPLES = 120
 
 
@@ -27,7 +27,7 @@ def test_program_in_step_has_its_shares_by_each_collector(collector: str, period
             collector,
             RATE_HZ,
             {"": period},
-            lambda n, passed: n >= SAMPLES or passed > LONGEST_S,
+            lambda n, passed: n >= SAMPLES or passed > MAX_S,
             CLOCKS.get(collector, "wall"),
         )
     except CollectorRefused as error:
@@ -40,7 +40,7 @@ def test_program_in_step_has_its_shares_by_each_collector(collector: str, period
 def test_windows_of_the_agent_have_the_shares_of_a_program_in_step() -> None:
     """Allow 5.5 standard deviations, which the binomial distribution exceeds once in 26 million runs."""
     shares = record_shares_by_agent(
-        99.0, {"1": 1.0, "1/2": 0.5}, lambda n, passed: n >= AGENT_SAMPLES or passed > LONGEST_S
+        99.0, {"1": 1.0, "1/2": 0.5}, lambda n, passed: n >= AGENT_SAMPLES or passed > MAX_S
     )
     for share in shares:
         assert sum(share.samples) > 20

@@ -77,10 +77,10 @@ def test_span_is_of_the_newest_windows() -> None:
 
 def test_oldest_windows_go(monkeypatch: pytest.MonkeyPatch) -> None:
     merging, profile = WindowMerger(), golden()
-    monkeypatch.setattr(module, "MOST_SAMPLES", 3 * len(profile.stack))
+    monkeypatch.setattr(module, "MAX_SAMPLES", 3 * len(profile.stack))
     for _ in range(5):
         merged = merging.add_window(profile)
     assert len(merged.windows) == 3
-    monkeypatch.setattr(module, "MOST_NODES", 1)
+    monkeypatch.setattr(module, "MAX_NODES", 1)
     assert len(merging.add_window(profile).windows) == 1
     assert len(merging.add_window(profile).windows) == 1

@@ -155,7 +155,7 @@ def shared(pcs: list[int], before: tuple[SharedFrames, int, int] | None = None) 
 
 
 def test_few_whole_stacks_are_remembered_and_all_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "_MOST_WHOLE", 8)
+    monkeypatch.setattr(stacks, "_MAX_WHOLE", 8)
     table = StackTable()
     made = walk([[leaf, 2, 3] for leaf in range(100, 200)])
     first = intern(table, made)
@@ -182,7 +182,7 @@ def test_frames_that_lanes_share_are_the_same_nodes_as_frames_of_their_own() -> 
 
 
 def test_more_deep_stacks_than_can_be_kept_lose_their_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "MOST_NODES", 10_000)
+    monkeypatch.setattr(stacks, "MAX_NODES", 10_000)
     table = StackTable()
     nodes = []
     for nth in range(20):

@@ -14,7 +14,7 @@ from tests.support import need
 pytestmark = pytest.mark.system
 
 LIBRARIES = {"x86-64": ("gcc", "libm.so.6"), "i386": ("i686-linux-gnu-gcc", "libc.so.6")}
-MOST_BYTES = 300_000
+MAX_BYTES = 300_000
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -24,7 +24,7 @@ def test_lengths_of_instructions_are_those_that_objdump_finds(name: str) -> None
     start = next(
         int(line.split()[3], 16) for line in output(need("objdump"), "-h", path).splitlines() if " .text " in line
     )
-    span = (f"--start-address={start}", f"--stop-address={start + MOST_BYTES}")
+    span = (f"--start-address={start}", f"--stop-address={start + MAX_BYTES}")
     seen = 0
     for line in output(need("objdump"), "-d", "-w", *span, path).splitlines()[
         :-LONGEST

@@ -12,10 +12,10 @@ from elftools.elf.elffile import ELFFile
 from tests.oracle.judge import Judge, Mismatch, Place
 from tests.oracle.run import Result
 
-MOST_SHOWN = 40
+MAX_SHOWN = 40
 
 
-def lines(result: Result, most: int = MOST_SHOWN) -> Iterator[str]:
+def lines(result: Result, most: int = MAX_SHOWN) -> Iterator[str]:
     """Yield the lines of the report."""
     rate = result.stepped / result.seconds if result.seconds else 0
     yield " ".join(result.command)

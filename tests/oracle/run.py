@@ -15,7 +15,7 @@ from tests.oracle.states import Key, Spaces, State, capture
 from tests.oracle.tracer import AT_ENTRY, Ended, Tracee
 
 BATCH = 1000
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Oracle:
         state = capture(tracee, key, entry, stack_end)
         self._states.append(state)
         self._bytes += len(state.stack)
-        if len(self._states) >= BATCH or self._bytes >= MOST_BYTES:
+        if len(self._states) >= BATCH or self._bytes >= MAX_BYTES:
             self._flush(tracee.pid)
 
     def _wanted(self, space_id: int, pc: int) -> bool:

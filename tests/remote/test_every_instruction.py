@@ -28,7 +28,7 @@ from tests.support import need
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
-MOST_S = 60.0
+MAX_S = 60.0
 
 MATRIX = {
     "a32": {"exidx": 1.0},
@@ -106,7 +106,7 @@ def sweep(name: str, choices: Iterable[str]) -> dict[str, Found]:
         stub.run_to(entry, recipe.entry)
         remote = RemoteOptions(stub.address, str(program), step=1)
         with closing(GdbRemoteCollector(remote, CollectOptions(flush_s=0.05), diagnostics)) as collector:
-            until, began = time.monotonic() + MOST_S, False
+            until, began = time.monotonic() + MAX_S, False
             for batch in collector.batches():
                 for sources, unwinder in unwinders.items():
                     rooted = not {"exidx", "eh_frame"}.isdisjoint(sources.split(","))

@@ -18,8 +18,8 @@ from tests.remote.liar import NAMES, PC, SP, TARGET, Answer, honest, instead, ly
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.system]
 
-MOST_MEMORY = 64 << 20
-MOST_S = 20.0
+MAX_MEMORY = 64 << 20
+MAX_S = 20.0
 
 
 def one_batch(answer: Answer, exe: str = "/bin/true", step: int = 0) -> SampleBatch:
@@ -97,10 +97,10 @@ def test_lie_is_one_clear_error(lie: str) -> None:
     try:
         with pytest.raises(PyprofError) as raised:
             one_batch(LIES[lie])
-        assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
+        assert tracemalloc.get_traced_memory()[1] < MAX_MEMORY
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - began < MOST_S
+    assert time.monotonic() - began < MAX_S
     assert not raised.value.message.endswith(".")
     assert "\n" not in raised.value.message
 

@@ -104,9 +104,9 @@ def test_little_that_is_left_when_a_body_is_refused_is_read_at_a_pace_for_nobody
 ) -> None:
     monkeypatch.setattr(body_rate_limit, "LEAVE_S", 0.1)
     for size, length, expected in (
-        (body_rate_limit.MOST_LEFT, stated(body_rate_limit.MOST_LEFT), 0),
-        (body_rate_limit.MOST_LEFT + 1, stated(body_rate_limit.MOST_LEFT + 1), body_rate_limit.MOST_LEFT + 1),
-        (GIGABYTE, CHUNKED, GIGABYTE - body_rate_limit.MOST_LEFT),
+        (body_rate_limit.MAX_LEFT, stated(body_rate_limit.MAX_LEFT), 0),
+        (body_rate_limit.MAX_LEFT + 1, stated(body_rate_limit.MAX_LEFT + 1), body_rate_limit.MAX_LEFT + 1),
+        (GIGABYTE, CHUNKED, GIGABYTE - body_rate_limit.MAX_LEFT),
     ):
         throttle = Told()
         sent, left = asked(BodyRateLimit(refuses, throttle), size, length, (b"authorization", b"any"))
@@ -148,7 +148,7 @@ def test_client_that_sends_all_before_it_reads_has_its_answer_and_may_ask_again(
         closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as client,
     ):
         for _ in range(2):
-            client.request("POST", "/", bytes(body_rate_limit.MOST_LEFT))
+            client.request("POST", "/", bytes(body_rate_limit.MAX_LEFT))
             found = client.getresponse()
             assert (found.status, found.getheader("connection"), found.read()) == (413, "close", b"refused")
 

@@ -59,7 +59,7 @@ def calls(*names: str) -> list[Frame]:
 def test_stacks_of_more_calls_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = profile([calls("main", *"f" * depth) for depth in range(1, 20)])
     read(found)
-    monkeypatch.setattr(segment_rows, "_MOST_CALLS", 100)
+    monkeypatch.setattr(segment_rows, "_MAX_CALLS", 100)
     with pytest.raises(FormatError, match="more than 100 calls"):
         read(found)
 
@@ -67,13 +67,13 @@ def test_stacks_of_more_calls_than_there_is_room_for_are_refused(monkeypatch: py
 def test_names_that_each_stack_repeats_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = profile([calls("x" * 1000, f"f{at}") for at in range(20)])
     read(found)
-    monkeypatch.setattr(segment_rows, "_MOST_LETTERS", 40_000)
+    monkeypatch.setattr(segment_rows, "_MAX_LETTERS", 40_000)
     with pytest.raises(FormatError, match="40,000 letters"):
         read(found)
 
 
 def test_files_that_each_stack_names_count_as_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_rows, "_MOST_LETTERS", 20_000)
+    monkeypatch.setattr(segment_rows, "_MAX_LETTERS", 20_000)
     builder = Builder()
     for at in range(10):
         module = builder.add_module(ModuleInfo(f"/{at}{'x' * 1000}", "", at << 20, (at + 1) << 20, 0, False, False))

@@ -31,7 +31,7 @@ from pyprof.server.database import Store
 from pyprof.server.ingest import answer
 from pyprof.server.ingest_pool import ELSEWHERE
 from pyprof.server.ingest_process import LargeBodies
-from pyprof.server.series_limit import MOST_OF_SEGMENT, SeriesLimit
+from pyprof.server.series_limit import MAX_OF_SEGMENT, SeriesLimit
 from pyprof.server.sql_engine import StoreError
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
@@ -73,11 +73,11 @@ def number(server: Served, name: str) -> int:
     return int(found.rsplit(" ", 1)[1])
 
 
-@pytest.mark.parametrize("count", [MOST_OF_SEGMENT + 1, 12_000])
+@pytest.mark.parametrize("count", [MAX_OF_SEGMENT + 1, 12_000])
 def test_segment_with_a_bomb_of_labels_is_refused_with_limit_and_value(server: Served, count: int) -> None:
     answer = server.push(labelled("bomb", count))
     assert (answer.status, answer.json()["reason"]) == (422, "too_many_series")
-    assert f"{min(count, 10_001):,} sets of labels, {MOST_OF_SEGMENT:,} at most" in answer.json()["error"]
+    assert f"{min(count, 10_001):,} sets of labels, {MAX_OF_SEGMENT:,} at most" in answer.json()["error"]
     assert server.question("services", service="bomb").json()["services"] == []
 
 
@@ -238,7 +238,7 @@ def test_reader_of_large_bodies_that_ends_costs_one_body(bodies: LargeBodies) ->
 
 def test_reader_that_needed_much_memory_is_replaced(bodies: LargeBodies, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({bodies.call(True, os.getpid) for _ in range(40)}) == 1
-    monkeypatch.setattr(ingest_process, "_MOST_MEMORY", 1 << 27)
+    monkeypatch.setattr(ingest_process, "_MAX_MEMORY", 1 << 27)
     first = bodies.call(True, os.getpid)
     assert bodies.call(True, len, bytes(1 << 20)) == 1 << 20
     assert bodies.call(True, os.getpid) == first
@@ -307,7 +307,7 @@ def test_head_without_end_is_hung_up_on_at_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_head_that_follows_a_long_body_has_all_its_room() -> None:
-    length = 2 * header_timeout.LONGEST_HEAD
+    length = 2 * header_timeout.MAX_HEAD
     post = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
     with answering() as port, socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:
         for said in (post + b"x" * length, WHOLE):

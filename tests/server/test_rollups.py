@@ -15,7 +15,7 @@ from pyprof.server.clickhouse_native import Block
 from pyprof.server.database import Store
 from pyprof.server.indexer import Indexer, Retention
 from pyprof.server.migrations import Dialect
-from pyprof.server.rollup_plan import LEAST_NS, Rollup, cover
+from pyprof.server.rollup_plan import MIN_NS, Rollup, cover
 from pyprof.server.rollups import HourlyRollups, WindowsOfHour
 from pyprof.server.sample_selection import SampleQuery
 from pyprof.server.segment_files import SegmentFiles
@@ -66,7 +66,7 @@ def test_each_window_of_a_span_counts_once(ends: list[int], data: st.DataObject,
             )
         if counted[batch] and day not in sealed:
             assert whole
-            assert chosen.length_ns >= LEAST_NS
+            assert chosen.length_ns >= MIN_NS
 
 
 class Told:

@@ -41,7 +41,7 @@ class Wire:
 
 @pytest.mark.parametrize("most", [3, 1 << 13])
 def test_chains_arrive_as_they_are_however_many_are_remembered(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(message_codec, "_MOST_CHAINS", most)
+    monkeypatch.setattr(message_codec, "_MAX_CHAINS", most)
     pick, between = random.Random(most).choice, Wire()
     numbers: dict[tuple[int, int], int] = {}
     for _ in range(600):

@@ -150,7 +150,7 @@ def test_keeper_forgets_processes_that_have_ended_once_there_are_many(
     victim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Notify the file broker of many ended processes, as an agent does. Live ones stay known, however old."""
-    monkeypatch.setattr(file_broker, "MOST_PROCESSES", 8)
+    monkeypatch.setattr(file_broker, "MAX_PROCESSES", 8)
     opener = GuardedOpener(os.getpid())
     ended = [f"/proc/{pid}/root" for pid in range(1 << 23, (1 << 23) + 100)]  # above the kernel's maximum pid
     for root in ("/", *ended):

@@ -108,7 +108,7 @@ def test_large_batch_is_sent_in_parts_and_gives_the_same_stacks(monkeypatch: pyt
     with replayed("native") as sampling:
         whole, largest = stacks(sampling.ask(Extent.CUT).profile()), max(sent)
     batches = len(sent)
-    monkeypatch.setattr("pyprof.session.worker.sampler_loop._MOST_STACKS", largest // 3)
+    monkeypatch.setattr("pyprof.session.worker.sampler_loop._MAX_STACKS", largest // 3)
     with replayed("native") as sampling:
         assert stacks(sampling.ask(Extent.CUT).profile()) == whole
     assert len(sent) - batches >= batches + 2

@@ -57,7 +57,7 @@ _ENDS_S = 10.0
 """Time in seconds within which a worker ends once its sampler has ended."""
 _OFTEN = 10
 """Number of measurements between reloads of the configuration and requests for a recording."""
-_MOST_FLAT = 1.05
+_MAX_FLAT = 1.05
 """Maximum memory of the last quarter relative to the second quarter."""
 
 
@@ -242,7 +242,7 @@ def live_through_days(folder: Path, hours: float, look_s: float) -> tuple[list[M
 
 def judged(found: Sequence[Measured]) -> list[str]:
     """Return what is wrong. The first quarter is ignored, because the agent reads many files for the first time."""
-    from tests.survival.fast_agent import MOST_AGE_S, MOST_BYTES
+    from tests.survival.fast_agent import MAX_AGE_S, MAX_BYTES
 
     quarter = max(len(found) // 4, 1)
     second, last = found[quarter : 2 * quarter], found[-quarter:]
@@ -250,14 +250,14 @@ def judged(found: Sequence[Measured]) -> list[str]:
         return ["too few looks"]
     wrong = []
     before, after = (statistics.median(each.memory for each in part) for part in (second, last))
-    if after > _MOST_FLAT * before:
+    if after > _MAX_FLAT * before:
         wrong.append(f"memory grows: {before / 1e6:.1f} MB, then {after / 1e6:.1f} MB")
     before, after = (statistics.median(each.descriptors for each in part) for part in (second, last))
     if after > before + _MORE_DESCRIPTORS:
         wrong.append(f"descriptors: {before:.0f}, then {after:.0f}")
-    if (most := max(each.bytes for each in found)) > 1.1 * MOST_BYTES:
+    if (most := max(each.bytes for each in found)) > 1.1 * MAX_BYTES:
         wrong.append(f"{most} bytes of segments")
-    if (oldest := max(each.oldest_s for each in found)) > 1.1 * MOST_AGE_S:
+    if (oldest := max(each.oldest_s for each in found)) > 1.1 * MAX_AGE_S:
         wrong.append(f"a segment of {oldest:.0f} s")
     return wrong
 

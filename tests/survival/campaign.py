@@ -18,7 +18,7 @@ from pyprof.collectors.linux.procfs import list_tasks
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
-from tests.collectors.targets import LONGEST_S, Program
+from tests.collectors.targets import MAX_S, Program
 from tests.collectors.transfers import CUT_SHORT, shorts
 
 WAITS = ("epoll_wait", "recv", "semtimedop", "inotify", "sigtimedwait", "futex", "nanosleep", "poll", "pipe")
@@ -205,7 +205,7 @@ def kill_profilers(case: Case, target: Program, kills: int, rng: random.Random) 
 
 
 def _wait_states(pid: int, wanted: frozenset[str] | set[str]) -> None:
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_S
     while not states(pid) <= wanted:
         assert time.monotonic() < deadline, (states(pid), wanted)
         time.sleep(0.001)

@@ -18,8 +18,8 @@ from pyprof.cli.interrupts import listen
 from pyprof.records import replace
 
 DAYS_OF_AGE = 0.5
-MOST_AGE_S = DAYS_OF_AGE * 86_400 / 100
-MOST_BYTES = 3 << 20
+MAX_AGE_S = DAYS_OF_AGE * 86_400 / 100
+MAX_BYTES = 3 << 20
 _CONFIG = """\
 [spool]
 max_bytes = "{size}M"
@@ -32,7 +32,7 @@ service = "{{name}}"
 
 
 def loaded(spool: str, word: str, times: float) -> AgentConfig:
-    found = config.parse(_CONFIG.format(word=word, size=MOST_BYTES >> 20), "fast")
+    found = config.parse(_CONFIG.format(word=word, size=MAX_BYTES >> 20), "fast")
     values = found.values
     shorter = replace(
         values,

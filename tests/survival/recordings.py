@@ -15,7 +15,7 @@ from pyprof.errors import RecordingError
 from pyprof.model.interpreter_state import SampleState
 from pyprof.model.profile import Profile
 from pyprof.recording.reader import INTERRUPTED, load_recording
-from tests.collectors.targets import LONGEST_S
+from tests.collectors.targets import MAX_S
 
 SOURCE = """\
 static inline __attribute__((always_inline)) unsigned mixed(unsigned x) {
@@ -30,7 +30,7 @@ int main(void) {
         out = spin(out);
 }
 """
-MOST_WAIT_S = 2.5
+MAX_WAIT_S = 2.5
 """Maximum time in seconds after the file has appeared."""
 
 
@@ -61,7 +61,7 @@ def begun(path: Path, target: Path) -> subprocess.Popen[bytes]:
     how = ["-q", "-r", "499", "--collector", "ptrace", "-o", str(path)]
     command = [sys.executable, "-m", "pyprof", "record", *how, "--", str(target)]
     recorder = subprocess.Popen(command, start_new_session=True)
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_S
     while not path.exists():
         assert time.monotonic() < deadline, "no recording begins"
         time.sleep(0.01)
@@ -98,7 +98,7 @@ def kill_recordings(folder: Path, kills: int, rng: random.Random) -> list[Left]:
     for turn in range(kills):
         path = folder / f"{turn}.pyprof"
         recorder = begun(path, target)
-        wait_s = rng.uniform(0, MOST_WAIT_S)
+        wait_s = rng.uniform(0, MAX_WAIT_S)
         time.sleep(wait_s)
         at = killed(recorder)
         try:

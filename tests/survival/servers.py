@@ -21,7 +21,7 @@ from pyprof.agent.spool import SpoolSegment
 from tests.agent.filled import marked, segment
 from tests.server.serving import Client, Served, served
 
-SENDERS, LONGEST_S = 4, 1.5
+SENDERS, MAX_S = 4, 1.5
 _PAUSE_S = 0.05
 SERVICE = "killed"
 
@@ -50,7 +50,7 @@ def kill_servers(folder: Path, kills: int, rng: random.Random, told: Callable[[s
     for turn in range(kills):
         with served(folder) as server:
             _check(server, sent)
-            _kill_while_sending(server, sent, names, rng.uniform(0, LONGEST_S))
+            _kill_while_sending(server, sent, names, rng.uniform(0, MAX_S))
         told(f"{turn + 1} kills: {len(sent.acknowledged):,} windows acknowledged, {len(sent.unknown)} under way")
     with served(folder) as server:
         _check(server, sent)

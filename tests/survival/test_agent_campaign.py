@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.records import replace
 from tests.survival.agents import Measured, judged, lost_s
-from tests.survival.fast_agent import MOST_AGE_S, MOST_BYTES
+from tests.survival.fast_agent import MAX_AGE_S, MAX_BYTES
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -27,8 +27,8 @@ def test_growth_and_limits_that_are_not_kept_are_wrong() -> None:
     for change in (
         {"memory": 120 << 20},
         {"descriptors": 90},
-        {"bytes": 2 * MOST_BYTES},
-        {"oldest_s": 2 * MOST_AGE_S},
+        {"bytes": 2 * MAX_BYTES},
+        {"oldest_s": 2 * MAX_AGE_S},
     ):
         worse = replace(USUAL, **change)
         assert len(judged([*usual, worse, worse, worse])) == 1, change

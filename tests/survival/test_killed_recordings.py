@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.recording.reader import load_recording
-from tests.collectors.targets import LONGEST_S
+from tests.collectors.targets import MAX_S
 from tests.support import need
-from tests.survival.recordings import MOST_WAIT_S, begun, killed, lacks, program
+from tests.survival.recordings import MAX_WAIT_S, begun, killed, lacks, program
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -25,10 +25,10 @@ def test_killed_recordings_have_lines_inlined_functions_and_counters(tmp_path: P
     for turn in range(KILLS):
         path = tmp_path / f"{turn}.pyprof"
         recorder = begun(path, target)
-        deadline = time.monotonic() + LONGEST_S
+        deadline = time.monotonic() + MAX_S
         while (missing := lacks(before := load_recording(path))) and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(rng.uniform(0, MOST_WAIT_S / 4))
+        time.sleep(rng.uniform(0, MAX_WAIT_S / 4))
         killed(recorder)
         after = load_recording(path)
         assert not missing

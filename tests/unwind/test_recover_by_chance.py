@@ -21,7 +21,7 @@ from tests.unwind.made_world import FP_RULE, LEAF, LEAF_RULE, ROOT, ROOT_RULE, S
 TOP = SP + 0x3000
 FIRST, FIRST_JUMP, APART = 0x8000, 0xC000, 0x400
 SAVES = {b"": 0, b"\x53": 8, b"\x41\x54\x53": 16}
-MOST_DEEP = 12
+MAX_DEEP = 12
 
 Function = tuple[int, int, bool]
 """(svma, distance from sp to the frame pointer in bytes, whether sp changes beyond that) of a function."""
@@ -89,7 +89,7 @@ class Program:
         for _ in range(self.chance.randrange(1, 5)):
             self.left -= 1
             asleep = self.left <= 0 and depth > 0
-            if depth > MOST_DEEP and not asleep:
+            if depth > MAX_DEEP and not asleep:
                 return
             ra, to = (self.world.call(at + 0xC0, LEAF), None) if asleep else self.chance.choice(self.calls[at])
             self.sp = sp - 8

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
-from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, ca
+from pyprof.agent.push.http_client import MAX_ANSWER, Endpoint, ca
 from pyprof.agent.push.responses import NotSent, judge_grpc
 
 
@@ -40,7 +40,7 @@ class GrpcCall:
         grpc = import_module("grpc")
         self._errors = grpc.RpcError
         url = urlsplit(self._endpoint.url)
-        options: list[tuple[str, Any]] = [("grpc.max_receive_message_length", MOST_ANSWER)]
+        options: list[tuple[str, Any]] = [("grpc.max_receive_message_length", MAX_ANSWER)]
         if self._endpoint.proxy:
             options.append(("grpc.http_proxy", self._endpoint.proxy))
         if url.scheme == "https":

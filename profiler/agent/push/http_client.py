@@ -27,18 +27,18 @@ from pyprof.objfile.breakpad.symbol_server import RequestDeadline, build_opener
 from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass, field
 
-MOST_ANSWER = 1 << 16
+MAX_ANSWER = 1 << 16
 """Maximum number of bytes of a receiver's response that are read."""
-_LONGEST_KIND = 100
+_MAX_KIND = 100
 """Maximum number of characters of a Content-Type in the log."""
 _REASON = re.compile(r"[a-z][a-z_]{0,39}", re.ASCII)
 _MAX_TEXT = 200
 """Maximum number of characters of a receiver's message in the log."""
-MOST_WAIT_S = 3600.0
+MAX_WAIT_S = 3600.0
 """Maximum wait in seconds before a request is repeated; if a receiver requests a longer wait, it is tried again after
 this.
 """
-MOST_READ = 1 << 20
+MAX_READ = 1 << 20
 """Maximum size in bytes of a receiver's HTTP response, including all framing."""
 
 
@@ -108,17 +108,17 @@ class HttpClient:
             with director.open(request, timeout=self._endpoint.timeout_s) as answer:
                 self._compare_clocks(answer.headers.get("Date", ""), began_s)
                 judge_http(answer.status)
-                found = answer.read(MOST_ANSWER + 1)
-                kind = answer.headers.get_content_type()[:_LONGEST_KIND]
+                found = answer.read(MAX_ANSWER + 1)
+                kind = answer.headers.get_content_type()[:_MAX_KIND]
         except urllib.error.HTTPError as error:
             with error:
                 self._compare_clocks(error.headers.get("Date", ""), began_s)
                 if error.code not in taken:
-                    stated = stated_reason(error.read(MOST_ANSWER))
+                    stated = stated_reason(error.read(MAX_ANSWER))
                     judge_http(error.code, wait_s(error.headers.get("Retry-After", "")), stated)
             return PushResponse("", b"")
-        if len(found) > MOST_ANSWER:
-            raise NotSent("nonsense", f"an answer of more than {MOST_ANSWER} bytes")
+        if len(found) > MAX_ANSWER:
+            raise NotSent("nonsense", f"an answer of more than {MAX_ANSWER} bytes")
         if deadline.passed or answer.length:
             raise http.client.IncompleteRead(found)
         return PushResponse(kind, found)
@@ -180,12 +180,12 @@ def wait_s(text: str) -> float:
     """Parse a Retry-After header: seconds, or a date (RFC 9110, 10.2.3); 0 if it is neither."""
     text = text.strip()
     if text.isascii() and text.isdigit():
-        return min(float(text[:9]), MOST_WAIT_S)
+        return min(float(text[:9]), MAX_WAIT_S)
     try:
         until = email.utils.parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError, TypeError, IndexError):
         return 0.0
-    return min(max(until - time.time(), 0.0), MOST_WAIT_S)
+    return min(max(until - time.time(), 0.0), MAX_WAIT_S)
 
 
 def clock_ahead_s(date: str, began_s: float, ended_s: float) -> float | None:
@@ -224,7 +224,7 @@ class _Came(io.RawIOBase):
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self.ended = False
-        self._raw, self._left = raw, MOST_READ
+        self._raw, self._left = raw, MAX_READ
 
     def readable(self) -> bool:
         return True
@@ -234,7 +234,7 @@ class _Came(io.RawIOBase):
         self.ended = size == 0
         self._left -= size or 0
         if self._left < 0:
-            raise NotSent("nonsense", f"an answer of more than {MOST_READ} bytes")
+            raise NotSent("nonsense", f"an answer of more than {MAX_READ} bytes")
         return size
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from pyprof.agent.spool import QUEUE, Spool
 from pyprof.diagnostics import Diagnostics
 
 _LOOK_S = 1.0
-_FIRST_S, _MOST_S = 1.0, 300.0
+_FIRST_S, _MAX_S = 1.0, 300.0
 _ODD = frozenset({"unavailable", "timeout", "nonsense", "otherwise"})
 """Kinds of failures that one segment alone may cause, so that it is set aside after enough attempts."""
 _TRIES = 6
@@ -90,7 +90,7 @@ class Pusher:
         """Return the seconds until the next attempt to send a segment."""
         if not self._failures:
             return _LOOK_S
-        backoff = min(_MOST_S, _FIRST_S * (1 << min(self._failures, 16))) * random.uniform(0.5, 1.0)
+        backoff = min(_MAX_S, _FIRST_S * (1 << min(self._failures, 16))) * random.uniform(0.5, 1.0)
         return max(backoff, self._after_s * random.uniform(1.0, 1.1))
 
     def push(self) -> int:

@@ -13,7 +13,7 @@ from pyprof.errors import FormatError
 from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass
 
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 _OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
@@ -52,7 +52,7 @@ def secret(path: str) -> str:
                 raise NotSent("credentials", f"{path} is another user's file")
             if mode.st_mode & _OTHERS:
                 raise NotSent("credentials", f"others may read or change {path}: chmod 600 {path}")
-            text = file.read(_MOST_BYTES).split(b"\n", 1)[0].strip()
+            text = file.read(_MAX_BYTES).split(b"\n", 1)[0].strip()
     except (OSError, FormatError) as error:
         raise NotSent("credentials", f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
     if not text or not text.isascii() or not text.decode().isprintable():

@@ -28,10 +28,10 @@ from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.sample_filter import selected
 from pyprof.records import dataclass, replace
 
-MOST_SAMPLES = 16_000
-MOST_BYTES = 2 << 20
+MAX_SAMPLES = 16_000
+MAX_BYTES = 2 << 20
 """Maximum size in bytes of one inflated profile: Pyroscope accepts 4 MiB a profile, and 2 MiB at a time."""
-MOST_LABELS, LONGEST_LABEL = 30, 2048
+MAX_LABELS, MAX_LABEL = 30, 2048
 PROFILE_NAMES = {"cpu": "process_cpu", "wall": "wall", "offcpu": "off_cpu"}
 """Name (__name__) of a profile at the receiver, by mode."""
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
@@ -100,7 +100,7 @@ def packed(profile: Profile) -> bytes:
     return out.getvalue()
 
 
-def cut(profile: Profile, max_bytes: int = MOST_BYTES) -> Iterator[Profile]:
+def cut(profile: Profile, max_bytes: int = MAX_BYTES) -> Iterator[Profile]:
     """Split a profile by stacks into parts with limited numbers of samples and bytes, for a receiver of pprof.
 
     Raises:
@@ -109,7 +109,7 @@ def cut(profile: Profile, max_bytes: int = MOST_BYTES) -> Iterator[Profile]:
     stacks = np.unique(profile.stack)
     if not len(stacks):
         return
-    size = inflated_size(packed(profile)) if len(stacks) <= MOST_SAMPLES else 0
+    size = inflated_size(packed(profile)) if len(stacks) <= MAX_SAMPLES else 0
     if size and size <= max_bytes:
         yield profile
         return
@@ -132,8 +132,8 @@ def series_labels(labels: Labels, service: str, mode: str) -> Labels:
     for name, value in labels:
         plain = _NO_LABEL.sub("_", name)
         plain = plain if not plain[:1].isdigit() else f"_{plain}"
-        if name != "service" and len(found) < MOST_LABELS:
-            found.setdefault(plain, value.encode("utf-8", "replace")[:LONGEST_LABEL].decode("utf-8", "ignore"))
+        if name != "service" and len(found) < MAX_LABELS:
+            found.setdefault(plain, value.encode("utf-8", "replace")[:MAX_LABEL].decode("utf-8", "ignore"))
     return tuple(sorted(found.items()))
 
 

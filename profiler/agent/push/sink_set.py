@@ -14,7 +14,7 @@ from pyprof.agent.push.sink_types import PushTarget, made
 from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
 
-MOST_DIFFERENCE_S = 30.0
+MAX_DIFFERENCE_S = 30.0
 """Difference in seconds between the agent's and the receiver's clock above which the agent warns: windows have the
 agent's time, queries use the server's.
 """
@@ -34,11 +34,11 @@ class ReceiverClock:
     def compare(self, ahead_s: float) -> None:
         """Record the difference of clocks at a response. A change of the difference is a new line of the log."""
         self.ahead_s = ahead_s
-        if abs(ahead_s) <= MOST_DIFFERENCE_S:
+        if abs(ahead_s) <= MAX_DIFFERENCE_S:
             self._stated_s = 0.0
             self._conditions.end("clock_differs", sink=self._sink)
             return
-        if abs(ahead_s - self._stated_s) > MOST_DIFFERENCE_S:
+        if abs(ahead_s - self._stated_s) > MAX_DIFFERENCE_S:
             self._stated_s = ahead_s
         seconds = round(self._stated_s)
         error = f"this host's clock is {abs(seconds)} s {'ahead of' if seconds > 0 else 'behind'} the receiver's"

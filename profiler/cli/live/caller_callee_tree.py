@@ -12,7 +12,7 @@ from pyprof.cli.live.cost_totals import TopRow, frame_rows, process_row, thread_
 from pyprof.model.functions import START_UP
 from pyprof.model.profile import Profile
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 LEAST = 0.005
 """Share of a row's value below which a branch of its tree of callers or callees is left out."""
 
@@ -126,7 +126,7 @@ def _steps(root: _Node) -> list[Step]:
     """Return the lines of a tree of callers or callees, most expensive first, each parent before its children."""
     found: list[Step] = []
     todo: list[tuple[int, TopRow, _Node]] = [*_below(root, 0, LEAST * root.value)]
-    while todo and len(found) < MOST_LINES:
+    while todo and len(found) < MAX_LINES:
         indent, row, node = todo.pop()
         found.append(Step(indent, row, node.value, node.own))
         fork = len(node.below) > 1 or node.own > 0

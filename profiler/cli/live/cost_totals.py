@@ -13,7 +13,7 @@ from pyprof.model.functions import TreeSums, functions_of
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.records import dataclass
 
-MOST_ROWS = 50_000
+MAX_ROWS = 50_000
 """Maximum number of rows of one table of costs; the cheapest ones are dropped."""
 
 
@@ -139,6 +139,6 @@ def _add(into: dict[TopRow, RowCost], more: Table) -> None:
 
 
 def _bounded(table: dict[TopRow, RowCost]) -> dict[TopRow, RowCost]:
-    if len(table) <= MOST_ROWS:
+    if len(table) <= MAX_ROWS:
         return table
-    return dict(sorted(table.items(), key=lambda each: (-each[1].total, each[0]))[: MOST_ROWS // 2])
+    return dict(sorted(table.items(), key=lambda each: (-each[1].total, each[0]))[: MAX_ROWS // 2])

@@ -20,7 +20,7 @@ from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal_output import printable
 
 _SHARE = 7
-_LEAST_NAME = 16
+_MIN_NAME = 16
 _NOTE_SHARE = 4
 """Divisor of the screen's width that gives the width of the note column, which stays within these limits."""
 _NOTE_LEAST, _NOTE_MOST = 12, 30
@@ -145,7 +145,7 @@ def _hidden(snapshot: Snapshot) -> str:
 def _second(snapshot: Snapshot, view: View, width: int) -> ScreenLine:
     words = choices(snapshot, view)
     room = width - cell_len(words) - 2
-    if not snapshot.warning or room < _LEAST_NAME:
+    if not snapshot.warning or room < _MIN_NAME:
         return (StyledText(fitting(words, width), "note"),)
     return (StyledText(f"{words}  ", "note"), StyledText(fitting(printable(snapshot.warning), room), "warn"))
 
@@ -181,7 +181,7 @@ def _tree(stacks: RowTree, view: View, width: int, page: int) -> list[ScreenLine
     for step in stacks.steps[first : first + page]:
         share = f"{percent(step.value, stacks.whole).replace(' %', '%'):>{_SHARE}} "
         before = " " * min(step.indent, width // 2)
-        name = function_names([printable(step.row.name)], max(width - len(share) - len(before), _LEAST_NAME))[0]
+        name = function_names([printable(step.row.name)], max(width - len(share) - len(before), _MIN_NAME))[0]
         lines.append((StyledText(share, "share"), StyledText(fitting(before + name, max(width - len(share), 1)))))
     return lines
 
@@ -238,7 +238,7 @@ def table(shown: Sequence[tuple[TopRow, RowCost]], total: int, view: View, width
     note, number = NOTE_OF[view.table], NUMBER_OF.get(view.table, "")
     notes = min(max(width // _NOTE_SHARE, _NOTE_LEAST), _NOTE_MOST) if note else 0
     numbers = 8 if number else 0
-    name_room = max(width - 2 * (_SHARE + 1) - numbers - (notes + 1 if notes else 0), _LEAST_NAME)
+    name_room = max(width - 2 * (_SHARE + 1) - numbers - (notes + 1 if notes else 0), _MIN_NAME)
     mark = {view.sort: "▼"}
     heading = "".join(f"{mark.get(name, '') + name:>{_SHARE}} " for name in ("self", "total"))
     heading += fitting(view.table, name_room) + (f"{number:>{numbers}}" if number else "")

@@ -19,7 +19,7 @@ from pyprof.model.reasons import problem
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id, is_same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.breakpad.symbol_text import HEAD, LONGEST_MAGIC, OPENERS, TextStream, copy_text
+from pyprof.objfile.breakpad.symbol_text import HEAD, MAX_MAGIC, OPENERS, TextStream, copy_text
 from pyprof.objfile.byte_source import FileSource, open_regular
 from pyprof.objfile.file_access import current_opener
 
@@ -170,7 +170,7 @@ def is_symbol_file(path: str) -> bool:
         FormatError: The file is not a regular file.
     """
     with open(open_regular(path), "rb") as file:
-        head = file.read(LONGEST_MAGIC)
+        head = file.read(MAX_MAGIC)
     return head.startswith((HEAD, *OPENERS))
 
 
@@ -182,7 +182,7 @@ def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
         FormatError: The file is not a symbol file.
     """
     fd = open_regular(path)
-    if not os.pread(fd, LONGEST_MAGIC, 0).startswith(tuple(OPENERS)):
+    if not os.pread(fd, MAX_MAGIC, 0).startswith(tuple(OPENERS)):
         return SymbolFile(FileSource(fd), path, diagnostics)
     with open(fd, "rb") as packed:
         return SymbolFile(FileSource(_inflated(packed, path)), path, diagnostics)

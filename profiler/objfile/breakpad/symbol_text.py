@@ -36,7 +36,7 @@ OPENERS: dict[bytes, Callable[[TextStream], TextStream]] = {
     b"\xfd7zXZ": lambda stream: cast(TextStream, lzma.LZMAFile(cast(IO[bytes], stream))),  # noqa: SIM115
 }
 """Decompressors of symbol files by the first bytes of a file. Its name does not matter."""
-LONGEST_MAGIC = 8
+MAX_MAGIC = 8
 
 
 class _Peeked:
@@ -66,7 +66,7 @@ def copy_text(stream: TextStream, out: IO[bytes], name: str) -> None:
         OSError: Reading or writing failed.
     """
     head = b""
-    while len(head) < LONGEST_MAGIC and (more := stream.read(LONGEST_MAGIC - len(head))):
+    while len(head) < MAX_MAGIC and (more := stream.read(MAX_MAGIC - len(head))):
         head += more
     plain: TextStream = _Peeked(head, stream)
     for magic, opener in OPENERS.items():

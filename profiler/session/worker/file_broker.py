@@ -92,7 +92,7 @@ WRITTEN = b"written"
 """The file broker's only message to the sampler: the sink has received what the worker recorded before the worker
 ended.
 """
-MOST_PROCESSES = 1 << 14
+MAX_PROCESSES = 1 << 14
 """Number of processes that the file broker remembers before it forgets ended ones.
 
 Names in files of ended processes are still resolved later.
@@ -110,7 +110,7 @@ class GuardedOpener(Opener):
     def __init__(self, worker: int) -> None:
         self._worker = worker
         self._pids: dict[int, str] = {}
-        self._most = MOST_PROCESSES
+        self._most = MAX_PROCESSES
         self._roots: dict[str, Rights | None] = {}
         self._files: set[str] = set()
         self._folders: set[str] = set()
@@ -144,7 +144,7 @@ class GuardedOpener(Opener):
                 root = self._pids.pop(pid)
                 self._roots.pop(root, None)
                 self._host_rights.pop(root, None)
-        self._most = max(MOST_PROCESSES, len(self._pids) + MOST_PROCESSES // 2)
+        self._most = max(MAX_PROCESSES, len(self._pids) + MAX_PROCESSES // 2)
 
     def keep_up(self) -> None:
         """Adopt the worker's priority, because the worker waits for this file broker."""

@@ -29,10 +29,10 @@ _ALIGNED = 16
 _FD_SIZE = array("i").itemsize
 _INLINE = 1 << 14
 """Maximum number of bytes of a message that travel in the socket itself."""
-_MOST_PARTS = 1 << 16
-MOST_FDS = 240
+_MAX_PARTS = 1 << 16
+MAX_FDS = 240
 """Maximum number of file descriptors of one message. The kernel's limit (SCM_MAX_FD) is 253."""
-_MOST_BYTES = 4 << 30
+_MAX_BYTES = 4 << 30
 _HEAD = struct.Struct("<QII")
 """Format of the header of a message between processes: padded bytes of all parts, number of parts, flag for parts in a
 memory file.
@@ -92,7 +92,7 @@ class Channel:
 
         Args:
             parts: The data.
-            fds: At most MOST_FDS file descriptors; they stay the caller's.
+            fds: At most MAX_FDS file descriptors; they stay the caller's.
 
         Returns:
             False if the socket buffer is full.
@@ -137,7 +137,7 @@ class Channel:
             return None
         try:
             data, attached, flags, _ = self._socket.recvmsg(
-                _INLINE + _HEAD.size, socket.CMSG_LEN(_FD_SIZE * (MOST_FDS + 1)), socket.MSG_CMSG_CLOEXEC
+                _INLINE + _HEAD.size, socket.CMSG_LEN(_FD_SIZE * (MAX_FDS + 1)), socket.MSG_CMSG_CLOEXEC
             )
         except OSError as error:
             raise Closed(str(error)) from None
@@ -216,7 +216,7 @@ def _seal(file: int) -> None:
 
 def _parsed(data: memoryview, fds: Sequence[int]) -> Received:
     total, count, outside = _HEAD.unpack_from(data)
-    if count > _MOST_PARTS or total > _MOST_BYTES or (outside and not fds):
+    if count > _MAX_PARTS or total > _MAX_BYTES or (outside and not fds):
         raise Closed("a message that cannot be")
     table_size = _padded(8 * count)
     if outside:

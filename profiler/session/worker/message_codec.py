@@ -34,10 +34,10 @@ from pyprof.model.sample import OuterStack
 from pyprof.objfile.file_access import Opener, current_opener
 from pyprof.records import dataclass, replace
 from pyprof.session.worker.file_broker import KnownProcess
-from pyprof.session.worker.message_channel import MOST_FDS, Part, Received
+from pyprof.session.worker.message_channel import MAX_FDS, Part, Received
 from pyprof.session.worker.messages import Message, ProcessUpdate
 
-_MOST_READ = 1 << 30
+_MAX_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
 """Kinds of transfer of a program image's memory to the worker: not again, as descriptors, or by pid.
 
@@ -49,7 +49,7 @@ MEMORY = ("mem", "maps")
 
 _OF_TRUNK = 2
 _OF_CHAIN = tuple(name for name in Chain.__slots__ if name not in ("state", "number"))
-_MOST_CHAINS = 1 << 13
+_MAX_CHAINS = 1 << 13
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class Packer:
             return known, KNOWN
         number = self._images[image] = next(self._numbers)
         self._sent[number] = _SentImage(weakref.ref(image))
-        if len(fds) + 2 > MOST_FDS:
+        if len(fds) + 2 > MAX_FDS:
             return number, BY_PID
         opened: list[int] = []
         try:
@@ -399,7 +399,7 @@ class Unpacker:
             if not fds() or size <= 0 or avma < 0:
                 return b""
             try:
-                return os.pread(fds()[0], min(size, _MOST_READ), avma)
+                return os.pread(fds()[0], min(size, _MAX_READ), avma)
             except (OSError, OverflowError):
                 return b""
 
@@ -465,6 +465,6 @@ def _found(chains: dict[int, Chain], number: int) -> Chain | None:
 
 
 def _keep(chains: dict[int, Chain], number: int, chain: Chain) -> None:
-    if len(chains) >= _MOST_CHAINS:
+    if len(chains) >= _MAX_CHAINS:
         del chains[next(iter(chains))]
     chains[number] = chain

@@ -63,7 +63,7 @@ _FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
 """Function by which numpy makes an array from an out-of-band pickle buffer. It refuses arrays of objects."""
 
 
-_MOST_ALIKE = 1 << 26
+_MAX_ALIKE = 1 << 26
 """Maximum number of elements in a received array of identical rows."""
 
 
@@ -80,14 +80,14 @@ def all_alike(row: Sequence[int], count: int) -> npt.NDArray[np.int64]:
     Raises:
         ValueError: The array would be too large, or a value is not an int.
     """
-    if not 0 <= count * len(row) <= _MOST_ALIKE or not all(isinstance(each, int) for each in row):
+    if not 0 <= count * len(row) <= _MAX_ALIKE or not all(isinstance(each, int) for each in row):
         raise ValueError(f"{count} rows that are alike")
     return np.broadcast_to(np.array(row, np.int64), (count, len(row)))
 
 
 def _reduced(array: npt.NDArray[Any]) -> Any:
     """Return the arguments for pickling an array (its reduction). Identical rows that share memory are pickled once."""
-    if array.dtype == np.int64 and array.ndim == 2 and not array.strides[0] and 0 < array.size <= _MOST_ALIKE:
+    if array.dtype == np.int64 and array.ndim == 2 and not array.strides[0] and 0 < array.size <= _MAX_ALIKE:
         return all_alike, (tuple(array[0].tolist()), len(array))
     return np.ascontiguousarray(array).__reduce_ex__(5)
 

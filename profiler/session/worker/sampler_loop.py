@@ -40,7 +40,7 @@ from pyprof.session.worker.worker_client import NAMES_S, TURN_S, Pending, Worker
 from pyprof.session.worker.worker_process import Worker
 from pyprof.window_flush_protocol import FlushProtocol
 
-_MOST_STACKS = 8 << 20
+_MAX_STACKS = 8 << 20
 """Maximum number of stack bytes in one message to the worker."""
 IN_FLIGHT = 64 << 20
 """Maximum number of bytes in batches that the worker has not unwound yet."""
@@ -430,6 +430,6 @@ def _parts(batch: SampleBatch) -> Iterator[SampleBatch]:
     first = 0
     while first < len(batch):
         before = int(ends[first - 1]) if first else 0
-        end = max(int(np.searchsorted(ends, before + _MOST_STACKS, "right")), first + 1)
+        end = max(int(np.searchsorted(ends, before + _MAX_STACKS, "right")), first + 1)
         yield batch.take_samples(np.arange(first, end))
         first = end

@@ -20,7 +20,7 @@ UT_TYPE, UT_SKELETON, UT_SPLIT_COMPILE, UT_SPLIT_TYPE = 2, 4, 5, 6
 MAX_UNITS = 1 << 20
 MAX_REFERENCES = 16
 
-LONGEST_HEADER = 32
+MAX_HEADER = 32
 """Size in bytes that no DWARF unit header exceeds."""
 _BEGINNING = 1 << 18
 
@@ -47,7 +47,7 @@ class Unit:
         Raises:
             FormatError: The header is broken.
         """
-        info = dwarf.info_to(offset + LONGEST_HEADER)
+        info = dwarf.info_to(offset + MAX_HEADER)
         length, offset_size, at = info.unit_length(offset)
         self._dwarf = weakref.ref(dwarf)  # a weak reference, because Dwarf refers to its units
         self.offset = offset

@@ -16,8 +16,8 @@ import pytest
 
 from pyprof.agent.health_conditions import MIN_INTERVAL_S, Conditions
 from pyprof.agent.push.http_client import (
-    MOST_ANSWER,
-    MOST_READ,
+    MAX_ANSWER,
+    MAX_READ,
     Endpoint,
     HttpClient,
     clock_ahead_s,
@@ -83,7 +83,7 @@ def test_stated_reason_decides_and_stands_in_the_error(
 
 def test_answer_without_end_is_left() -> None:
     error = failed(Said(endless=True))
-    assert (error.word, str(MOST_ANSWER) in str(error)) == ("nonsense", True)
+    assert (error.word, str(MAX_ANSWER) in str(error)) == ("nonsense", True)
 
 
 def talked(words: Iterable[bytes], timeout_s: float = 20.0) -> NotSent:
@@ -106,7 +106,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 def test_answer_that_goes_on_without_a_body_is_left(head: bytes, more: bytes) -> None:
     error = talked(chain([head], repeat(more * 1000)))
-    assert (error.word, str(MOST_READ) in str(error)) == ("nonsense", True)
+    assert (error.word, str(MAX_READ) in str(error)) == ("nonsense", True)
 
 
 @pytest.mark.parametrize("head", [b"", b"Content-Length: 9\r\n\r\ntoo few"])

@@ -91,7 +91,7 @@ def test_parts_of_a_large_segment_sum_up_and_each_is_within_the_limits() -> None
 
 def test_segment_in_parts_goes_on_where_the_receiver_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     name, data = segment()
-    monkeypatch.setattr(segment_to_pprof, "MOST_SAMPLES", 2)
+    monkeypatch.setattr(segment_to_pprof, "MAX_SAMPLES", 2)
     count = len(list(segment_to_pprof.parts(data, "web")))
     assert count > 2
     answers = iter([200, 503, *[200] * count])

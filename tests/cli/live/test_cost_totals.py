@@ -59,7 +59,7 @@ def test_tables_of_windows_are_added_and_what_cost_least_is_forgotten(monkeypatc
     assert (both.value, both.samples, both.duration_ns) == (105 * MS, 105, 3_000_000_000)
     assert both.tables["function"][TopRow("main", "server")] == RowCost(15 * MS, 105 * MS)
     assert both.tables["thread"][TopRow("worker", "server", 101)] == RowCost(40 * MS, 40 * MS)
-    monkeypatch.setattr(module, "MOST_ROWS", 2)
+    monkeypatch.setattr(module, "MAX_ROWS", 2)
     assert set(together((one,)).tables["function"]) == {TopRow("_start", "server")}
 
 

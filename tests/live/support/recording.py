@@ -20,7 +20,7 @@ from tests.collapsed import is_block
 PYPROF = [sys.executable, "-m", "pyprof"]
 LIFE = "200"
 """Seconds after which a program ends if the test does not end it."""
-LONGEST_S = 20
+MAX_S = 20
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def record(
     """
     while True:
         recording = _record(pid, folder, options, seconds, rate, by)
-        if (recording.samples and until(recording)) or seconds > LONGEST_S:
+        if (recording.samples and until(recording)) or seconds > MAX_S:
             return recording
         seconds *= 2
 
@@ -113,7 +113,7 @@ def _record(pid: int, folder: Path, options: Sequence[str], seconds: float, rate
 
 def watched(pid: int, until: Callable[[Profile], bool], **options: Any) -> Profile:
     """Record with pyprof.attach() and these options until the condition holds."""
-    end = time.monotonic() + 5 * LONGEST_S
+    end = time.monotonic() + 5 * MAX_S
     with pyprof.attach(pid, **options) as recording:
         while not until(recording.peek()) and recording.running and time.monotonic() < end:
             time.sleep(0.05)
