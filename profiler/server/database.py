@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -15,6 +16,11 @@ from pyprof.server.sql_engine import Engine, literal
 from pyprof.server.sql_queries import ClientQueries, RunningQuery
 from pyprof.server.symbol_files import SymbolFiles
 
+MAX_SILENCE_S = 15.0
+"""Time in seconds since the first of the database's health checks without success, after which queries are refused.
+
+Two checks in a row have then failed or not ended, so a database that is only slow for a moment does not count.
+"""
 _FIRST_BATCH = 1 << 63
 """First batch number of insertions, above the numbers of older versions, which did not grow."""
 
@@ -27,13 +33,21 @@ class Store:
         self.hours = HourlyRollups(engine)
         self._stored = StoredRowCache()
         self._last = 0
+        self._silent_since = math.inf
 
     def close(self) -> None:
         self._engine.close()
 
     def check(self) -> None:
         """Raise StoreError if the database does not respond."""
+        self._silent_since = min(self._silent_since, time.monotonic())
         self._engine.check()
+        self._silent_since = math.inf
+
+    @property
+    def is_silent(self) -> bool:
+        """True if no health check of the database has succeeded for some time, so that a query would only wait."""
+        return time.monotonic() > self._silent_since + MAX_SILENCE_S
 
     def insert(self, segments: Sequence[SegmentRows]) -> None:
         """Insert segments into the database. Windows come last: if the server is killed before, it has inserted nothing

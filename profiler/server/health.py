@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from pyprof.errors import PyprofError
@@ -10,6 +11,8 @@ from pyprof.model.reason_requests import REQUESTS
 
 CHECK_INTERVAL_S = 5.0
 """Time between two health checks of the server, in seconds."""
+MAX_CHECK_S = 15.0
+"""Time in seconds after which a health check of the server that has not ended counts as failed."""
 DISK_FULL, STORE_FAILED = "disk_full", "store_failed"
 FAILURES = (DISK_FULL, STORE_FAILED)
 """Reasons for which the server is unhealthy; each is a row of the table of reasons."""
@@ -17,7 +20,7 @@ _SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
 
 
 class ServerHealth:
-    """The failures that keep the server from its work; a thread checks for them.
+    """The failures that keep the server from its work. Each check has a thread, because a check may hang.
 
     Methods may be called from any thread.
     """
@@ -32,13 +35,14 @@ class ServerHealth:
         self._checks = checks
         self._say = say
         self._failures: dict[str, str] = {}
-        self._is_checked = threading.Event()
+        self._checked: set[str] = set()
+        self._began: dict[str, float] = {}
         self._ending = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="pyprof health", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        for reason in self._checks:
+            threading.Thread(target=self._run, args=(reason,), name="pyprof health", daemon=True).start()
 
     def close(self) -> None:
         """Stop the health checks, without waiting for a check that hangs."""
@@ -47,11 +51,14 @@ class ServerHealth:
     @property
     def is_checked(self) -> bool:
         """True after all health checks have run once."""
-        return self._is_checked.is_set()
+        return self._checked == self._checks.keys()
 
     @property
     def failures(self) -> dict[str, str]:
         """The failures for which the server is unhealthy: a sentence by the name of each reason."""
+        for reason in self._checks:
+            if self._check_seconds(reason) > MAX_CHECK_S:
+                self.report_failure(reason, f"The check has not ended for {self._check_seconds(reason):.0f} s.")
         with self._lock:
             return dict(self._failures)
 
@@ -72,17 +79,29 @@ class ServerHealth:
 
     def check_now(self) -> None:
         """Run each health check of the server once."""
-        for reason, check in self._checks.items():
-            try:
-                check()
-            except Exception as error:  # without this thread /healthz would never change again
-                is_expected = isinstance(error, OSError | PyprofError)
-                self.report_failure(reason, str(error) if is_expected else f"{type(error).__name__}: {error}")
-            else:
-                self.report_success(reason)
-        self._is_checked.set()
+        for reason in self._checks:
+            self._check(reason)
 
-    def _run(self) -> None:
+    def _check_seconds(self, reason: str) -> float:
+        """Return for how long the check of a reason has been running, 0 if it does not run."""
+        now = time.monotonic()
+        return now - self._began.get(reason, now)
+
+    def _check(self, reason: str) -> None:
+        self._began[reason] = time.monotonic()
+        failure = ""
+        try:
+            self._checks[reason]()
+        except Exception as error:  # without this thread /healthz would never change again
+            failure = str(error) if isinstance(error, OSError | PyprofError) else f"{type(error).__name__}: {error}"
+        self._began.pop(reason)
+        if failure:
+            self.report_failure(reason, failure)
+        else:
+            self.report_success(reason)
+        self._checked.add(reason)
+
+    def _run(self, reason: str) -> None:
         while not self._ending.is_set():
-            self.check_now()
+            self._check(reason)
             self._ending.wait(CHECK_INTERVAL_S)

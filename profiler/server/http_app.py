@@ -21,6 +21,7 @@ from pyprof.server import query_api
 from pyprof.server.authorization import COOKIE, READ, Access, Refused
 from pyprof.server.body_rate_limit import BodyRateLimit, Receive, Scope, Send
 from pyprof.server.config import ServerConfig
+from pyprof.server.database import MAX_SILENCE_S
 from pyprof.server.foreign_receivers import SENDERS, ForeignPush
 from pyprof.server.ingest import JSON, SAFE, SEGMENTS, ClientGone, IngestApp
 from pyprof.server.lifecycle import ServerParts
@@ -37,6 +38,8 @@ _OWN = ("server", ("fleet.css", "uPlot.min.js", "uPlot.min.css", *(f"fleet.{name
     "api", "place", "elements", "overview", "line", "service", "app"))))  # fmt: skip
 _SHARED = ("exporters", ("page.css", "page.theme.js", "page.format.js", "d3-format.min.js"))
 _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+_STORE_LOOK_S = 1.0
+"""Interval in seconds at which a query that runs checks whether the database still answers."""
 Words = Mapping[str, str]
 _Found = TypeVar("_Found")
 _JSON: Mapping[str, Callable[[ClientQueries, str, Words], Any]] = {
@@ -192,17 +195,25 @@ class FleetServer:
         """Run a query of a client in a thread, and cancel it if the client disconnects.
 
         Raises:
-            Refused: The query is wrong or too expensive.
+            Refused: The query is wrong or too expensive, or the database has not answered for too long.
             StoreError: The database failed.
             ClientGone: The client has disconnected.
         """
         asked = RunningQuery(int(self._config.question_time), self._config.question_memory)
+        self._check_store(asked)
         work = asyncio.ensure_future(
             run_in_threadpool(find, self._store.make_queries(asked, self._symbols), tenant, words)
         )
         going = asyncio.ensure_future(_gone(request))
-        await asyncio.wait((work, going), return_when=asyncio.FIRST_COMPLETED)
-        going.cancel()
+        try:
+            while not (work.done() or going.done()):
+                self._check_store(asked)
+                await asyncio.wait((work, going), timeout=_STORE_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        except Refused:  # the thread waits until its statement fails
+            work.add_done_callback(_ignore_outcome)
+            raise
+        finally:
+            going.cancel()
         try:
             if not work.done():
                 self._numbers.count("questions_given_up")
@@ -210,6 +221,12 @@ class FleetServer:
             return await work
         except GivenUp:
             raise ClientGone from None
+
+    def _check_store(self, asked: RunningQuery) -> None:
+        """Raise Refused if the database has not answered for so long that the query would only wait for it."""
+        if self._store.is_silent:
+            asked.gone.set()
+            raise Refused("store_failed", f"The database has not answered for {MAX_SILENCE_S:.0f} s.")
 
 
 def refusal_page(refused: Refused) -> str:
@@ -219,6 +236,12 @@ def refusal_page(refused: Refused) -> str:
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     head = '<meta charset="utf-8"><link rel="stylesheet" href="/assets/page.css"><title>pyprof</title>'
     return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{text}</body></html>'
+
+
+def _ignore_outcome(work: asyncio.Future[Any]) -> None:
+    """Ignore how a query ended whose client has its response, which asyncio would log otherwise."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def _gone(request: Request) -> None:

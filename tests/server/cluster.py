@@ -30,12 +30,14 @@ SHARD = "<shard><replica><host>127.0.0.1</host><port>{tcp}</port></replica></sha
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """Start the cluster and yield the address of its store once both servers respond."""
+def cluster(folder: Path, processes: list[subprocess.Popen[bytes]] | None = None) -> Iterator[str]:
+    """Start the cluster and yield the address of its store once both servers respond; their processes are added to
+    `processes`.
+    """
     server = need("clickhouse-server")
     ports = [(free_port(), free_port()) for _ in range(2)]
     shards = "".join(SHARD.format(tcp=tcp) for _, tcp in ports)
-    processes = []
+    processes = [] if processes is None else processes
     try:
         for at, (http, tcp) in enumerate(ports):
             own = folder / f"node{at}"

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
+import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from pyprof.server.config import ServerConfig
 from pyprof.server.health import DISK_FULL, FAILURES, STORE_FAILED, ServerHealth
 from pyprof.server.refusal_log import INTERVAL_S, UNLOGGED, RefusalLog
 from pyprof.server.sql_engine import StoreError
+from tests.server.cluster import cluster
 from tests.server.serving import served, windows
 from tests.small_disk import only_root, small_disk
 
@@ -56,6 +61,56 @@ def test_check_that_fails_in_an_unexpected_way_is_a_failure() -> None:
     health = ServerHealth({STORE_FAILED: lambda: [][0]}, Log())
     health.check_now()
     assert health.failures == {STORE_FAILED: "IndexError: list index out of range"}
+
+
+def test_check_that_hangs_is_a_failure_and_delays_no_other_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, hangs, passed, ended = Log(), threading.Event(), threading.Event(), threading.Event()
+
+    def check() -> None:
+        hangs.wait(60)
+        ended.set()
+
+    health = ServerHealth({DISK_FULL: check, STORE_FAILED: passed.set}, log)
+    monkeypatch.setattr("pyprof.server.health.MAX_CHECK_S", 0.0)
+    health.start()
+    try:
+        assert passed.wait(60)
+        while not health.failures:
+            pass
+        assert not health.is_checked
+        assert health.failures[DISK_FULL].startswith("The check has not ended for ")
+        assert [(event, fields["reason"]) for _, event, fields in log.lines] == [("unhealthy", DISK_FULL)]
+    finally:
+        hangs.set()
+        health.close()
+    assert ended.wait(60)
+    while health.failures:
+        pass
+    assert health.is_checked
+
+
+def test_database_that_stands_still_is_named_and_lets_no_question_wait(tmp_path: Path) -> None:
+    """Stop both ClickHouse servers while a query comes, and continue them."""
+    nodes: list[subprocess.Popen[bytes]] = []
+    config = tmp_path / "server.toml"
+    with cluster(tmp_path / "cluster", nodes) as url:
+        config.write_text(f'[server]\nstore = "{url}"\n')
+        with served(tmp_path / "data", "--config", str(config)) as client:
+            while client.ask("/readyz").status != 200:
+                pass
+            for node in nodes:
+                node.send_signal(signal.SIGSTOP)
+            for _ in range(2):
+                answer = client.question("services")
+                assert (answer.status, answer.json()["reason"]) == (503, STORE_FAILED)
+                assert "has not answered" in answer.json()["error"]
+            ready = client.ask("/readyz")
+            assert ready.status == 503
+            assert STORE_FAILED in [each["reason"] for each in ready.json()["failures"]]
+            for node in nodes:
+                node.send_signal(signal.SIGCONT)
+            while client.question("services").status != 200 or client.ask("/readyz").status != 200:
+                time.sleep(0.05)
 
 
 def test_lines_of_libraries_have_the_form_of_the_servers_own(monkeypatch: pytest.MonkeyPatch) -> None:
