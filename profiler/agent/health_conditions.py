@@ -28,6 +28,9 @@ EVENT_S = 600.0
 """Time for which an event, such as a refused segment, counts as a condition, in seconds."""
 PLACES = ("sink", "mode", "rate")
 """Fields of a log line that tell conditions with the same reason apart."""
+FIGURES = ("needed_cpu_percent", "needed_memory")
+"""Fields whose change by more than FIGURE_CHANGE is a reason to log the condition again."""
+FIGURE_CHANGE = 1.25
 _ROWS = {reason.name: reason for reason in CONDITIONS}
 
 
@@ -41,6 +44,7 @@ class _Condition:
         self._unlogged = 0
         self._logged_at: dict[str, float] = {}
         self._logged = ""
+        self._logged_figures: dict[str, float] = {}
 
     def holds(self, now: float) -> bool:
         return now < self.until
@@ -58,7 +62,12 @@ class _Condition:
         if not self.holds(now):
             return self._take_end(now)
         summary = str(self.fields.get("cause") or self.fields["error"])
-        is_news = summary != self._logged or (self.until < math.inf and self._unlogged)
+        figures = {name: float(str(self.fields[name])) for name in FIGURES if name in self.fields}
+        is_news = (
+            summary != self._logged
+            or (self.until < math.inf and self._unlogged)
+            or _have_changed(self._logged_figures, figures)
+        )
         cause = str(self.fields.get("cause", ""))  # one of a fixed set, so the number of lines is bounded
         last = self._logged_at.get(cause, -math.inf) if is_news else max(self._logged_at.values())
         if now - last < (MIN_INTERVAL_S if is_news else REMINDER_S):
@@ -67,6 +76,7 @@ class _Condition:
         if now >= self.began + 1:
             more["since_seconds"] = round(now - self.began)
         self._logged_at[cause], self._logged, self._unlogged = now, summary, 0
+        self._logged_figures = figures
         level, event = ("error", "unhealthy") if self.fields["reason"] in UNHEALTHY else ("warning", "degraded")
         return level, event, {**self.fields, **more}
 
@@ -76,6 +86,14 @@ class _Condition:
         self._logged = ""
         place = {name: self.fields[name] for name in ("reason", *PLACES) if name in self.fields}
         return "info", "healthy again", {**place, "seconds": round(now - self.began)}
+
+
+def _have_changed(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    """Return True if a figure of a condition is new, is gone, or has changed by more than FIGURE_CHANGE."""
+    if before.keys() != after.keys():
+        return True
+    pairs = [sorted((before[name], after[name])) for name in after]
+    return any(high > FIGURE_CHANGE * low for low, high in pairs)
 
 
 class Conditions:

@@ -105,6 +105,24 @@ def test_event_counts_for_ten_minutes_and_says_how_many_were_not_logged() -> Non
     assert not of.conditions.reasons
 
 
+def test_needed_budget_is_logged_again_once_a_minute_where_it_has_changed_much() -> None:
+    of = Clocked()
+
+    def needed(*percents: float) -> list[object]:
+        for percent in percents:
+            of.conditions.begin("budget_exceeded", needed_cpu_percent=percent)
+        return [line["needed_cpu_percent"] for line in of.taken()]
+
+    assert needed(2.0, 4.0) == [2.0]
+    of.now += MIN_INTERVAL_S
+    assert needed(2.4, 1.7) == []
+    assert needed(2.6, 4.0, 1.0) == [2.6]
+    assert of.conditions.failures()[0]["needed_cpu_percent"] == 1.0
+    assert [line["needed_cpu_percent"] for line in of.wait(MIN_INTERVAL_S)] == [1.0]
+    of.conditions.begin("budget_exceeded", needed_memory=300 << 20)
+    assert [line["needed_memory"] for line in of.wait(MIN_INTERVAL_S)] == [300 << 20]
+
+
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_only_conditions_that_a_restart_ends_fail_a_liveness_probe(name: str) -> None:
     conditions = Conditions(lambda *_, **__: None)
