@@ -285,12 +285,14 @@ class Agent:
         found = {"spool_segments": len(spool.inventory), "spool_bytes": spool.inventory.bytes}
         return {**found, "recovered": spool.recovered} if spool.recovered else found
 
-    def _save(self, sampling: SamplingChoice, part: WindowPart, window: str) -> None:
+    def _save(self, sampling: SamplingChoice, part: WindowPart, window: str) -> bool:
         labels = self._table.labels(time.monotonic() - self._config.values.every)
         data = packed(part, self._budget.notes(), labels)
         with self._writing:
-            if not self.spool.save(window, time.time_ns(), data):
+            is_stored = self.spool.save(window, time.time_ns(), data)
+            if not is_stored:
                 self._report_spool()
+        return is_stored
 
     def _took(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:
         seen = self._table.recorded(sampling).values()

@@ -12,13 +12,15 @@ from functools import partial
 
 from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.kernel_clock_sums import with_exact_sums
-from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
+from pyprof.agent.process_clocks import ProcessClocks, ProcessTime, summed_times
 from pyprof.agent.process_table import ProcessTable, selected
 from pyprof.agent.window_checkpoint import WindowPart
 from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
+from pyprof.model.reasons import said
 from pyprof.options import RecordOptions
+from pyprof.records import replace
 from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
 from pyprof.window_flush_protocol import Stride
@@ -37,6 +39,8 @@ _OF_DURABLE = 0.87
 """Interval of checkpoints of a window relative to windows.durable; the rest of that time is for naming and writing."""
 _SOON_S = 0.001
 _LOOK_S = 0.02
+_MAX_GAP_NS = 60_000_000_000
+"""Maximum time between two recordings, in nanoseconds, that the first window of the second one includes."""
 _READ_BEFORE_S = 0.02
 """Time in seconds before the end of a window at which the processor clocks of processes are read."""
 
@@ -58,7 +62,7 @@ class SampledGroup:
         clock: WindowClock,
         stride: Stride,
         took: Callable[[SamplingChoice, Profile, str], None],
-        save: Callable[[SamplingChoice, WindowPart, str], None],
+        save: Callable[[SamplingChoice, WindowPart, str], bool],
         failed: Callable[[SamplingChoice, BaseException, str], None],
     ) -> None:
         """Create the recording of the processes that are sampled in the same way. It does not run yet.
@@ -66,7 +70,8 @@ class SampledGroup:
         Args:
             stride: Stride of the sampling times, for the budget.
             took: Function that receives each window and its key, in a thread of this object.
-            save: Function that receives the parts of an unfinished window before that.
+            save: Function that receives the parts of an unfinished window before that, and returns True if it has
+                stored one.
             failed: Function that receives the error that ended a recording or prevented its start, and the key of the
                 window under way, "" for none.
         """
@@ -91,8 +96,11 @@ class SampledGroup:
         self._not_before = 0.0
         self._clocks = ProcessClocks() if sampling.mode == "cpu" else None
         self._times: deque[list[ProcessTime]] = deque()
-        self._part_times: list[ProcessTime] | None = None
-        self._window_ns = 0
+        self._window_ns = self._counted_ns = self._stored_ns = 0
+        self._resumed_from_ns = 0
+        self._carried: list[ProcessTime] = []
+        self._stored: list[ProcessTime] = []
+        self._unstored: list[ProcessTime] = []
 
     @property
     def running(self) -> bool:
@@ -104,6 +112,8 @@ class SampledGroup:
             self._find_new()
         elif time.monotonic() >= self._not_before:
             self._begin()
+        else:
+            self._poll_clocks()
 
     def _find_new(self) -> None:
         """Make the recording look for new processes. The collector does that only with each batch, which is late for
@@ -114,8 +124,12 @@ class SampledGroup:
             if not found <= self._known:
                 self._recording.look_around()
             self._known = found
-            if self._clocks is not None and self._recording.span_ns[0]:
-                self._clocks.poll(self._table.matching(self.sampling))
+            if self._recording.span_ns[0]:
+                self._poll_clocks()
+
+    def _poll_clocks(self) -> None:
+        if self._clocks is not None:
+            self._clocks.poll(self._table.matching(self.sampling))
 
     def _begin(self) -> None:
         """Start a thread that records. Opening thousands of processes takes seconds, in which the agent may be told to
@@ -144,15 +158,27 @@ class SampledGroup:
             recording.close()
             return
         recording.watch(lambda _: self.left.set())
-        if self._clocks is not None:
-            self._clocks.begin(self._table.matching(self.sampling))
-        self._times.clear()
-        self._window_ns = 0
+        self._begin_clocks()
         recording.on_cut = partial(self._end_window, recording)
         recording.on_part = partial(self._end_part, recording)
         self.starts += 1
         recording.start()
         self._windows(recording)
+
+    def _begin_clocks(self) -> None:
+        """Begin the sums of a recording where those in the spool end, so that a killed worker loses none of them."""
+        if self._clocks is None:
+            return
+        self._times.clear()
+        self._stored, self._carried = [], self._unstored
+        processes = self._table.matching(self.sampling)
+        if self._stored_ns and time.monotonic_ns() < self._stored_ns + _MAX_GAP_NS:
+            self._resumed_from_ns, self._window_ns = self._stored_ns, self._counted_ns
+            self._clocks.resume(processes)
+        else:
+            self._window_ns = self._counted_ns = self._stored_ns = self._resumed_from_ns = 0
+            self._carried = self._unstored = []
+            self._clocks.begin(processes)
 
     def _windows(self, recording: Recording) -> None:
         window = ""
@@ -165,14 +191,20 @@ class SampledGroup:
                 self._read_clocks()
                 last = next(recording.windows(max(ends - time.monotonic(), _SOON_S)), None)
                 if last is not None:
-                    self._took(self.sampling, self._exact(recording, last), window)
+                    self._deliver(recording, last, window)
             rest = recording.stop()
             if rest is not last and rest.duration_ns:
-                self._took(self.sampling, self._exact(recording, rest), "" if last is not None else window)
+                self._deliver(recording, rest, "" if last is not None else window)
             if recording.failure is not None:
                 raise recording.failure
         except BaseException as error:
+            if not self._stored_ns:
+                self._stored_ns = self._counted_ns = recording.span_ns[0]
             self._failed(self.sampling, error, window)
+
+    def _deliver(self, recording: Recording, profile: Profile, window: str) -> None:
+        self._took(self.sampling, self._exact(recording, profile), window)
+        self._stored_ns, self._stored, self._unstored = self._counted_ns, [], []
 
     def _save(self, recording: Recording, ends: float, window: str) -> None:
         """Save checkpoints at equal intervals until the end of the window (monotonic) or of the recording.
@@ -186,8 +218,12 @@ class SampledGroup:
             if recording.wait(max(due - time.monotonic(), 0.0)):
                 return
             self._read_clocks()
-            if (part := recording.packed_part()) is not None:
-                self._save_part(self.sampling, WindowPart(part, self._part_times), window)
+            if (part := recording.packed_part()) is None:
+                return
+            times = self._unstored if self._clocks is not None else None
+            if self._save_part(self.sampling, WindowPart(part, times), window):
+                self._stored_ns, self._stored = self._counted_ns, summed_times([*self._stored, *self._unstored])
+                self._unstored = []
 
     @property
     def recent_ns(self) -> Mapping[tuple[int, int], int]:
@@ -207,22 +243,34 @@ class SampledGroup:
         if self._clocks is not None:
             begun_ns, until_ns = recording.span_ns
             processes = self._table.matching(self.sampling)
-            self._part_times = self._clocks.end_part(processes, self._window_ns or begun_ns, until_ns)
+            times = self._clocks.end_part(processes, self._window_ns or begun_ns, until_ns)
+            self._unstored, self._counted_ns = summed_times([*self._unstored, *times]), until_ns
 
     def _end_window(self, recording: Recording) -> None:
         """Compute the on-CPU time of each process in a window that was just closed."""
         if self._clocks is not None:
             begun_ns, until_ns = recording.span_ns
             processes = self._table.matching(self.sampling)
-            self._times.append(self._clocks.end_window(processes, self._window_ns or begun_ns, until_ns))
-            self._window_ns = until_ns
+            times = self._clocks.end_window(processes, self._window_ns or begun_ns, until_ns)
+            times = summed_times([*self._carried, *times])
+            stored = (each._replace(ns=-each.ns, unread_ns=-each.unread_ns) for each in self._stored)
+            rest = summed_times([*stored, *times])
+            self._unstored, self._carried = [each._replace(ns=max(each.ns, 0)) for each in rest], []
+            self._times.append(times)
+            self._window_ns = self._counted_ns = until_ns
 
     def _exact(self, recording: Recording, profile: Profile) -> Profile:
-        """Scale the samples of a window to the oldest processor times that have not been used yet."""
+        """Scale the samples of a window to the oldest processor times that have not been used yet.
+
+        The first window after a failure also has the time since the last sums in the spool.
+        """
         if self._clocks is None:
             return profile
         if not self._times:  # the last one of the recording
             self._end_window(recording)
+        if self._resumed_from_ns:
+            profile = _extended(profile, recording.span_ns[0] - self._resumed_from_ns)
+            self._resumed_from_ns = 0
         return with_exact_sums(profile, self._times.popleft())
 
     def so_far(self) -> Profile | None:
@@ -273,3 +321,12 @@ class SampledGroup:
         if self._recording is not None and not self.left.is_set():
             self._recording.close()
         self._recording = self._thread = None
+
+
+def _extended(profile: Profile, gap_ns: int) -> Profile:
+    """Return a window that begins earlier, with a note that this time has no samples."""
+    note = said("window_resumed", seconds=f"{gap_ns / 1e9:.1f}")
+    summary = replace(profile.summary, notes=(*profile.summary.notes, note))
+    return replace(
+        profile, start_ns=profile.start_ns - gap_ns, duration_ns=profile.duration_ns + gap_ns, summary=summary
+    )

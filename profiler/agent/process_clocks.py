@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pyprof.agent.process_table import ObservedProcess
@@ -46,6 +46,20 @@ class ProcessTime(NamedTuple):
     ns: int
     unread_ns: int = 0
     children_ns: int = 0
+
+
+def summed_times(times: Iterable[ProcessTime]) -> list[ProcessTime]:
+    """Return the total time of each process in consecutive parts of a window."""
+    found: dict[tuple[int, int], ProcessTime] = {}
+    for each in times:
+        key = each.pid, each.began_ns
+        before = found.get(key, each._replace(ns=0, unread_ns=0, children_ns=0))
+        found[key] = each._replace(
+            ns=before.ns + each.ns,
+            unread_ns=before.unread_ns + each.unread_ns,
+            children_ns=before.children_ns + each.children_ns,
+        )
+    return list(found.values())
 
 
 class _Reading(NamedTuple):
@@ -137,6 +151,17 @@ class ProcessClocks:
             self._new_since_ns, self._keeps_all, self._part_end_ns = 0, False, 0
             self._read_all(processes)
             self._new_since_ns = self._monotonic_ns()
+
+    def resume(self, processes: Mapping[int, ObservedProcess]) -> None:
+        """Begin a recording whose first window starts where the last part or window of the one before ended."""
+        with self._lock:
+            for clock in self._clocks.values():
+                if clock.part_ns is not None:
+                    later = (each for each in clock.readings if each.at_ns > self._part_end_ns)
+                    clock.readings = [_Reading(self._part_end_ns, clock.part_ns), *later]
+                    clock.part_ns = None
+            self._keeps_all, self._part_end_ns = False, 0
+            self._read_all(processes)
 
     def poll(self, processes: Mapping[int, ObservedProcess]) -> None:
         """Read the processor clocks of all processes. The time of a process that ends before the window is known until

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyprof.agent.kernel_clock_sums import with_exact_sums
-from pyprof.agent.process_clocks import ProcessTime
+from pyprof.agent.process_clocks import ProcessTime, summed_times
 from pyprof.agent.process_table import ProcessLabels
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.agent.spool import SpoolSegment
@@ -140,7 +140,7 @@ def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment
     whole = merge(part.profile for part in parts)
     has_exact_sums = all(part.times is not None for part in parts)
     if has_exact_sums:
-        whole = with_exact_sums(whole, _summed_times(time for part in parts for time in part.times or ()))
+        whole = with_exact_sums(whole, summed_times(time for part in parts for time in part.times or ()))
 
     def verdict(pid: int, started_ns: int) -> RuleVerdict:
         known = [each for part in parts for each in part.verdicts.get(pid, ())] or [(0, NOT_RECORDED)]
@@ -148,13 +148,3 @@ def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment
 
     summary = replace(whole.summary, notes=(*whole.summary.notes, said("window_recovered")))
     return segments(labelled(replace(whole, summary=summary), verdict), (), window, has_exact_sums)
-
-
-def _summed_times(times: Iterable[ProcessTime]) -> list[ProcessTime]:
-    """Return the total time of each process in all parts of a window."""
-    found: dict[tuple[int, int], ProcessTime] = {}
-    for each in times:
-        key = each.pid, each.began_ns
-        before = found.get(key, each._replace(ns=0, unread_ns=0))
-        found[key] = each._replace(ns=before.ns + each.ns, unread_ns=before.unread_ns + each.unread_ns)
-    return list(found.values())

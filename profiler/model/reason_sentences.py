@@ -139,7 +139,11 @@ NOTES = (
            "by {samples} samples: with 95 % probability a share of a half is right to within {width} points of a "
            "hundred"),
     Reason("window_recovered", Stage.SAMPLING,
-           "The agent was killed in this window: it ends at the last checkpoint, and what came later is lost"),
+           "The agent or its worker was killed in this window, which ends at the last checkpoint: later samples are "
+           "lost"),
+    Reason("window_resumed", Stage.SAMPLING,
+           "The recording had ended and began again: the first {seconds} s of this window have no samples. Their "
+           "processor time is in the sums and has the shares of the samples that came later"),
     Reason("kernel_not_sampled", Stage.SAMPLING,
            "Time in the kernel has no samples; to sample it: sudo sysctl kernel.perf_event_paranoid=1"),
     Reason("stacks_not_copied", Stage.SAMPLING,

@@ -231,6 +231,37 @@ def test_parts_of_a_window_have_the_time_of_the_window_until_then(
         start_ns = end_ns
 
 
+@given(
+    st.lists(st.integers(0, 2 * Simulation.STEP_NS), min_size=60, max_size=60),
+    st.integers(0, 4),
+    st.integers(1, 20),
+    st.integers(0, 900_000_000),
+)
+def test_recording_that_is_resumed_has_all_time_since_the_last_part(
+    spent_ns: list[int], parts: int, gap: int, into_ns: int
+) -> None:
+    """Read the clock once a step. The recording ends after some parts, and the next one begins later."""
+    host = Simulation(spent_ns)
+    host.clocks.begin(host.processes)
+    counted_ns = sums_ns = 0
+
+    def pass_steps(count: int) -> None:
+        for _ in range(count):
+            host.now_ns = (host.now_ns // host.STEP_NS + 1) * host.STEP_NS
+            host.clocks.poll(host.processes)
+
+    for _ in range(parts):
+        pass_steps(2)
+        host.clocks.read_near_end(host.processes)
+        counted_ns, host.now_ns = host.now_ns + into_ns, host.now_ns + host.STEP_NS
+        sums_ns += sum(each.ns for each in host.clocks.end_part(host.processes, 1, counted_ns + 1))
+    pass_steps(gap)
+    host.clocks.resume(host.processes)
+    pass_steps(3)
+    sums_ns += host.end_window(counted_ns, host.now_ns)
+    assert abs(sums_ns - host.at(host.now_ns)) <= 2
+
+
 def begin_window_now(clocks: ProcessClocks, processes: dict[int, ObservedProcess]) -> int:
     """Begin a window between two clock readings and return its start."""
     clocks.begin(processes)

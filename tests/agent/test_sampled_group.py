@@ -42,7 +42,7 @@ def test_recording_that_cannot_begin_is_said_and_tried_again_later(
         WindowClock(60),
         Stride(),
         lambda *_: None,
-        lambda *_: None,
+        lambda *_: True,
         lambda _, wrong, __: said.append(wrong),
     )
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_recording_that_is_still_opened_is_not_waited_for_at_the_end(monkeypatch
     table, (sampling,) = ProcessTable(config.rules, -1), config.samplings()
     clock = WindowClock(60)
     group = SampledGroup(
-        sampling, config.values, table, clock, Stride(), lambda *_: None, lambda *_: None, lambda *_: None
+        sampling, config.values, table, clock, Stride(), lambda *_: None, lambda *_: True, lambda *_: None
     )
     group.tend()
     assert begun.wait(60)
