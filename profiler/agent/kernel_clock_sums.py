@@ -65,7 +65,7 @@ def _processes(profile: Profile, times: Sequence[ProcessTime]) -> npt.NDArray[np
         by_pid.setdefault(each.pid, []).append(at)
     return np.array(
         [
-            min(by_pid.get(thread.pid, (-1,)), key=lambda at: abs(times[at].began_ns - thread.process_started))
+            min(by_pid.get(thread.pid, ()), key=lambda at: abs(times[at].began_ns - thread.process_started), default=-1)
             for thread in profile.threads
         ],
         np.int64,
