@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from pyprof.agent.config_schema import SamplingChoice, Values
@@ -23,6 +23,7 @@ from pyprof.options import RecordOptions
 from pyprof.records import replace
 from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
+from pyprof.session.worker.message_channel import Part
 from pyprof.window_flush_protocol import Stride
 
 IS_CONFINED = False
@@ -198,8 +199,7 @@ class SampledGroup:
             if recording.failure is not None:
                 raise recording.failure
         except BaseException as error:
-            if not self._stored_ns:
-                self._stored_ns = self._counted_ns = recording.span_ns[0]
+            self._note_failure(recording)
             self._failed(self.sampling, error, window)
 
     def _deliver(self, recording: Recording, profile: Profile, window: str) -> None:
@@ -220,10 +220,19 @@ class SampledGroup:
             self._read_clocks()
             if (part := recording.packed_part()) is None:
                 return
-            times = self._unstored if self._clocks is not None else None
-            if self._save_part(self.sampling, WindowPart(part, times), window):
-                self._stored_ns, self._stored = self._counted_ns, summed_times([*self._stored, *self._unstored])
-                self._unstored = []
+            self._keep_part(part, window)
+
+    def _keep_part(self, part: Sequence[Part], window: str) -> None:
+        """Save a checkpoint with the sums that the spool does not have yet."""
+        times = self._unstored if self._clocks is not None else None
+        if self._save_part(self.sampling, WindowPart(part, times), window):
+            self._stored_ns, self._stored = self._counted_ns, summed_times([*self._stored, *self._unstored])
+            self._unstored = []
+
+    def _note_failure(self, recording: Recording) -> None:
+        """Note where the sums in the spool end if a recording failed before its first checkpoint."""
+        if not self._stored_ns:
+            self._stored_ns = self._counted_ns = recording.span_ns[0]
 
     @property
     def recent_ns(self) -> Mapping[tuple[int, int], int]:

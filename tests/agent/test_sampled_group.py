@@ -1,20 +1,30 @@
-"""Tests of one collector of the agent: a failure to start is reported and does not end the agent."""
+"""Tests of one collector of the agent: failures are reported, do not end the agent, and lose no processor time."""
 
 from __future__ import annotations
 
 import errno
 import os
 import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyprof.agent.config import parse
 from pyprof.agent.group_recording import SampledGroup
+from pyprof.agent.process_clocks import ProcessTime
 from pyprof.agent.process_table import ProcessTable
+from pyprof.agent.window_checkpoint import WindowPart
 from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import AccessDenied
+from pyprof.model.profile import Profile
 from pyprof.session import recording_factory
 from pyprof.window_flush_protocol import Stride
+from tests.agent.test_exact_sums import Simulation, sums, window
 from tests.hostile.test_endings import until
 
 
@@ -81,3 +91,69 @@ def test_recording_that_is_still_opened_is_not_waited_for_at_the_end(monkeypatch
     enough.set()
     until(lambda: not group.running)
     assert closed == [1]
+
+
+class Recorded:
+    """A recording as SampledGroup sums it: only its span matters."""
+
+    def __init__(self, begun_ns: int) -> None:
+        self.span_ns = begun_ns, begun_ns
+
+
+@given(
+    st.lists(st.integers(0, 2 * Simulation.STEP_NS), min_size=60, max_size=60),
+    st.lists(st.sampled_from(["part", "lost part", "window", "lost window", "killed"]), max_size=14),
+)
+def test_time_is_in_the_spool_once_whatever_is_lost_of_a_recording(spent_ns: list[int], events: list[str]) -> None:
+    """Each event takes a second. A checkpoint may not be written, and the worker may be killed as it sends a window."""
+    host, config = Simulation(spent_ns), parse('[[rule]]\nname = "*"', "x")
+    windows: list[Profile] = []
+    (sampling,) = config.samplings()
+    parts: list[ProcessTime] = []
+    is_written = True
+
+    def save(_: object, part: WindowPart, __: object) -> bool:
+        parts.extend(part.times or () if is_written else ())
+        return is_written
+
+    table, clock = ProcessTable(config.rules, -1), WindowClock(60)
+    took = lambda _, profile, __: windows.append(profile)  # noqa: E731
+    group = SampledGroup(sampling, config.values, table, clock, Stride(), took, save, lambda *_: None)
+    group._clocks = host.clocks
+    group._table = SimpleNamespace(matching=lambda _: host.processes)  # type: ignore[assignment]
+    of_group = SimpleNamespace(monotonic_ns=lambda: host.now_ns + 1, monotonic=time.monotonic)
+    in_spool_ns = 0
+    recording: Any = None
+
+    def begin() -> None:
+        nonlocal recording
+        group._begin_clocks()
+        recording = Recorded(host.now_ns + 1)
+
+    def pass_step() -> None:
+        host.now_ns += Simulation.STEP_NS
+        host.clocks.poll(host.processes)
+        host.clocks.read_near_end(host.processes)
+        recording.span_ns = recording.span_ns[0], host.now_ns + 1
+
+    with mock.patch("pyprof.agent.group_recording.time", of_group):
+        begin()
+        for event in [*events, "window"]:
+            pass_step()
+            if event.endswith("part"):
+                is_written = event == "part"
+                group._end_part(recording)
+                group._keep_part((), "")
+            elif event.endswith("window"):
+                group._end_window(recording)
+            if event == "window":
+                group._deliver(recording, window([1]), "")
+                parts.clear()
+            if event in ("lost window", "killed"):
+                group._note_failure(recording)
+                in_spool_ns += sum(each.ns for each in parts)
+                parts.clear()
+                pass_step()
+                begin()
+    in_spool_ns += sum(sums(profile).get(7, 0) for profile in windows)
+    assert abs(in_spool_ns - host.at(host.now_ns)) <= 2
