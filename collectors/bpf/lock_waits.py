@@ -54,9 +54,9 @@ class LockWaits:
             return Mark(MarkKind.LOCK, name="GIL")
         return Mark(MarkKind.LOCK, name=f"lock {address:#x}")
 
-    def merge_continued_waits(self, times: WaitTimes, ended: WaitEnds, last: bool) -> None:
-        """Account waits for locks that no thread ended together with the thread's next wait. `last` means that there is
-        no next wait.
+    def merge_continued_waits(self, times: WaitTimes, ended: WaitEnds, cuts: bool) -> None:
+        """Account waits for locks that no thread ended together with the thread's next wait. `cuts` means that the next
+        wait belongs to another window.
         """
         lanes = {end: lane for lane, end in times.ends.items()}
         for n, flags in enumerate(ended.flags.tolist()):
@@ -65,7 +65,7 @@ class LockWaits:
             elif ended.off_ns[n] and ended.why[n]:
                 self._take(times, ended, n, lanes.get(n))
         for tid, joined in list(self._joined.items()):
-            if last:
+            if cuts:
                 self._flush(times, tid)
             else:
                 joined.lane = None

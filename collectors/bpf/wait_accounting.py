@@ -113,15 +113,19 @@ class WaitTimes:
     ends: dict[int, int] = field(default_factory=dict)
     room_ns: dict[int, int] = field(default_factory=dict)
 
-    def set_room(self, tids: I64, passed_ns: int) -> None:
-        """Set the rest of the elapsed time of threads that waited; `tids` are the threads of the stacks."""
+    def set_room(self, tids: I64, since_ns: int, passed_ns: int) -> None:
+        """Set the rest of the elapsed time of threads that waited.
+
+        Args:
+            tids: Threads of the stacks.
+            since_ns: Start of the elapsed time.
+            passed_ns: Elapsed time.
+        """
         room_ns: Counter[int] = Counter()
         for tid, ns in zip(tids.tolist(), (self.blocked_ns + self.runnable_ns).tolist(), strict=True):
             room_ns[tid] -= ns
-        for again in self.continued:
-            room_ns[again.tid] -= again.ns
-        for bare in self.stackless:
-            room_ns[bare.tid] -= bare.ns
+        for each in (*self.continued, *self.stackless):
+            room_ns[each.tid] -= max(min(each.ns, each.since_ns + each.ns - since_ns), 0)
         room_ns.subtract(self.asleep_ns)
         self.room_ns = {tid: max(passed_ns + ns, 0) for tid, ns in room_ns.items()}
 
@@ -175,16 +179,12 @@ class _Open:
 class Waits:
     """The waits of one recording. Threads that exist at its beginning are passed to note_threads().
 
-    Args:
-        whole: True if a wait is accounted only after it has ended.
-
     Attributes:
         upto_ns: End of the accounted time.
         clipped_ns: Time of ended threads that was left out because their waits would be longer than the elapsed time.
     """
 
-    def __init__(self, reaches_root: bool = False) -> None:
-        self._whole = reaches_root
+    def __init__(self) -> None:
         self._open: dict[int, _Open] = {}
         self._unheard: dict[int, int] = {}
         self._sums: dict[int, tuple[int, int]] = {}
@@ -205,11 +205,6 @@ class Waits:
     def stop_at(self, at_ns: int) -> None:
         """Set the end of the accounting of waits: later time is not accounted."""
         self._end_ns = at_ns
-
-    @property
-    def _held(self) -> bool:
-        """True if waits that continue are accounted later."""
-        return self._whole and self._end_ns == FOREVER_NS
 
     def _ns(self, since_ns: int, until_ns: int) -> int:
         """Return the length of the accounted part of an interval, in nanoseconds."""
@@ -232,6 +227,8 @@ class Waits:
         asleep: Iterable[int],
         now_ns: int,
         least_ns: int,
+        *,
+        cuts: bool = True,
     ) -> WaitTimes:
         """Account all waits of the threads until now_ns.
 
@@ -242,6 +239,7 @@ class Waits:
             asleep: Threads that were seen asleep before now_ns.
             now_ns: End of the time.
             least_ns: Shorter waits have no end record.
+            cuts: True to account the elapsed part of waits that continue, False to account them later.
         """
         n = len(switched_out.tid)
         times = WaitTimes(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
@@ -252,13 +250,13 @@ class Waits:
         gone = self._end(times, ended, lanes)
         for tid in table.keys() | set(switched_out.tid.tolist()):
             self._unheard.pop(tid, None)
-        self._go_on(times, table, now_ns)
+        self._go_on(times, table, now_ns, cuts)
         for (tid, off_ns), lane in lanes.items():
-            self._begin(times, switched_out, lane, table.get(tid), tid, off_ns, now_ns)
+            self._begin(times, switched_out, lane, table.get(tid), tid, off_ns, now_ns, cuts)
         for each in waiting:
             if each.off_ns and each.tid not in self._open and now_ns - each.off_ns >= least_ns and not each.copied:
                 ended_since = np.any((ended.tid == each.tid) & (ended.off_ns == each.off_ns))
-                if not ended_since and not self._held:
+                if not ended_since and cuts:
                     self._open[each.tid] = _Open(each.off_ns, each.off_ns, False, each.why, each.call)
                     self._part(times, each.tid, self._open[each.tid], each, now_ns)
         for tid in set(asleep) & self._unheard.keys():
@@ -267,7 +265,7 @@ class Waits:
             times.continued = [each for each in times.continued if each.tid != tid]
             known.accounted_ns = now_ns
         passed_ns = max(min(now_ns, self._end_ns) - self.upto_ns, 0)
-        times.set_room(switched_out.tid, passed_ns)
+        times.set_room(switched_out.tid, self.upto_ns, passed_ns)
         for tid, blocked_ns, runnable_ns, at_ns in gone:
             self._sum(times, tid, blocked_ns, runnable_ns, at_ns, passed_ns)
             before = self._sums.pop(tid)
@@ -370,7 +368,7 @@ class Waits:
         elif ns > 0:
             times.stackless.append(StacklessWait(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
-    def _go_on(self, times: WaitTimes, table: dict[int, WaitingThread], now_ns: int) -> None:
+    def _go_on(self, times: WaitTimes, table: dict[int, WaitingThread], now_ns: int, cuts: bool) -> None:
         """Account waits of threads that began before and have not ended yet."""
         for tid, opened in list(self._open.items()):
             if opened.off_ns > now_ns:
@@ -384,7 +382,7 @@ class Waits:
                 opened.late = True  # it is behind a record that is being written
             elif not opened.off_ns and entry is not None:
                 del self._open[tid]
-            elif not self._held:
+            elif cuts:
                 self._part(times, tid, opened, entry, now_ns)
 
     def _part(self, times: WaitTimes, tid: int, opened: _Open, entry: WaitingThread | None, now_ns: int) -> None:
@@ -405,13 +403,14 @@ class Waits:
         tid: int,
         off_ns: int,
         now_ns: int,
+        cuts: bool,
     ) -> None:
         """Account a wait whose stack was recorded but which has not ended."""
-        lasts = entry is not None and entry.off_ns == off_ns
-        until = _until(entry, now_ns) if entry is not None and lasts and not self._held else off_ns
+        lasts = cuts and entry is not None and entry.off_ns == off_ns
+        until = _until(entry, now_ns) if entry is not None and lasts else off_ns
         why = int(left.why[lane])
         (times.blocked_ns if why else times.runnable_ns)[lane] = self._ns(off_ns, until)
-        if lasts and why and not self._held:
+        if lasts and why:
             times.runnable_ns[lane] = self._ns(until, now_ns)
             until = now_ns
         times.continues[lane] = True

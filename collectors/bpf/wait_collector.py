@@ -78,7 +78,7 @@ class BpfWaitCollector(BpfCollector):
         before_exec: bool,
         from_outside: Callable[[list[int]], SampleSource],
     ) -> None:
-        self._waits = Waits(options.wakers)
+        self._waits = Waits()
         self._run_times = RunTimes()
         self._surroundings = WaitContext(options, LockWaits(source.find_gil_addresses))
         self._from_outside = from_outside
@@ -153,9 +153,12 @@ class BpfWaitCollector(BpfCollector):
             records.tid[waits].astype(np.int64), records.time_ns[waits], records.why[waits], taken.wanted[waits]
         )
         before_ns = self._waits.upto_ns
-        times = self._waits.account_until(left, source.ended, waiting, asleep, now_ns, least_ns)
+        cuts = last or self.handover.ends_window(until_ns)
+        times = self._waits.account_until(
+            left, source.ended, waiting, asleep, now_ns, least_ns, cuts=cuts or not self._options.wakers
+        )
         if self._options.locks:
-            self._surroundings.locks.merge_continued_waits(times, source.ended, last)
+            self._surroundings.locks.merge_continued_waits(times, source.ended, cuts)
             times.stackless = [each for each in times.stackless if is_lock_wait(each)]
         yield from self._wakers(taken, samples.narrow)
         yield from self._without_samples(times, sleepers)

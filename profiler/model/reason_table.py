@@ -90,7 +90,7 @@ SAMPLING = (
            retry="a longer --min-block"),
     Reason("waits_clipped", Stage.SAMPLING,
            "The waits of a thread added up to more than the time of the window. They were made shorter, by so many "
-           "milliseconds. --wakers and --mode lock count a wait in the window in which it ends.",
+           "milliseconds.",
            lacks="ms of waits above the time of the window left out"),
     Reason("arrival of a thread at a processor that the kernel did not report", Stage.SAMPLING,
            "The kernel did not report a switch: such a wait ends with its wake-up, its time for a processor is "

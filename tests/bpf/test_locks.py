@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -100,6 +101,28 @@ def test_waits_for_each_lock_have_their_time_and_the_stack_of_who_had_it(tmp_pat
             assert had
             assert all("hold_it" in frames and "let_it_go" in frames for frames in had)
     assert waits.total("locks") == 0, "it waits for its input"
+
+
+LOCKED = """
+import threading
+lock = threading.Lock()
+lock.acquire()
+threading.Thread(target=lock.acquire).start()
+print("ready", flush=True)
+"""
+
+
+def test_long_wait_for_a_lock_has_its_part_in_each_window(tmp_path: Path) -> None:
+    with running(sys.executable, "-c", LOCKED, stdin=subprocess.PIPE) as process:
+        Program(process, tmp_path).record("--every", "1", "--idle", mode="lock", collector="bpf", seconds=3.4)
+    windows = sorted(tmp_path.glob("*.json"))
+    assert len(windows) >= 2
+    for path in windows:
+        waits = Waits()
+        waits.read(path)
+        both = sum(map(waits.total, [*waits.seconds]))
+        assert 0.85 * 2 * waits.passed - 0.3 < both <= 2.001 * waits.passed  # sleepers are read after the beginning
+        assert "waits_clipped" not in waits.errors
 
 
 @pytest.mark.parametrize("python", KINDS.args[1], ids=lambda python: python.name)

@@ -86,10 +86,11 @@ def test_time_for_a_processor_is_apart_from_time_asleep(program: Path, tmp_path:
     assert waits.leaf("endless", "[waiting for a processor]") < 0.01 * waits.passed
 
 
-def test_a_long_sleep_has_its_part_in_each_window(program: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--wakers",)])
+def test_a_long_sleep_has_its_part_in_each_window(options: tuple[str, ...], program: Path, tmp_path: Path) -> None:
     with started(program, tmp_path, "endless", "naps") as target:
         for seconds in (2.6, 10.6):  # a window may be late on a busy machine
-            target.record("--every", "1", mode="offcpu", collector="bpf", seconds=seconds)
+            target.record("--every", "1", *options, mode="offcpu", collector="bpf", seconds=seconds)
             windows = sorted(tmp_path.glob("*.json"))
             if len(windows) >= 2:
                 break

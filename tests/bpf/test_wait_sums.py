@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.bpf.abi import Flag
+from pyprof.collectors.bpf.lock_waits import LockWaits
 from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.collectors.bpf.wait_accounting import (
@@ -156,6 +157,15 @@ def test_nothing_is_accounted_of_the_time_before_and_after() -> None:
     assert FOREVER_NS > 2000
 
 
+def test_room_to_run_is_what_waits_leave_of_the_time_since_the_last_call() -> None:
+    waits = Waits()
+    waits.start_at(0, [])
+    assert waits.account_until(left(100), NONE, waiting(100), (), 1000, 0, cuts=False).room_ns == {TID: 1000}
+    times = waits.account_until(left(), ended((100, 1400, 1400)), waiting(0), (), 2000, 0, cuts=False)
+    assert total(times) == 1300
+    assert times.room_ns == {TID: 600}
+
+
 def test_states_of_tasks_have_the_letters_of_proc() -> None:
     assert [state_letter(why) for why in (0, 1, 2, 0x102, 0x402, 4, 8, 0x2001, 0x800)] == list("PSDDITtSB")
 
@@ -183,26 +193,29 @@ GAPS = st.integers(1, 400)
 
 @given(
     gaps=st.lists(st.tuples(GAPS, GAPS, st.integers(0, 400)), min_size=1, max_size=20),
-    flushes=st.lists(st.tuples(GAPS, st.integers(0, 2000)), min_size=1, max_size=12),
+    flushes=st.lists(st.tuples(GAPS, st.integers(0, 2000), st.booleans()), min_size=1, max_size=12),
     has_stacks=st.booleans(),
+    are_locks=st.booleans(),
 )
-def test_each_period_has_the_waits_of_its_own_time_however_late_it_is_read(
-    gaps: list[tuple[int, int, int]], flushes: list[tuple[int, int]], has_stacks: bool
+def test_each_window_has_the_waits_of_its_own_time_however_late_it_is_read(
+    gaps: list[tuple[int, int, int]], flushes: list[tuple[int, int, bool]], has_stacks: bool, are_locks: bool
 ) -> None:
-    """Check that the sum of each period is exact for random waits and flushes.
+    """Check that the sum of each window is exact for random waits and flushes.
 
     Args:
         gaps: Nanoseconds that the thread ran before a wait, slept, and waited for a processor.
-        flushes: Nanoseconds since the last flush, and the delay until the kernel's table and ring are read.
+        flushes: Nanoseconds since the last flush, the delay until the kernel's table and ring are read, and whether
+            the flush ends a window. If it does not, waits that continue are accounted later.
         has_stacks: Whether waits have stacks.
+        are_locks: Whether a wait that no thread ended is joined with the next one.
     """
     rows, now = [], 0
     for ran, slept, runnable in gaps:
         rows.append((now + ran, now + ran + slept, now + ran + slept + runnable))
         now = rows[-1][2]
-    waits, before = Waits(), 0
+    waits, locks, before, start, found = Waits(), LockWaits(lambda pid: ()), 0, 0, 0
     waits.start_at(before, [])
-    for passed, delay in flushes:
+    for passed, delay, cuts in flushes:
         until = before + passed
         read = until + delay
         begun = [off for off, _, _ in rows if before < off <= until]
@@ -210,8 +223,11 @@ def test_each_period_has_the_waits_of_its_own_time_however_late_it_is_read(
         later = [row for row in rows if until < row[2] <= read]
         off, waking = next(((off, waking) for off, waking, on in rows if off <= read < on), (0, 0))
         table = waiting(off, waking if waking <= read else 0, copied=has_stacks)
-        times = waits.account_until(
-            left(*begun if has_stacks else ()), ended(*over), rebuild_table(table, ended(*later), until), (), until, 0
-        )
-        assert total(times) == sum(max(min(on, until) - max(off, before), 0) for off, _, on in rows)
-        before = until
+        stacks, table = left(*begun if has_stacks else ()), rebuild_table(table, ended(*later), until)
+        times = waits.account_until(stacks, ended(*over), table, (), until, 0, cuts=cuts)
+        if are_locks:
+            locks.merge_continued_waits(times, ended(*over), cuts)
+        found, before = found + total(times), until
+        if cuts:
+            assert found == sum(max(min(on, until) - max(off, start), 0) for off, _, on in rows)
+            found, start = 0, until
