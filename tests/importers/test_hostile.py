@@ -278,6 +278,20 @@ def test_collapsed_stack_deeper_than_the_limit_is_refused(tmp_path: Path) -> Non
         load(path)
 
 
+def test_collapsed_stacks_with_too_many_calls_are_refused_before_their_tree_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lines(count: int) -> bytes:
+        return b"".join(b"main;operator new;a name with %d spaces;f(int, char) 1\n" % n for n in range(count))
+
+    for module in (collapsed, profile_builder):
+        monkeypatch.setattr(module, "MAX_NODES", 1 << 16)
+    assert collapsed.read_collapsed(lines(30_000), "title").values.sum() == 30_000
+    monkeypatch.setattr(collapsed, "_Stacks", None)
+    with pytest.raises(OverflowError, match="more than 65,536 different calls"):
+        collapsed.read_collapsed(lines(40_000), "title")
+
+
 def test_collapsed_stack_and_name_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     stacked: list[list[int]] = []
