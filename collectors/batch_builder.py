@@ -411,6 +411,7 @@ def split_at_flushes(
         complete: Yields a part together with samples of another source from the same time.
     """
     nothing = batches[0].take_samples(np.zeros(0, np.int64))
+    reached_ns = min(reached_ns, handover.limit_ns)
     while True:
         until_ns = handover.bound(reached_ns)
         is_last = until_ns >= reached_ns

@@ -24,6 +24,7 @@ class FlushProtocol:
         given_ns: Time up to which all samples were yielded.
         begun_ns: Beginning of the recording, 0 before it.
         ended_ns: Time of the request to end the recording, 0 before it.
+        limit_ns: Time at which the recording ends by itself. A later request to end it has this time.
         on_begin: Called when the recording begins.
         on_window_end: Called from any thread at the end of the recording or of a window, or soon after it.
         samples_when_open: True if the collector takes samples before the first batch is requested.
@@ -33,6 +34,7 @@ class FlushProtocol:
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
         self.given_ns = self.begun_ns = self.ended_ns = 0
+        self.limit_ns = NEVER_NS
         self.on_begin: Callable[[], None] = lambda: None
         self.on_window_end: Callable[[], None] = lambda: None
         self.samples_when_open = False
@@ -49,11 +51,12 @@ class FlushProtocol:
             self.on_begin()
 
     def end(self) -> int:
-        """Set the end of the recording to now, unless it is set, and return that time. May be called from a signal
-        handler.
+        """Set the end of the recording to now, unless it is set or the limit has passed, and return it. May be called
+        from a signal handler.
         """
         with self._lock:
-            is_first, self.ended_ns = not self.ended_ns, self.ended_ns or time.monotonic_ns()
+            is_first = not self.ended_ns
+            self.ended_ns = self.ended_ns or min(time.monotonic_ns(), self.limit_ns)
         if is_first:
             self.on_window_end()
         return self.ended_ns
@@ -89,11 +92,11 @@ class FlushProtocol:
     @property
     def next_ns(self) -> int:
         """The time of the next flush. Only for the collector."""
-        return min(*self._wanted, self.given_ns + self._every_ns, NEVER_NS)
+        return min(*self._wanted, self.given_ns + self._every_ns, self.limit_ns)
 
     def bound(self, now_ns: int) -> int:
         """Return the time up to which the collector may yield samples now. Only for the collector."""
-        return max(min(*self._wanted, now_ns, NEVER_NS), self.given_ns)
+        return max(min(*self._wanted, now_ns, self.limit_ns), self.given_ns)
 
     def ends_window(self, until_ns: int) -> bool:
         """Return True if a flush was requested for this time or an earlier one. Only for the collector."""

@@ -80,17 +80,17 @@ class BatchMaker:
         options: CollectOptions,
         diagnostics: Diagnostics,
         source_id: int,
-        own_pids: set[int],
+        excluded_pids: set[int],
     ) -> None:
         """Create a converter of ring records to sample batches.
 
         Args:
             source_id: Identifier of the converter's batches.
-            own_pids: Processes of the profiler, which are left out.
+            excluded_pids: Processes of the profiler, and others that are not recorded.
         """
         self._source_id = source_id
-        self._ours = own_pids
-        self.untracked: set[int] = set(own_pids)
+        self._excluded_pids = excluded_pids
+        self.untracked: set[int] = set(excluded_pids)
         self.sampled: set[tuple[int, int]] = set()
         self.lost = 0
         self.elsewhere: Elsewhere | None = None
@@ -190,10 +190,11 @@ class BatchMaker:
 
     def _kept(self, samples: SampleRecords, space: npt.NDArray[np.int32]) -> Mask:
         """Return a mask of the samples to keep, and count samples of unknown processes."""
-        unknown = (space == 0) & ~among(samples.pid, self._ours)
+        unknown = (space == 0) & ~among(samples.pid, self._excluded_pids)
         if unknown.any():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
-        kept: Mask = (space > 0) & self.mask_wanted(samples.tid, samples.time_ns) & (samples.time_ns < self.end_ns)
+        kept: Mask = (space > 0) & self.mask_wanted(samples.tid, samples.time_ns)
+        kept &= samples.time_ns < min(self.end_ns, self._handover.ended_ns or FOREVER_NS)
         if self._running:
             kept &= samples.time_ns >= self._handover.begun_ns  # earlier ones are from the opening
         if self.elsewhere is not None:

@@ -137,8 +137,10 @@ class PerfCollector:
         self._events = EventManager(scope, options, self._reader)
         undo.callback(self._events.close)
         members.tracked.filters = scope.filtered
-        self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id, members.ours)
-        all_but = (lambda: members.ours) if members.everything else None
+        self.maker = BatchMaker(
+            rings, scope, members.tracked, options, diagnostics, self.source_id, members.excluded_pids
+        )
+        all_but = (lambda: members.excluded_pids) if members.everything else None
         self._accounts = Accounts(options, all_but, scope.event.user_only, self._all_lost, self._endings)
         self.handover.samples_when_open = True
         self.handover.on_window_end = lambda: self._accounts.note_clocks()

@@ -53,9 +53,10 @@ class ProcessSet:
         return dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
 
     @property
-    def ours(self) -> set[int]:
-        """Pids of the profiler's own processes, which are never recorded."""
-        return {os.getpid(), *(self._selection.ours if self._selection else ())}
+    def excluded_pids(self) -> set[int]:
+        """Pids that are never recorded: those of the profiler's own processes, and those that may not be read."""
+        own = {os.getpid()}
+        return own | self._selection.ours | self._selection.refused_pids if self._selection else own
 
     def children(self) -> list[int]:
         """Return the existing children of the selected processes; empty if children are not recorded."""

@@ -52,6 +52,7 @@ class Selection:
         lasting: True if more may start, so that the recording continues when all have ended.
         everything: True for all processes of the machine.
         ours: Processes of the profiler that started later. They are never selected.
+        refused_pids: Processes that match but cannot be recorded.
     """
 
     pids: tuple[int, ...]
@@ -60,6 +61,7 @@ class Selection:
     everything: bool
     _fits: Fits
     ours: set[int] = field(default_factory=set)
+    refused_pids: frozenset[int] = frozenset()
     _not_before: int = 0
 
     def without_ended(self) -> Selection | None:
@@ -102,20 +104,21 @@ def select_processes(options: TargetOptions) -> Selection:
     if not pids:
         raise NoSuchProcess("no process fits", "ps -eo pid,user,comm,cgroup lists them")
     possible: list[int] = []
-    errors: list[PyprofError] = []
+    errors: dict[int, PyprofError] = {}
     for pid in pids:
         try:
             attach_checks.check_readable(pid)
             possible.append(pid)
         except PyprofError as error:
-            errors.append(error)
+            errors[pid] = error
     if not possible:
-        raise errors[0]
-    refused = tuple(said("process_left_out", why=error.message) for error in errors)
+        raise next(iter(errors.values()))
+    refused = tuple(said("process_left_out", why=error.message) for error in errors.values())
     if lasting and len(refused) > 1:
         more = "; as root, more of them may" if os.geteuid() else ""
         refused = (said("processes_left_out", count=len(refused), hint=more),)
-    return Selection(tuple(possible), refused, lasting, options.everything and not criteria, fits)
+    everything = options.everything and not criteria
+    return Selection(tuple(possible), refused, lasting, everything, fits, refused_pids=frozenset(errors))
 
 
 def _criteria(options: TargetOptions) -> list[Fits]:

@@ -186,6 +186,7 @@ class Recording:
             self._begun_or_over.set()
             self._settle_at = time.monotonic() + _SETTLED_S
             if self.options.duration:
+                self._handover.limit_ns = time.monotonic_ns() + round(self.options.duration * 1e9)
                 timer.start()
             began()
 
@@ -207,6 +208,8 @@ class Recording:
 
     def _turn(self) -> None:
         """Run the work of the recording that is due between two batches."""
+        if not self.asked_to_end and time.monotonic_ns() >= self._handover.limit_ns:  # the timer's thread may be late
+            self.end()
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
             self._sampling.stop()
         if not self._is_settled and (self._sampling.is_walked or time.monotonic() > self._settle_at):

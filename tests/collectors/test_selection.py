@@ -21,7 +21,7 @@ from pyprof.options import TargetOptions
 from tests import warm
 from tests.cli.support import PYPROF
 from tests.collapsed import sampled
-from tests.support import PROGRAMS, build, missing
+from tests.support import PROGRAMS, build, missing, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -179,6 +179,25 @@ def test_processes_of_the_profiler_are_never_recorded(options: tuple[str, ...], 
     assert started
     assert f"chosen-spinner (pid {one.pid})" in roots
     assert not [root for root in roots if any(f"(pid {pid})" in root for pid in {str(profiler.pid), *started})]
+
+
+@pytest.mark.parametrize("collector", ["perf", "bpf"])
+def test_process_that_may_not_be_read_has_no_row_in_a_recording_of_the_machine(
+    program: Path, collector: str, tmp_path: Path
+) -> None:
+    """Record the machine with fewer capabilities than one of two programs has."""
+    need("setpriv")
+    out = tmp_path / "out.collapsed"
+    lower = ("setpriv", "--inh-caps=-sys_ptrace", "--bounding-set=-sys_ptrace")
+    with spinning(program) as higher, spinning(*lower, program) as equal:
+        command = [*lower, *PYPROF, "record", "--processes", "-a", "--collector", collector, "-d", "2", "-o", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode == 2:
+        missing(f"needs {collector} for the whole machine: {done.stderr}")
+    assert "Left out" in done.stderr
+    roots = " ".join(line.split(";", 1)[0] for line in out.read_text().splitlines())
+    assert f"(pid {equal.pid})" in roots
+    assert f"(pid {higher.pid})" not in roots, "its time is neither sampled nor missing"
 
 
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])

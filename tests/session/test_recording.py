@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import pyprof
 from pyprof.collectors.targets.launch import launch
 from pyprof.errors import NoSuchProcess, OutputError, UsageError
 from pyprof.exporters.base import JournalBeginning
@@ -28,6 +29,7 @@ from pyprof.session.sample_windows import Recorder
 from pyprof.session.worker.response_codec import WorkerFailed
 from pyprof.session.worker.worker_process import forked
 from tests.cli.support import BUSY, python
+from tests.live.support.recording import PYPROF
 from tests.session.support import sampled_part
 
 pytestmark = pytest.mark.live
@@ -216,6 +218,25 @@ def test_windows_that_are_late_at_the_end_keep_their_own_length(
     assert all(spent <= 1.02 * length for length, spent in windows), windows
     assert lengths[:-1] == pytest.approx([0.3] * (len(lengths) - 1))
     assert 0 < lengths[-1] < 0.4
+
+
+@pytest.mark.parametrize("collector", ["auto", "perf", "ptrace"])
+def test_duration_ends_on_the_clock_of_the_samples_if_the_profiler_is_late(
+    target: subprocess.Popen[str], tmp_path: Path, collector: str
+) -> None:
+    out = tmp_path / "out.pyprof"
+    options = ("-p", str(target.pid), "-d", "1", "--collector", collector, "-o", str(out))
+    with subprocess.Popen([*PYPROF, "record", *options], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        assert any("pyprof: recording" in line for line in process.stderr)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGCONT)
+        process.stderr.read()
+    profile = pyprof.load(out)
+    assert 1e9 <= profile.duration_ns < 1.4e9  # by stops, samples begin a little after the recording
+    assert (profile.time_ns <= after(profile)).all()
+    assert profile.values[:, 1].sum() <= 1.02 * profile.duration_ns
 
 
 @pytest.mark.parametrize("mode", ["wall", "offcpu"])
