@@ -124,7 +124,8 @@ class WaitTimes:
         room_ns: Counter[int] = Counter()
         for tid, ns in zip(tids.tolist(), (self.blocked_ns + self.runnable_ns).tolist(), strict=True):
             room_ns[tid] -= ns
-        for each in (*self.continued, *self.stackless):
+        parts: list[ContinuedWait | StacklessWait] = [*self.continued, *self.stackless]
+        for each in parts:
             room_ns[each.tid] -= max(min(each.ns, each.since_ns + each.ns - since_ns), 0)
         room_ns.subtract(self.asleep_ns)
         self.room_ns = {tid: max(passed_ns + ns, 0) for tid, ns in room_ns.items()}
