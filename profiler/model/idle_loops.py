@@ -125,10 +125,22 @@ PYTHON = (
 )  # fmt: skip
 """Idle loops of Python. Functions are the end of the file's path, and the last part of the name."""
 
-PYTHON_ROOTS = frozenset(
-    {"threading.py:_bootstrap", "multiprocessing/process.py:_bootstrap", "billiard/process.py:_bootstrap"}
+HUBS = frozenset({"gevent/hub.py:run"})
+"""The only Python function of a greenlet that waits for events. It calls nothing but the native loop."""
+
+PYTHON_ROOTS = HUBS | {
+    "threading.py:_bootstrap", "multiprocessing/process.py:_bootstrap", "billiard/process.py:_bootstrap",
+}  # fmt: skip
+"""First Python function of a thread, of a forked child or of a greenlet. Frames outside of it belong to the parent."""
+
+TOKIO_WAITS = (
+    *("::park", "::park_timeout", "::park_internal", "::park_condvar", "::park_driver", "::turn"),
+    "tokio::runtime::blocking::pool::Inner::run",
 )
-"""First Python function of a thread or of a forked child. Frames outside of it belong to the parent."""
+"""Ends of the names of the innermost functions of tokio in a thread that waits for work."""
+
+TOKIO_CRATES = ("tokio::", "mio::", "parking_lot::", "parking_lot_core::", "std::", "core::", "alloc::")
+"""Prefixes of the functions of tokio, and of those between it and the system call."""
 
 NATIVE = (
     frozenset({

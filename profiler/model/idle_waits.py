@@ -9,13 +9,23 @@ processor, for the GIL or in uninterruptible sleep; a function of no known loop.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.functions import START_UP
-from pyprof.model.idle_loops import LAUNCHERS, NATIVE, PYTHON, PYTHON_ROOTS, STARTS
+from pyprof.model.idle_loops import (
+    HUBS,
+    LAUNCHERS,
+    NATIVE,
+    PYTHON,
+    PYTHON_ROOTS,
+    STARTS,
+    TOKIO_CRATES,
+    TOKIO_WAITS,
+)
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.modules import base_name
 from pyprof.model.profile import Frame, FrameKind, Profile
@@ -39,7 +49,17 @@ _READY = "[waiting for a processor"
 """Prefix of the wait of a thread that was woken. After a wait for a queue it is no wait for a lock."""
 _MAIN_CALLERS = frozenset({"__libc_start_call_main", "__libc_start_main", "__libc_start_main_impl"})
 _INTERPRETER = ("python", "libpython")
-_WAITING_MODULES = (*_INTERPRETER, "_queue.", "select.", "_socket.", "_multiprocessing.", "_posixsubprocess.")
+_QUEUE_MODULE = "_queue."
+"""Prefix of the file of queue.SimpleQueue. Of its functions only get() waits; a stripped file has no name for it."""
+_WAITING_MODULES = (
+    *_INTERPRETER,
+    _QUEUE_MODULE,
+    "corecext.",
+    "select.",
+    "_socket.",
+    "_multiprocessing.",
+    "_posixsubprocess.",
+)
 """Prefixes of the files, besides the C library, whose native functions Python's idle loops call to wait."""
 _LIBRARIES = (
     "libc.so",
@@ -70,6 +90,8 @@ _IN_QUEUES = frozenset({
     *("multiprocessing/connection.py:_recv_bytes", "multiprocessing/connection.py:_recv"),
 })  # fmt: skip
 _SIMPLE_QUEUE = "_queue_SimpleQueue_get"
+_MAX_NAMES = 3
+"""Maximum number of functions in the note about hidden waits."""
 _WHOLE = 0.75
 """Share of a recording above which a thread's wait covers all of it. Stops on a busy machine begin late."""
 _NOT_FOR_WORK = ("pthread_cond_", "pthread_mutex_", "take_gil", "lll_lock_wait")
@@ -81,7 +103,9 @@ def without_idle(profile: Profile) -> Profile:
 
     A profile of another kind of time, or one that has only idle waits, is returned unchanged.
     """
-    idle = hidden_waits(profile)
+    if not _hides_waits(profile):
+        return profile
+    idle, whole = _find_idle_waits(profile)
     if not idle.any():
         return profile
     if idle.all():
@@ -92,16 +116,44 @@ def without_idle(profile: Profile) -> Profile:
     note = said(
         "idle_hidden",
         threads=f"{threads:,} thread{'s' * (threads != 1)}",
-        seconds=f"{int(profile.values[idle, -1].sum()) / 1e9:.1f}",
+        seconds=_seconds(profile, idle),
+        whole=said("idle_whole", seconds=_seconds(profile, whole), functions=_own_functions(profile, whole))
+        if whole.any()
+        else "",
     )
     return replace(found, summary=replace(found.summary, notes=(*found.summary.notes, note)))
 
 
 def hidden_waits(profile: Profile) -> Mask:
     """Return which samples (n,) are hidden unless the user asks for them: the idle waits, in MODES."""
-    if profile.value_types[-1].type not in MODES:
-        return np.zeros(len(profile.stack), np.bool_)
-    return idle_waits(profile)
+    return idle_waits(profile) if _hides_waits(profile) else np.zeros(len(profile.stack), np.bool_)
+
+
+def _hides_waits(profile: Profile) -> bool:
+    return profile.value_types[-1].type in MODES
+
+
+def _seconds(profile: Profile, rows: Mask) -> str:
+    return f"{int(profile.values[rows, -1].sum()) / 1e9:.1f}"
+
+
+def _own_functions(profile: Profile, rows: Mask) -> str:
+    """Return the names of the functions that threads run in these samples, the ones with most samples first."""
+    names: Counter[str] = Counter()
+    for leaf, count in zip(*np.unique(profile.stack[rows], return_counts=True), strict=True):
+        names[_own_function(profile, profile.path(int(leaf)))] += int(count)
+    shown = [name for name, _ in names.most_common(_MAX_NAMES)]
+    return ", ".join([*shown, "…"] if len(names) > len(shown) else shown)
+
+
+def _own_function(profile: Profile, path: list[Frame]) -> str:
+    python = [frame for frame in path if frame.kind == FrameKind.INTERPRETER]
+    own = [frame for frame in python if not _fits(_key(frame), PYTHON_ROOTS | _BEFORE_OWN)]
+    if own:
+        return own[0].lines[0].function if own[0].lines else own[0].title
+    program = (frame for frame in path if frame.kind in _PROGRAM and not _is_library(profile, frame))
+    native = [name for frame in program for name in _names(frame) if not name.startswith(_CPP_THREAD)]
+    return native[-1] if native else path[0].title
 
 
 class _Wait(enum.Enum):
@@ -115,25 +167,38 @@ class _Wait(enum.Enum):
 
 def idle_waits(profile: Profile) -> Mask:
     """Return which samples are waits of idle threads, shape (n,)."""
+    return _find_idle_waits(profile)[0]
+
+
+def _find_idle_waits(profile: Profile) -> tuple[Mask, Mask]:
+    """Return which samples are waits of idle threads, and which of these are of threads that wait for a queue during
+    the whole recording, both of shape (n,).
+    """
     leaves = np.unique(profile.stack)
     is_lock = profile.value_types[-1].type == "lock"
     kinds, functions = [], []
     for leaf in leaves.tolist():
         path = profile.path(leaf)
-        kinds.append(_kind(profile, path, is_lock))
-        functions.append(_functions(profile, path))
+        kind, names = _kind(profile, path, is_lock), _functions(profile, path)
+        wait = next((frame.title for frame in path if frame.kind == FrameKind.KERNEL), "")
+        is_other = kind is not _Wait.CONSUMER and not wait.startswith(_READY)  # another wait of the same function
+        kinds.append(kind)
+        functions.append((*names, wait) if names and is_other else names)
     at = np.searchsorted(leaves, profile.stack)
     idle: Mask = np.array([kind is _Wait.IDLE for kind in kinds], np.bool_)[at]
+    whole: Mask = np.zeros(len(idle), np.bool_)
     if _Wait.CONSUMER in kinds:
         consumer = np.array([kind is _Wait.CONSUMER for kind in kinds], np.bool_)
         numbers = {names: number for number, names in enumerate(dict.fromkeys(functions), 1)}
         chain = np.array([numbers[names] if names else 0 for names in functions], np.int64)
-        idle |= _consumers_waits(profile, consumer[at], chain[at])
-    return idle
+        returns, whole = _consumers_waits(profile, consumer[at], chain[at])
+        idle |= returns | whole
+    return idle, whole
 
 
-def _consumers_waits(profile: Profile, consumer: Mask, chain: npt.NDArray[np.int64]) -> Mask:
-    """Return which waits for a queue, shape (n,), are waits for work.
+def _consumers_waits(profile: Profile, consumer: Mask, chain: npt.NDArray[np.int64]) -> tuple[Mask, Mask]:
+    """Return which waits for a queue are waits for work: those that a thread returns to, and those of threads that only
+    wait. Both have the shape (n,).
 
     A thread waits for work if it does something else and then waits for the same queue again. It also does if it waits
     there during the whole recording. A thread that serves one request, and waits for a queue once, does neither.
@@ -142,17 +207,16 @@ def _consumers_waits(profile: Profile, consumer: Mask, chain: npt.NDArray[np.int
         consumer: Which samples are waits of a thread's own function for a queue, shape (n,).
         chain: Number of each sample's sequence of functions, 0 if none is known, shape (n,).
     """
-    found = np.zeros(len(consumer), np.bool_)
+    returns, whole = np.zeros(len(consumer), np.bool_), np.zeros(len(consumer), np.bool_)
     of_consumers = np.flatnonzero(np.isin(profile.thread, profile.thread[consumer]))
     of_consumers = of_consumers[np.lexsort((profile.time_ns[of_consumers], profile.thread[of_consumers]))]
     for rows in np.split(of_consumers, np.flatnonzero(np.diff(profile.thread[of_consumers])) + 1):
         for each in np.unique(chain[rows[consumer[rows]]]):
             waits = np.flatnonzero((chain[rows] == each) & consumer[rows])
             between = chain[rows[waits[0] : waits[-1]]]
-            whole = int(profile.values[rows[waits], -1].sum()) >= _WHOLE * profile.duration_ns
-            if whole or bool(np.any((between != each) & (between != 0))):
-                found[rows[waits]] = True
-    return found
+            returns[rows[waits]] = np.any((between != each) & (between != 0))
+            whole[rows[waits]] = int(profile.values[rows[waits], -1].sum()) >= _WHOLE * profile.duration_ns
+    return returns, whole
 
 
 def _functions(profile: Profile, path: list[Frame]) -> tuple[str, ...]:
@@ -195,7 +259,7 @@ def _kind_of_sleep(profile: Profile, frames: list[Frame], wait: str, is_lock: bo
         ):
             return _Wait.SHOWN
     rest = [key for key in keys[root + 1 :] if key]
-    if _is_python_loop(rest):
+    if _is_python_loop(rest) or (not rest and root >= 0 and _fits(keys[root], HUBS)):
         return _Wait.IDLE
     if root < 0:
         return _Wait.SHOWN
@@ -203,7 +267,7 @@ def _kind_of_sleep(profile: Profile, frames: list[Frame], wait: str, is_lock: bo
     if calls:
         is_queue = _fits(calls[0], _QUEUES) and all(_fits(key, _IN_QUEUES) for key in calls[1:])
     else:
-        is_queue = any(name == _SIMPLE_QUEUE for frame in inner for name in _names(frame))
+        is_queue = any(_SIMPLE_QUEUE in _names(frame) or _is_from(profile, frame, (_QUEUE_MODULE,)) for frame in inner)
     # A thread whose own function waits for a condition, an event or a queue holds nothing, so this is no lock.
     if is_lock and (is_queue or (calls and all(_fits(key, {"threading.py:wait"}) for key in calls))):
         return _Wait.IDLE
@@ -242,6 +306,8 @@ def _native_kind(profile: Profile, frames: list[Frame], wait: str, is_lock: bool
         return _Wait.SHOWN
     if any(all(name == "main" or _is_in(name, loop) for name in rest) and _is_in(rest[-1], loop) for loop in NATIVE):
         return _Wait.IDLE
+    if _is_tokio_loop(rest):
+        return _Wait.IDLE
     if rest == ["main"]:
         return _Wait.IDLE if wait.endswith(tuple(_EVENT_CALLS)) else _Wait.SHOWN
     conditions = any(name.lstrip("_") in _CONDITIONS for frame in inner for name in _names(frame))
@@ -252,6 +318,17 @@ def _native_kind(profile: Profile, frames: list[Frame], wait: str, is_lock: bool
     if is_lock:
         return _Wait.IDLE
     return _Wait.CONSUMER if has_lines else _Wait.SHOWN
+
+
+def _is_tokio_loop(names: list[str]) -> bool:
+    """Return True if tokio waits for work, and no function of a request calls it."""
+    names = [name.lstrip("<&") for name in names]
+    own = [name for name in names if name.startswith("tokio::")]
+    return (
+        bool(own)
+        and own[-1].endswith(TOKIO_WAITS)
+        and all(name == "main" or name.endswith("::main") or name.startswith(TOKIO_CRATES) for name in names)
+    )
 
 
 def _is_library(profile: Profile, frame: Frame) -> bool:

@@ -15,8 +15,11 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import replace
 from tests.exporters.profiles import golden
 
-MODULES = ("/usr/lib/libc.so.6", "/srv/server", "/usr/bin/python3.11", "/usr/lib/_queue.cpython-311.so")
-LIBC, SERVER, PYTHON_PROGRAM, QUEUE = range(len(MODULES))
+MODULES = (
+    *("/usr/lib/libc.so.6", "/srv/server", "/usr/bin/python3.11", "/usr/lib/_queue.cpython-311.so"),
+    "/venv/lib/gevent/libev/corecext.cpython-311.so",
+)
+LIBC, SERVER, PYTHON_PROGRAM, QUEUE, LIBEV = range(len(MODULES))
 SLEEPS, EPOLL = "[sleeping: futex]", "[sleeping: epoll_wait]"
 
 
@@ -159,8 +162,44 @@ JAVA = [
     *library("pthread_cond_wait"),
     wait(SLEEPS),
 ]
+GEVENT = [
+    *PROGRAM,
+    python("<module>", "/srv/app.py"),
+    python("view_that_slept_first", "/srv/views.py"),
+    native("greenlet::UserGreenlet::inner_bootstrap"),
+    python("Hub.run", "/venv/lib/python3.11/site-packages/gevent/hub.py"),
+    *(native(name, LIBEV) for name in ("gevent.libev.corecext.loop.run", "ev_run", "epoll_poll")),
+    native("epoll_wait", LIBC),
+    wait(EPOLL),
+]
+RUST_THREAD = [
+    *library("clone3", "start_thread"),
+    native("<std::sys::thread::unix::Thread>::new::thread_start"),
+    native("core::ops::function::FnOnce::call_once{{vtable.shim}}"),
+    native("std::sys::backtrace::__rust_begin_short_backtrace"),
+    native("tokio::runtime::blocking::pool::Inner::run"),
+]
+CONDVAR = native("<std::sys::sync::condvar::futex::Condvar>::wait")
+WORKER = "tokio::runtime::scheduler::multi_thread::"
+TOKIO = [
+    *RUST_THREAD,
+    native("tokio::runtime::task::core::Core<T,S>::poll"),
+    *(native(f"{WORKER}{name}") for name in ("worker::run", "worker::Context::run", "worker::Context::park_timeout")),
+    native(f"{WORKER}park::Parker::park"),
+]
+TOKIO_DRIVER = [*TOKIO, *map(native, ("tokio::runtime::io::Driver::turn", "mio::poll::Poll::poll"))]
+TOKIO_MAIN = [
+    *PROGRAM,
+    *map(native, ("main", "std::rt::lang_start", "app::main", "tokio::runtime::runtime::Runtime::block_on")),
+    native("tokio::runtime::park::Inner::park"),
+]
 IDLE = {
     "pool": POOL,
+    "gevent": GEVENT,
+    "tokio worker": [*TOKIO, CONDVAR, *library("syscall"), wait(SLEEPS)],
+    "tokio driver": [*TOKIO_DRIVER, *library("epoll_wait"), wait(EPOLL)],
+    "tokio blocking pool": [*RUST_THREAD, CONDVAR, *library("syscall"), wait(SLEEPS)],
+    "tokio main": [*TOKIO_MAIN, CONDVAR, *library("syscall"), wait(SLEEPS)],
     "asyncio": ASYNCIO,
     "arbiter": ARBITER,
     "server": SERVER_LOOP,
@@ -181,6 +220,7 @@ CONSUMER = [
     wait(SLEEPS),
 ]
 SIMPLE_CONSUMER = [*CONSUMER[:-3], *POOL[-3:]]
+STRIPPED_CONSUMER = [*CONSUMER[:-3], native("_queue.cpython-311.so!0x2880", QUEUE), *POOL[-2:]]
 OWN_CLASS = [*THREAD[:-1], python("Consumer.run", "/srv/app.py"), *CONSUMER[-3:]]
 OF_PROCESSES = [*CONSUMER[:-3], python("Queue.get", "/usr/lib/python3.11/multiprocessing/queues.py"), wait(SLEEPS)]
 NATIVE_THREAD = [*library("clone3", "start_thread"), native("execute_native_thread_routine")]
@@ -195,6 +235,7 @@ NATIVE_CONSUMER = [
 CONSUMERS = {
     "queue": CONSUMER,
     "simple": SIMPLE_CONSUMER,
+    "stripped": STRIPPED_CONSUMER,
     "class": OWN_CLASS,
     "processes": OF_PROCESSES,
     "native": NATIVE_CONSUMER,
@@ -218,7 +259,7 @@ def test_wait_of_a_known_loop_is_idle(stack: list[Frame]) -> None:
 def test_wait_with_a_function_of_a_request_on_its_stack_is_never_idle(
     stack: list[Frame], data: st.DataObject, name: str, is_python: bool, kind: str
 ) -> None:
-    roots = [at + 1 for at, frame in enumerate(stack) if frame.title == "Thread._bootstrap"]
+    roots = [at + 1 for at, frame in enumerate(stack) if frame.title in {"Thread._bootstrap", "Hub.run"}]
     place = data.draw(st.integers(max([*roots, len(PROGRAM) - (stack[0].title != "_start")]), len(stack) - 1))
     request = python(f"views.{name}", "/srv/views.py") if is_python else native(name)
     if not is_python and place == len(PROGRAM) and stack[place].kind == FrameKind.NATIVE:
@@ -243,8 +284,10 @@ def test_function_that_is_inlined_into_main_shows_the_wait() -> None:
         [*PROGRAM, native("main"), native("nanosleep", LIBC), wait("[sleeping: clock_nanosleep]")],
         [wait("[blocked: waits too short or too many for stacks]")],
         [native("epoll_wait", LIBC), wait(EPOLL)],
+        [*RUST_THREAD, native("tokio::runtime::task::core::Core<T,S>::poll"), *library("nanosleep"), wait(SLEEPS)],
+        [*TOKIO_MAIN[:-1], native("query"), TOKIO_MAIN[-1], CONDVAR, *library("syscall"), wait(SLEEPS)],
     ],
-    ids=["GIL", "processor", "disk", "cut", "client", "nap", "sum", "no root"],
+    ids=["GIL", "processor", "disk", "cut", "client", "nap", "sum", "no root", "task of tokio", "block_on in a call"],
 )
 def test_wait_that_may_not_be_for_work_is_shown(stack: list[Frame]) -> None:
     assert idle_waits(waits(stack)).tolist() == [False]
@@ -273,6 +316,15 @@ def in_request(stack: list[Frame]) -> list[Frame]:
 def test_queue_that_a_thread_reads_again_after_it_did_something_else_is_idle(stack: list[Frame]) -> None:
     found = of_one_thread([stack, in_request(stack), stack], 60 * 10**9)
     assert idle_waits(found).tolist() == [True, False, True]
+
+
+def test_simple_queue_that_a_function_reads_again_after_it_slept_by_itself_is_idle() -> None:
+    asleep = [*SIMPLE_CONSUMER[:-3], *library("clock_nanosleep"), wait("[sleeping: clock_nanosleep]")]
+    woken = [*SIMPLE_CONSUMER[:-1], wait("[waiting for a processor]")]
+    found = of_one_thread([SIMPLE_CONSUMER, asleep, SIMPLE_CONSUMER], 60 * 10**9)
+    assert idle_waits(found).tolist() == [True, False, True]
+    found = of_one_thread([SIMPLE_CONSUMER, woken, SIMPLE_CONSUMER], 60 * 10**9)
+    assert idle_waits(found).tolist() == [False] * 3
 
 
 @pytest.mark.parametrize("stack", CONSUMERS.values(), ids=CONSUMERS)
@@ -319,6 +371,15 @@ def test_hidden_waits_are_named_with_their_sum() -> None:
     found = without_idle(waits(POOL, ASYNCIO, request))
     assert (len(found.stack), found.total) == (1, 10**9)
     assert found.summary.notes[-1] == "idle: 2 threads, 2.0 s hidden; --idle shows them"
+
+
+def test_functions_that_wait_for_a_queue_all_the_time_are_named_with_their_time() -> None:
+    found = waits(CONSUMER, NATIVE_CONSUMER, POOL, in_request(CONSUMER))
+    shown = without_idle(replace(found, duration_ns=10**9))
+    assert shown.summary.notes[-1] == (
+        "idle: 3 threads, 3.0 s hidden, 2.0 s of it in consume, Pool::work, which waited for a queue all the time; "
+        "--idle shows them"
+    )
 
 
 def test_idle_waits_are_shown_where_there_is_nothing_else_and_in_other_kinds_of_time() -> None:
