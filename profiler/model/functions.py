@@ -73,8 +73,8 @@ class Cost:
         module: Name of its file as users call it, "" if unknown.
         own: Cost as the innermost function.
         total: Cost anywhere on the stack. A sample counts once, even if the function recurs.
-        wraps: True if it passes PASSED_ON of its total on to one function that belongs to the application if this one
-            does.
+        wraps: True if it passes PASSED_ON of its total on to one function that belongs to the application and has a
+            name if this one does.
         application: True if it belongs to the application (model/application_code.py).
     """
 
@@ -126,8 +126,7 @@ class Costs:
         return self._is_trunk(cost), self._is_later(cost)
 
     def _is_later(self, cost: Cost) -> bool:
-        tells = cost.application and not _NAMELESS.search(cost.name[-_MAX_ADDRESS:])
-        return not tells or cost.total < MIN_SHARE * self.value
+        return not _is_telling(cost.function, cost.application) or cost.total < MIN_SHARE * self.value
 
     def _telling(self, count: int, is_later: Callable[[Cost], bool]) -> list[Cost]:
         found = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]
@@ -141,6 +140,10 @@ class Costs:
         is_first = cost.name in _FIRST and not cost.own
         has_all = cost.total >= PASSED_ON * self.value and cost.own < (1 - PASSED_ON) * self.value
         return 2 if cost.wraps else int(is_first or has_all)
+
+
+def _is_telling(function: Function, application: bool) -> bool:
+    return application and not _NAMELESS.search(function.name[-_MAX_ADDRESS:])
 
 
 def _by_total(cost: Cost) -> tuple[int, bool, int, Function]:
@@ -234,8 +237,9 @@ def costs(profile: Profile, column: int = -1) -> Costs:
         rows.append(row)
     sums = TreeSums(profile, own.tolist(), rows, len(ids))
     self_of, total_of = sums.own, sums.total
-    # an application's function that only calls a library is more informative than the library
-    wraps = [inner >= 0 and application[inner] >= application[outer] for outer, inner in enumerate(sums.wrapped())]
+    # an application's function that only calls a library, or one without a name, is more informative than what it calls
+    telling = [_is_telling(function, is_own) for function, is_own in zip(ids, application, strict=True)]
+    wraps = [inner >= 0 and telling[inner] >= telling[outer] for outer, inner in enumerate(sums.wrapped())]
     found = [
         Cost(function, modules[at], self_of[at], total_of[at], wraps[at], application[at])
         for function, at in ids.items()

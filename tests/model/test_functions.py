@@ -212,6 +212,13 @@ def test_function_without_a_name_does_not_come_before_one_with_a_name() -> None:
     assert [cost.name for cost in found.application_first(3)] == ["parse", "server!0x6110", "read"]
 
 
+def test_function_that_calls_only_one_without_a_name_is_not_left_out() -> None:
+    builder = Builder()
+    for names, ns in ((("beforeSleep", "reply", "server!0x13c0b0", "write"), 70), (("processEvents", "query"), 30)):
+        builder.sample(builder.node([code("main"), *(code(name, name != "write") for name in names)]), cpu_ns=ns)
+    assert [cost.name for cost in costs(builder.build()).application_first(2)] == ["reply", "query"]
+
+
 def test_of_two_functions_that_call_each_other_only_the_outer_one_wraps() -> None:
     builder = Builder()
     builder.sample(builder.node([code("main"), *[code("even"), code("odd")] * 50]), cpu_ns=10)
