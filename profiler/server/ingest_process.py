@@ -3,7 +3,8 @@
 The server's threads share one interpreter. A thread that parses 100 MiB takes half of its time from all others, and
 each of their system calls waits for the GIL. The process returns rows with a separate book of stacks. It starts with
 the first such body, and ends when its input is closed. It pauses after a large body, because that occupies the caches
-and the memory bandwidth regardless of its priority.
+and the memory bandwidth regardless of its priority. Time in which other processes kept the processor makes no pause
+longer.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _READER = (
 _AFTER_OTHERS = 19
 """Nice value of the process that reads large bodies, relative to the server."""
 _REST = 3
-"""Length of the pause after reading a large body, relative to the time for reading it."""
+"""Length of the pause after reading a large body, relative to the processor time for reading it."""
 _MAX_MEMORY = 1 << 28
 """Maximum resident size in bytes of the process that reads large bodies, above which another process replaces it."""
 _Found = TypeVar("_Found")
@@ -83,21 +84,16 @@ class LargeBodies:
         """
         if self._closed.wait(max(self._rested_at - self._clock(), 0)):
             raise FormatError("body", 0, "nobody reads it any more")
-        began = self._clock()
-        try:
-            return self._answered(function, *arguments)
-        finally:
-            ended = self._clock()
-            self._rested_at = ended + _REST * is_large * (ended - began)
-
-    def _answered(self, function: Callable[..., _Found], *arguments: object) -> _Found:
         if self._reader is not None and self._reader.poll() is not None:
             self._end()
+        began = self._clock()
         try:
-            answer = self._asked(pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL))
+            answer, spent_s = self._asked(pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL))
         except (OSError, EOFError, pickle.UnpicklingError):
             self._end()
-            raise FormatError("body", 0, "who read it has ended: it may need too much memory") from None
+            answer = FormatError("body", 0, "the process that reads it has ended: it may need too much memory")
+            spent_s = self._clock() - began  # of an ended process only this is known
+        self._rested_at = self._clock() + _REST * is_large * spent_s
         if isinstance(answer, PyprofError):
             raise answer
         return cast(_Found, answer)
@@ -145,11 +141,12 @@ def read_all() -> None:
     os.nice(_AFTER_OTHERS)
     questions, answers = os.fdopen(0, "rb"), os.fdopen(1, "wb")
     while questions.peek(1):
+        began_s = time.process_time()
         function, arguments = pickle.load(questions)
         try:
             found = function(*arguments)
         except PyprofError as error:
             found = error
-        pickle.dump(found, answers, pickle.HIGHEST_PROTOCOL)
+        pickle.dump((found, time.process_time() - began_s), answers, pickle.HIGHEST_PROTOCOL)
         answers.flush()
         del function, arguments, found
