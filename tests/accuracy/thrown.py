@@ -56,6 +56,8 @@ BUILDS = (
     Build("g++", "throw_six.cc", ("-O2", "-fno-omit-frame-pointer", "-static")),
     Build("gcc", "long_jumps.c", ("-O2", "-static")),
 )
+SHORT_MATRIX = (*zip(BUILDS, COLLECTORS, strict=False), *((BUILDS[-1], collector) for collector in COLLECTORS))
+"""Each build at least once, and both ways to leave functions with each collector. `make accuracy` takes all pairs."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def test_both_stores_give_the_same_rows_and_a_cluster_shares_them_out(tmp_path: 
                 found.append(answers(client, until))
                 total = sum(row["amount"] for row in client.question("services").json()["services"])
                 assert total == len(sent) * marked().total
-        versions = range(1, len(migrations()) + 1)
+        versions = (1, 2, len(migrations()))  # later tables are empty before the last migration
         lives = [life(at, f"chdb://{tmp_path}/old{at}", url.replace("/pyprof?", f"/old{at}?")) for at in versions]
         for found_of in lives:
             check_life(found_of)
