@@ -10,9 +10,10 @@ linux/              The kernel's interfaces: system calls, /proc, the state of a
 native/             Machine code for what Python does too slowly: rounds of samples by stops
 offcpu/             Off-CPU time: intervals between context switches, and the stacks that they are attributed to
 perf/               Samples of the kernel's perf_events
+plan                The plan of a recording: the source that samples each process and thread, and why
 postmortem/         Samples of threads that no longer run: core files and crash dumps
 ptrace/             Samples of live processes, taken by short stops
-registry            The list of collectors: by name, or the first one that is permitted and sees whole stacks
+registry            The list of collectors for the command line, and the function that opens one
 replay/             A log of a collector's batches, and a collector that replays it
 sampling_clock      The times of samples: one at random in each slot of a grid with the sampling period
 switch_events       Context switches as a collector reports them: threads leave their processors and return

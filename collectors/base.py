@@ -28,10 +28,6 @@ class CollectorRefused(AccessDenied):
     reason = "collector_refused"
 
 
-class PartialVisibility(CollectorRefused):
-    """The collector can be used but does not see all threads or time; a collector that sees more is preferred."""
-
-
 @dataclass(frozen=True, slots=True)
 class Feedback:
     """The result of a batch's walk for its collector. Columns have one element for each sample of the batch.

@@ -12,6 +12,8 @@ from pyprof.records import dataclass, field, field_names
 if TYPE_CHECKING:
     from pyprof.window_flush_protocol import FlushProtocol, Stride
 
+AUTO = "auto"
+"""The --collector name with which a plan chooses the source of samples for each process."""
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MIN_BLOCK_S = 0.001
@@ -237,7 +239,7 @@ class RecordOptions(StackOptions):
     duration: float | None = None
     rate: float = DEFAULT_RATE_HZ
     mode: str = "cpu"
-    collector: str = "auto"
+    collector: str = AUTO
     subprocesses: bool | None = None
     kernel: bool = False
     thread: str | re.Pattern[str] | None = None

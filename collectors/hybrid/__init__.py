@@ -1,10 +1,9 @@
 """The choice of a collector for each thread while a recording runs.
 
-bpf_opening        The function that opens the collector that uses a program in the kernel
 by_image           The processes that are stopped for samples because of the program that they run
 collector          A collector for threads whose stacks the kernel cannot copy, and for all others
-opening            The function that opens the collector that uses perf_events, and others that complement it
-ptrace_opening     The function that opens the collector that samples by short stops
+opening            The functions that open the sources that the plan of a recording names
+planner            The facts of a recording, and its plan, which is made again when one of them changes
 stop_candidates    The threads that are stopped for samples because the kernel cannot copy their stacks
 succession         A collector that another one replaces during the recording, and the totals of closed collectors
 until_program      perf_events until the program in the kernel (BPF) is needed, and that program from then on

@@ -1,157 +1,184 @@
-"""The function that opens the collector that uses perf_events, and others that complement it.
+"""The functions that open the sources that the plan of a recording names, with those that follow if a fact changes.
 
-Those are stops of threads whose stacks the kernel cannot copy and of programs with interpreters, and reads of sleeping
-threads from outside. If the user named no collector, a program in the kernel replaces all of them, if it is available,
-as soon as an interpreter runs or a stack continues in another one.
+Where a change of facts leads to another source is asked from the plan, too: the collector of a plan that may change is
+the one that can change.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyprof.collectors.base import Collector, CollectorRefused, PartialVisibility
-from pyprof.collectors.hybrid import bpf_opening
+from pyprof.collectors.base import Collector, CollectorRefused, SampleSource
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.stop_candidates import NO_STOPS, stops_of
-from pyprof.collectors.hybrid.until_program import UntilProgram
+from pyprof.collectors.hybrid.planner import ANY_PID, Planner, check_stops, collect_facts
+from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
-from pyprof.collectors.linux.sampled_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
-from pyprof.collectors.perf.attr import PerfNotAllowed
-from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
-from pyprof.collectors.perf.event_scope import choose_scope
+from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.ring import list_online_cpus
-from pyprof.collectors.ptrace.opening import by_stops
-from pyprof.collectors.targets.collector_request import CollectorTarget, Request
-from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
+from pyprof.collectors.plan import BPF, PERF, PTRACE, PlanFacts, ProcessFacts, UncopiedStack, find_refusal
+from pyprof.collectors.targets.collector_request import Request
+from pyprof.errors import FormatError
 from pyprof.model.reasons import said
-from pyprof.options import CollectOptions
 from pyprof.records import replace
+from pyprof.window_flush_protocol import FlushProtocol
 
 if TYPE_CHECKING:
     from pyprof.collectors.offcpu.collector import WallClockCollector
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
 FROM_OUTSIDE = said("sleepers_from_outside")
+_SLEEPER_HZ = 1000.0
+"""Rate in Hz of the collector that reads sleeping threads. The first read waits for its first sampling time."""
+_ANY_INTERPRETER = ProcessFacts(interpreter="an interpreter")
 
 
-def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """Return an error if the perf_events collector cannot be used, because of the architecture, rights, or missing time
-    in the kernel; else None.
-    """
-    if options.wakers:  # only the program in the kernel reports them
-        return bpf_opening.can(target, options)
-    if MACHINE not in PERF_ARCHES:
-        return UnsupportedArchitecture(f"samples of perf_events are read on {KNOWN_MACHINES}")
-    try:
-        arch = procfs.read_arch(target.pid) if target.pid else WIDE
-        if arch not in (WIDE, NARROW):
-            return UnsupportedArchitecture(f"it runs {arch.name} code")
-        scope = choose_scope(target.pid, list_online_cpus()[0], options, target.everything)
-    except PerfNotAllowed as error:
-        return error
-    except ProcessLookupError:
-        return NoSuchProcess(f"there is no process {target.pid}", "list processes with: ps -e")
-    return PartialVisibility(USER_ONLY) if scope.event.user_only else None
+def open_planned(request: Request, name: str) -> Collector:
+    """Open the collector of a recording.
 
+    If the kernel refuses a source that --collector auto chose, the plan is made again without it.
 
-def open(request: Request) -> Collector:
-    """Open the collector that uses perf_events, with the collectors that complement it.
+    Args:
+        request: The processes and options.
+        name: The user's --collector.
 
     Raises:
-        CollectorRefused: perf_events are not permitted.
-        PyprofError: Any other error of the collectors.
+        PyprofError: No source can do what is requested, or the error of a collector.
     """
-    return bpf_opening.in_its_place(request, _Openings(request).collector())
+    pids, options = request.selection.pids, request.options
+    facts = collect_facts(pids, options, request.selection.everything, request.launched)
+    if name == PTRACE or facts.perf_user_only or find_refusal(PERF, facts, options) is not None:
+        facts = check_stops(facts, pids)
+    planner = Planner(facts, options, name, request.interpreters.needs_stops if request.interpreters else _find_none)
+    openings = _Openings(request, planner)
+    while True:
+        source = openings.choose_source()
+        try:
+            return openings.with_note_on_bpf(openings.open(source))
+        except CollectorRefused as error:
+            if source == name:
+                raise
+            planner.refuse(source, error, pids)
+
+
+def _find_none(pid: int) -> str:
+    return ""
 
 
 class _Openings:
-    """The ways to open collectors for one recording, by what the system permits."""
+    """The functions that open the collectors of one recording."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, planner: Planner) -> None:
         self._request = request
         self._options = request.options
-        everything, interpreters = request.selection.everything, request.interpreters
-        self._by_image: ByImage | None = None
-        by_program = not request.by_name and self._options.running
-        if by_program and interpreters and not everything and not self._options.kernel:
-            self._by_image = ByImage(interpreters.needs_stops)
-        self._by_depth = not self._options.kernel and self._options.stack_size > NO_STOPS
-        self._by_bpf = (
-            not request.by_name
-            and interpreters is not None
-            and bpf_opening.can(request.target, request.options) is None
-        )
+        self._planner = planner
 
-    def collector(self) -> Collector:
+    def choose_source(self) -> str:
+        """Return the source that samples the recording first. Processes are inspected if that depends on them."""
+        planner, selection = self._planner, self._request.selection
+        source = planner.make_plan().default.source
+        if source != BPF and planner.suppose(_ANY_INTERPRETER).default.source == BPF:
+            children = find_descendants(selection.pids) if self._options.subprocesses else ()
+            planner.inspect_until_interpreter((*selection.pids, *children))
+            source = planner.make_plan().default.source
+        return source
+
+    def open(self, source: str) -> Collector:
         pids, launched = self._request.selection.pids, self._request.launched
-        if self._options.wakers:
-            return bpf_opening.open(self._request)
-        if not self._options.idle:
-            return self._tried(self._with_bpf, lambda: self._running(self._by_image))
-        return self._tried(lambda: bpf_opening.open(self._request), lambda: self._all_time(pids, launched))
+        if source == BPF:
+            return self._by_bpf(pids, launched, self._planner.make_plan().default.why)
+        if source == PTRACE:
+            return self._by_stops()
+        return self._all_time(pids, launched) if self._options.idle else self._running(pids, launched)
 
-    def _tried(self, by_bpf: Callable[[], Collector], without: Callable[[], Collector]) -> Collector:
-        """Return the collector that uses the BPF program in the kernel, if it is available."""
-        if not self._by_bpf:
-            return without()
-        try:
-            return by_bpf()
-        except CollectorRefused as why:
-            from pyprof.collectors.hybrid.without_program import WithoutProgram
+    def with_note_on_bpf(self, collector: Collector) -> Collector:
+        """Return a collector that also reports why BPF is not used, if it would have been."""
+        why = self._planner.find_refusal_of_bpf()
+        if why is None or self._request.interpreters is None:
+            return collector
+        from pyprof.collectors.hybrid.without_program import WithoutProgram
 
-            return WithoutProgram(without(), why, certain=True)
+        selection = self._request.selection
+        pids = selection.pids if self._options.kernel else ()  # no chain is read in that case
+        certain = (
+            BPF in self._planner.facts.refused
+            or selection.everything
+            or any(self._planner.inspect(pid).interpreter != "" for pid in pids)
+        )
+        return WithoutProgram(collector, why, certain)
+
+    def _running(self, pids: tuple[int, ...], launched: bool) -> Collector:
+        """Open a collector of the running time of threads by perf_events."""
+        after = self._planner.suppose(_ANY_INTERPRETER)
+        if after.default.source == BPF:
+            from pyprof.collectors.hybrid.until_program import UntilProgram
+
+            return UntilProgram(
+                self._planner,
+                lambda by_image, instead: self._hybrid(self._perf(pids, launched), by_image, instead=instead),
+                lambda alive, why: self._by_bpf(tuple(alive), False, why),
+            )
+        perf = self._perf(pids, launched)
+        if after.processes[ANY_PID].source == PTRACE:
+            return self._hybrid(perf, self._stopped_images(), launched)
+        return self._hybrid(perf, None, launched) if self._stops_long_stacks else perf
 
     def _all_time(self, pids: tuple[int, ...], launched: bool) -> Collector:
-        """Open a collector of the running and waiting time of threads."""
-        if self._by_image is None:
+        """Open a collector of the running and waiting time of threads by perf_events."""
+        if self._planner.suppose(_ANY_INTERPRETER).default.source != PTRACE:
             return self._wall_clock(pids, launched)
         from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 
         return WholeProcessCollector(
             open_without_stops=lambda pids, first: self._wall_clock(tuple(pids), first and launched),
-            stopping=lambda pids, _: by_stops(self._request, tuple(pids)),
-            by_image=self._by_image,
+            stopping=lambda pids, _: open_stops(self._request, tuple(pids)),
+            by_image=self._stopped_images(),
             pids=pids,
             launched=launched,
         )
 
-    def _running(self, by_image: ByImage | None) -> HybridCollector | PerfCollector:
-        """Open a collector of the running time of threads."""
-        request = self._request
-        perf = self._perf(request.selection.pids, request.launched)
-        if self._by_depth or by_image:
-            return HybridCollector(perf, partial(stops_of, request), by_image, self._by_depth, request.launched)
-        return perf
+    def _by_stops(self) -> Collector:
+        """Open a collector that samples all processes by short stops."""
+        request, planner = self._request, self._planner
+        why = planner.make_plan().default.why
+        stops = open_stops(request, request.selection.pids, said("by_stops", why=why) if why else "")
+        short_lives = replace(planner.facts, short_lives=True)
+        if planner.make_plan(short_lives).default.source == PTRACE:
+            return stops
+        from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
 
-    def _with_bpf(self) -> Collector:
-        """Open the BPF collector if an interpreter runs or may start soon, else prepare to open it later.
-
-        Later means when an interpreter starts, or when a thread would be stopped because its stack continues in another
-        one.
-
-        Raises:
-            PyprofError: An error of the collector that uses the program.
-        """
-        request, interpreters = self._request, self._request.interpreters
-        assert interpreters is not None
-        pids = request.selection.pids
-        if request.selection.everything or request.launched:  # a command may become any other at any time
-            return bpf_opening.open(request)
-        children = find_descendants(pids) if self._options.subprocesses else ()
-        reason = next((why for pid in (*pids, *children) if (why := interpreters.needs_stops(pid)) != ""), "")
-        if reason != "":
-            return bpf_opening.opened(request, pids, False, reason or "")
-        return UntilProgram(
-            interpreters.needs_stops,
-            lambda by_image, instead: HybridCollector(
-                self._perf(pids, False), partial(stops_of, request), by_image, self._by_depth, instead=instead
-            ),
-            lambda alive, why: bpf_opening.opened(request, tuple(alive), False, why),
+        return UntilShortLives(
+            stops,
+            self._options.rate_hz,
+            lambda pid: planner.choose(pid, short_lives).stop_reason,
+            lambda pids: self._after_short_lives(short_lives, pids),
         )
+
+    def _after_short_lives(self, facts: PlanFacts, pids: tuple[int, ...]) -> Collector:
+        self._planner.facts = facts
+        return self._running(pids, False)
+
+    def _stopped_images(self) -> ByImage:
+        return ByImage(lambda pid: self._planner.choose(pid).stop_reason)
+
+    @property
+    def _stops_long_stacks(self) -> bool:
+        """True if a thread is stopped when its stacks are longer than its source copies."""
+        return bool(self._planner.suppose(ProcessFacts(stacks={ANY_PID: UncopiedStack.LONG})).threads)
+
+    def _hybrid(
+        self,
+        perf: PerfCollector,
+        by_image: ByImage | None,
+        launched: bool = False,
+        instead: Callable[[], bool] = lambda: False,
+    ) -> HybridCollector:
+        open_stops = partial(open_stops_of_candidates, self._request)
+        return HybridCollector(perf, open_stops, by_image, self._stops_long_stacks, launched, instead)
 
     def _perf(self, pids: tuple[int, ...], launched: bool) -> PerfCollector:
         request = self._request
@@ -164,30 +191,128 @@ class _Openings:
             before_exec=launched,
         )
 
-    def _from_outside(self, flush_s: float) -> PtraceCollector:
-        """Open a collector that reads the stacks of sleeping threads and stops none of them."""
-        asleep = replace(self._options, running=False, stop_sleepers=False, flush_s=flush_s)
-        request = replace(self._request, options=asleep)
-        return by_stops(request, request.selection.pids, note=FROM_OUTSIDE)
-
     def _wall_clock(self, pids: tuple[int, ...], launched: bool) -> WallClockCollector:
         from pyprof.collectors.offcpu.collector import WallClockCollector
         from pyprof.collectors.perf.switch_source import PerfSwitchSource
         from pyprof.collectors.perf.switches import Switches
 
-        switches = Switches(
-            self._options,
-            self._request.diagnostics,
-            self._request.selection.everything,
-            self._request.ids.next_id(),
-        )
+        request = self._request
+        switches = Switches(self._options, request.diagnostics, request.selection.everything, request.ids.next_id())
         try:
             perf = self._perf(pids, launched)
             try:
-                return WallClockCollector(PerfSwitchSource(perf, switches), self._from_outside, self._options)
+                return WallClockCollector(PerfSwitchSource(perf, switches), self._sleepers, self._options)
             except BaseException:
                 perf.close()
                 raise
         except BaseException:
             switches.close()
             raise
+
+    def _sleepers(self, flush_s: float) -> PtraceCollector:
+        """Open a collector that reads the stacks of sleeping threads and stops none of them."""
+        asleep = replace(self._options, running=False, stop_sleepers=False, flush_s=flush_s)
+        request = replace(self._request, options=asleep)
+        return open_stops(request, request.selection.pids, note=FROM_OUTSIDE)
+
+    def _by_bpf(self, pids: tuple[int, ...], launched: bool, why: str) -> Collector:
+        """Open the collector that uses BPF for some processes.
+
+        Args:
+            pids: The processes.
+            launched: True if the program has not started yet.
+            why: A sentence with the reason for which BPF samples them.
+        """
+        from pyprof.collectors.bpf.collector import BpfCollector
+        from pyprof.collectors.bpf.sample_source import BpfSource
+        from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, choose_ring_size
+
+        request, options = self._request, self._options
+        selection = request.with_processes(pids)
+        watched = KernelTargets(
+            rate_hz=options.rate_hz if options.running else 0.0,
+            everything=selection.everything,
+            follow=options.subprocesses,
+            waits=options.idle,
+            runnable=options.running,
+            kernel=options.kernel,
+            wakers=options.wakers,
+            locks=options.locks,
+            seeks=not options.idle or self._seeks(pids),
+            tasks=request.interpreters is not None and request.interpreters.follow_tasks,
+        )
+        processors = list_online_cpus()
+        sampler = BpfSampler(watched, choose_ring_size(watched, len(processors)), processors)
+        bpf: BpfCollector
+        try:
+            reader = request.interpreters.kernel_reader if request.interpreters else None
+            least_ns = round(1e9 * options.min_block_s)
+            source = BpfSource(sampler, request.diagnostics, request.ids.next_id, reader, least_ns)
+            of_both = (source, pids[0], options, request.diagnostics, request.ids, selection, launched)
+            if options.idle:
+                from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
+
+                bpf = BpfWaitCollector(*of_both, self._sleepers_before_bpf)
+            else:
+                bpf = BpfCollector(*of_both, why)
+        except BaseException:
+            sampler.close()
+            raise
+        choose = self._planner.choose_by_bpf
+        return self._hybrid(bpf, ByImage(lambda pid: choose(source.find_interpreter(pid)).stop_reason), launched)
+
+    def _seeks(self, pids: tuple[int, ...]) -> bool:
+        """Return True if a process has interpreter evaluator calls that wait on stacks outside any chain (greenlets).
+
+        If waits are recorded, the search for such calls makes the program in the kernel so long that loading it takes
+        0.2 s more. So it is done only if necessary.
+        """
+        request = self._request
+        if request.interpreters is None:
+            return False
+        for pid in pids:
+            with contextlib.suppress(OSError, FormatError):
+                reader = request.interpreters.kernel_reader(pid)
+                reader.inspect_process(
+                    procfs.read_address_space(pid, request.ids.next_id(), generation=0), procfs.list_tasks(pid)
+                )
+                found = reader.offsets()
+                if found is not None and found[1].seeks:
+                    return True
+        return False
+
+    def _sleepers_before_bpf(self, pids: list[int]) -> SampleSource:
+        """Open a collector that reads the stacks of threads that slept before BPF began, and stops none of them."""
+        options = replace(self._options, rate_hz=_SLEEPER_HZ, flush_s=0.0, handover=FlushProtocol())
+        asleep = replace(options, running=False, stop_sleepers=False, subprocesses=False)
+        return open_stops(replace(self._request, options=asleep), tuple(pids))
+
+
+def open_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceCollector:
+    """Open the collector that samples by short stops for some processes of a recording."""
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+
+    return PtraceCollector(
+        pids[0],
+        request.options,
+        request.diagnostics,
+        note=note,
+        ids=request.ids,
+        readers=request.readers,
+        selection=request.with_processes(pids),
+    )
+
+
+def open_stops_of_candidates(request: Request, candidates: StopCandidates) -> PtraceCollector:
+    """Open the collector that stops threads whose stacks the kernel cannot copy, and processes with interpreters."""
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+
+    return PtraceCollector(
+        candidates.pids[0],
+        replace(request.options, subprocesses=False),
+        request.diagnostics,
+        ids=request.ids,
+        readers=request.readers,
+        selection=candidates,
+        wanted=candidates.wants,
+    )

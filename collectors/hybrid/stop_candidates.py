@@ -12,7 +12,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +20,9 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.copy_size import mask_beyond_copy, mask_other_stacks
-from pyprof.collectors.targets.collector_request import Request
 from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch
-from pyprof.records import dataclass, replace
-
-if TYPE_CHECKING:
-    from pyprof.collectors.ptrace.collector import PtraceCollector
-
+from pyprof.records import dataclass
 
 I32 = npt.NDArray[np.int32]
 
@@ -53,10 +47,6 @@ _LATE, _MANY = 3, 16
 is sampled by stops.
 """
 _MAX_CASES = 4096
-
-
-NO_STOPS = 1 << 16
-"""Value of --stack-size in bytes up to which no thread is stopped for stacks that the kernel cannot copy."""
 
 
 @dataclass(slots=True)
@@ -292,18 +282,3 @@ def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:
     """Return a mask of the samples of one thread or, for a negative key, one process."""
     found: npt.NDArray[np.bool_] = tid == key if key > 0 else pid == -key
     return found
-
-
-def stops_of(request: Request, candidates: StopCandidates) -> PtraceCollector:
-    """Open the collector that stops threads whose stacks the kernel cannot copy, and processes with interpreters."""
-    from pyprof.collectors.ptrace.collector import PtraceCollector
-
-    return PtraceCollector(
-        candidates.pids[0],
-        replace(request.options, subprocesses=False),
-        request.diagnostics,
-        ids=request.ids,
-        readers=request.readers,
-        selection=candidates,
-        wanted=candidates.wants,
-    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyprof.collectors.base import Collector, CollectorStats
-from pyprof.collectors.hybrid.by_image import ByImage, NeedsStops
+from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
+from pyprof.collectors.hybrid.planner import ANY_PID, Planner
 from pyprof.collectors.hybrid.succession import Succession
+from pyprof.collectors.plan import BPF, ProcessFacts, UncopiedStack
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.reasons import said
 from pyprof.records import replace
@@ -19,63 +21,66 @@ Beginning = Callable[[ByImage, Callable[[], bool]], HybridCollector]
 
 
 class UntilProgram(Succession):
-    """A collector that changes from perf_events to the BPF program in the kernel when that is needed.
+    """A collector that changes from perf_events to the BPF program in the kernel when the plan does.
 
-    It changes as soon as a process runs an interpreter, or threads would be stopped because their stacks continue in
-    another one. It does not change for a stack's length: stops copy more of the longest stacks, and each part once.
+    It asks for the plan when a process appears or has called exec, and when threads would be stopped because their
+    stacks continue in another one.
 
     Args:
-        needs: Returns why a process needs stops; see NeedsStops.
+        planner: The plan of the recording.
         first: Opens the first collector.
         then: Opens the second one.
     """
 
-    def __init__(self, needs: NeedsStops, first: Beginning, then: Successor) -> None:
-        self._needs = needs
+    def __init__(self, planner: Planner, first: Beginning, then: Successor) -> None:
+        self._planner = planner
         self._open = then
-        self._refused: PyprofError | None = None
         self._for_second = False
-        self._hybrid = first(ByImage(self._asked), self._taken_for_second)
+        self._hybrid = first(ByImage(self._find_stop_reason), self._taken_for_second)
         super().__init__(self._hybrid)
 
-    def _asked(self, pid: int) -> str | None:
-        """Check a process that appears or has called exec, and change to the BPF program if it has an interpreter. None
-        means that the interpreter has not started yet.
-        """
-        reason = self._needs(pid)
-        if reason == "" or self.followed:
+    def _find_stop_reason(self, pid: int) -> str | None:
+        """Return Choice.stop_reason of a process, and change to BPF if the plan says so."""
+        if self.followed:
             return ""
-        return "" if self._taken(reason or "") else reason
+        choice = self._planner.choose(pid)
+        if choice.source != BPF:
+            return choice.stop_reason
+        if self._taken(choice.why):
+            return ""
+        return self._planner.choose(pid).stop_reason if BPF in self._planner.facts.refused else None
 
     def _taken_for_second(self) -> bool:
-        """Change to the BPF program because threads have second stacks. Return True if no thread must be stopped for
-        them.
+        """Change to BPF if the plan does that for threads with second stacks. Return True if no thread must be stopped
+        for them.
         """
-        self._for_second = not self.followed and self._taken("")
+        if not self.followed:
+            plan = self._planner.suppose(ProcessFacts(stacks={ANY_PID: UncopiedStack.SECOND}))
+            self._for_second = plan.default.source == BPF and self._taken("")
         return self.followed
 
     def _taken(self, why: str) -> bool:
         """Open the collector with the BPF program and return True if that succeeded."""
         alive = self._hybrid.alive
-        if self._refused or not alive:
+        if not alive:
             return False
         try:
             self.follow(self._open(alive, why))
         except NoSuchProcess:
             return False
         except PyprofError as error:
-            self._refused = error
+            self._planner.refuse(BPF, error, alive)
             return False
         self._hybrid.end_now()
         return True
 
     def stats(self) -> CollectorStats:
-        found = super().stats()
-        if self._refused is None:
+        found, refused = super().stats(), self._planner.facts.refused.get(BPF)
+        if refused is None:
             return found
         from pyprof.collectors.hybrid.without_program import note
 
-        return replace(found, notes=(*found.notes, note(self._refused)))
+        return replace(found, notes=(*found.notes, note(refused)))
 
     def make_notes(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
         seconds = f"{for_s:.1f}"

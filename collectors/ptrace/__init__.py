@@ -8,7 +8,6 @@ interrupted_calls       The effect of a stop on a thread's system call: undone i
 native_abi              The data that machine code gets for its rounds, and access to the frames that it has read
 native_loop             Rounds of samples by machine code, and the conversion of their results
 on_cpu                  The threads that have a processor or were displaced by the sampler
-opening                 The function that opens the collector that samples by short stops
 process                 One sampled process: its threads, its address spaces, its end
 scheduler               The times at which threads are sampled and at which a batch is yielded
 stack_copy              The copy of a thread's stack, and of the memory with its interpreter's frames

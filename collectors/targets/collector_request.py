@@ -8,23 +8,9 @@ from typing import Protocol
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.errors import PyprofError
 from pyprof.model.interpreter_state import KernelReader, StackReader
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, field, replace
-
-
-@dataclass(frozen=True, slots=True)
-class CollectorTarget:
-    """The target for which a collector is checked before it is opened.
-
-    Attributes:
-        pid: One of the processes, 0 for this machine in general.
-        everything: True if all processes are recorded.
-    """
-
-    pid: int = 0
-    everything: bool = False
 
 
 class InterpreterReaders(Protocol):
@@ -59,9 +45,6 @@ class Request:
         diagnostics: Counts problems.
         interpreters: Readers of interpreters, or None.
         program: Path of the program that the process will execute, "" for none. Only the new program is recorded.
-        by_name: True if the user named the collector. Then this collector samples what it can, and no other one
-            replaces it for some programs.
-        refusals: Reasons for which earlier collectors are not used.
         ids: Identifiers shared by all collectors of the recording.
     """
 
@@ -70,22 +53,11 @@ class Request:
     diagnostics: Diagnostics
     interpreters: InterpreterReaders | None = None
     program: str = ""
-    by_name: bool = False
-    refusals: tuple[PyprofError, ...] = ()
     ids: Identities = field(default_factory=Identities)
 
     @property
     def launched(self) -> bool:
         return bool(self.program)
-
-    @property
-    def pid(self) -> int:
-        """The pid of the first requested process."""
-        return self.selection.pids[0]
-
-    @property
-    def target(self) -> CollectorTarget:
-        return CollectorTarget(self.pid, self.selection.everything)
 
     @property
     def readers(self) -> Callable[[int], StackReader] | None:

@@ -12,6 +12,7 @@ from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
+    from pyprof.collectors.plan import PlanFacts
     from pyprof.diagnostics import Finding
     from pyprof.tools.jit_code_survey import RunTimeSurvey
     from pyprof.tools.module_survey import ModuleSurvey
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     print("this machine")
     bad = show(attach_checks.machine_findings())
     if not bad and not arguments.pid:
-        show_collectors(0)
+        show_machine_plans(show_facts(0))
     if arguments.pid:
         print()
         terminal_output.line(f"process {arguments.pid}: {describe(arguments.pid)}")
@@ -68,7 +69,6 @@ def examine(pid: int, sandbox: bool) -> bool:
     bad = show(findings)
     if any(finding.fatal for finding in findings):
         return bad
-    show_collectors(pid)
     return bad | look_into(pid, sandbox)
 
 
@@ -77,18 +77,23 @@ def look_into(pid: int, sandbox: bool) -> bool:
 
     A worker parses the files.
     """
+    from pyprof.collectors.hybrid.planner import Planner, describe_plans
     from pyprof.collectors.linux import procfs
     from pyprof.diagnostics import Diagnostics
     from pyprof.model.modules import ProgramImage
+    from pyprof.options import CollectOptions
     from pyprof.records import replace
     from pyprof.session.interpreter_readers import Runtimes
     from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.worker_process import forked
     from pyprof.tools.module_survey import ProcessSurvey, SurveyOf
 
-    diagnostics = Diagnostics()
+    diagnostics, facts = Diagnostics(), show_facts(pid)
     with Examiner(forked, sandbox) as examiner:
-        show(list(Runtimes(examiner.symbols(diagnostics), diagnostics).describe(pid)))
+        runtimes = Runtimes(examiner.symbols(diagnostics), diagnostics)
+        show(list(runtimes.describe(pid)))
+        process = Planner(facts, CollectOptions(), find_interpreter=runtimes.needs_stops).inspect(pid)
+        show(list(describe_plans(facts, {"this process": process})))
         space = replace(procfs.read_address_space(pid, space_id=1, generation=0), image=ProgramImage())
         found = examiner.one(SurveyOf(space), ProcessSurvey)
     bad = show_modules(found.modules)
@@ -123,13 +128,27 @@ def show(findings: list[Finding]) -> bool:
     return any(finding.fatal for finding in findings)
 
 
-def show_collectors(pid: int) -> None:
-    """Print which collectors can sample a process; pid 0 means any process on this machine."""
-    from pyprof.collectors import registry
-    from pyprof.collectors.targets.collector_request import CollectorTarget
+def show_facts(pid: int) -> PlanFacts:
+    """Print and return the facts by which the source of a process's samples is chosen; pid 0 means any process."""
+    from pyprof.collectors.hybrid.planner import check_stops, collect_facts, describe_facts
     from pyprof.options import CollectOptions
 
-    show(registry.list_findings(CollectorTarget(pid), CollectOptions()))
+    options = CollectOptions()
+    facts = check_stops(collect_facts((pid,), options), (pid,))
+    show(list(describe_facts(facts, options)))
+    return facts
+
+
+def show_machine_plans(facts: PlanFacts) -> None:
+    """Print which sources of samples are chosen on this machine."""
+    from pyprof.collectors.hybrid.planner import describe_plans
+    from pyprof.collectors.plan import ProcessFacts
+
+    processes = {
+        "a native program": ProcessFacts(),
+        "a program with an interpreter": ProcessFacts(interpreter="it has one"),
+    }
+    show(list(describe_plans(facts, processes)))
 
 
 def show_modules(modules: Sequence[ModuleSurvey]) -> bool:

@@ -18,6 +18,7 @@ from pyprof.cli.argument_types import (
 from pyprof.collectors import registry as collectors
 from pyprof.frame_sources import option_help
 from pyprof.options import (
+    AUTO,
     DEFAULT_MAX_DEPTH,
     DEFAULT_MIN_BLOCK_S,
     DEFAULT_RATE_HZ,
@@ -43,8 +44,8 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     what.add_argument(
         "--collector",
         choices=collectors.list_names(),
-        default=collectors.AUTO,
-        help=f"{collectors.list_summaries()}; {collectors.AUTO} (default): perf where it is allowed, where an "
+        default=AUTO,
+        help=f"{collectors.list_summaries()}; {AUTO} (default): perf where it is allowed, where an "
         "interpreter runs bpf, or else stops",
     )
     what.add_argument(

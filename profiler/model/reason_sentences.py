@@ -177,6 +177,29 @@ NOTES = (
 )
 """Notes and warnings of a recording's summary: what it lacks as a whole, and how it was made."""
 
+PLAN = (
+    Reason("plan_requested", Stage.SAMPLING, "the source that --collector names"),
+    Reason("plan_wakers", Stage.SAMPLING, "BPF: only it sees which thread ends a wait"),
+    Reason("plan_bpf_stays", Stage.SAMPLING, "BPF: it samples until the recording ends"),
+    Reason("plan_waits", Stage.SAMPLING, "BPF: it has the stack and the functions of each longer wait"),
+    Reason("plan_any_program", Stage.SAMPLING,
+           "BPF: a started command, its children, and processes of the whole machine may run any program"),
+    Reason("plan_interpreter", Stage.SAMPLING, "BPF: it copies the frames of interpreters without stops"),
+    Reason("plan_second_stack", Stage.SAMPLING, "BPF: it copies a second stack, such as that of a signal handler"),
+    Reason("plan_native", Stage.SAMPLING, "perf_events: they see all of a native program"),
+    Reason("plan_interpreter_by_stops", Stage.SAMPLING, "short stops: the process has an interpreter: {why}"),
+    Reason("plan_waits_by_stops", Stage.SAMPLING,
+           "short stops of all processes: the time of a thread cannot come from two sources, and one process has an "
+           "interpreter: {why}"),
+    Reason("plan_unreadable", Stage.SAMPLING, "short stops: BPF cannot copy the frames of the process: {why}"),
+    Reason("plan_stack_by_stops", Stage.SAMPLING, "short stops: the kernel copies only a part of the thread's stacks"),
+    Reason("plan_events_refused", Stage.SAMPLING, "short stops: {why}"),
+    Reason("plan_stops_refused", Stage.SAMPLING, "perf_events, without time in the kernel: {why}"),
+    Reason("plan_kernel_time", Stage.SAMPLING, "short stops: perf_events do not see time in the kernel"),
+    Reason("plan_short_lives", Stage.SAMPLING, "perf_events: threads or processes end before they can be stopped"),
+)
+"""Rules by which a source of samples is chosen (collectors/plan.py)."""
+
 PAGE = (
     Reason("page_not_sampled", Stage.SAMPLING, "No sample stands for this time: it is unknown what ran."),
     Reason("page_cut_short", Stage.STACKS, "These stacks were truncated here: their outer callers are unknown."),

@@ -40,7 +40,13 @@ COUNTERS = (
 
 SENTENCES = {
     reason.name: reason
-    for table in (reason_sentences.PROBLEMS, reason_sentences.NOTES, reason_sentences.MARKERS, reason_sentences.PAGE)
+    for table in (
+        reason_sentences.PROBLEMS,
+        reason_sentences.NOTES,
+        reason_sentences.PLAN,
+        reason_sentences.MARKERS,
+        reason_sentences.PAGE,
+    )
     for reason in table
 }
 """Reasons whose text has arguments, by name of the reason."""

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors import registry
+from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.bpf import wakers
 from pyprof.collectors.bpf.wakers import CALLS
+from pyprof.collectors.hybrid.planner import collect_facts, describe_facts
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
-from pyprof.collectors.targets.collector_request import CollectorTarget
+from pyprof.collectors.plan import make_plan
 from pyprof.model.syscalls import call_names
 from pyprof.options import CollectOptions
 from tests import warm
@@ -174,9 +175,9 @@ def test_other_collectors_refuse_in_one_sentence(options: tuple[str, ...]) -> No
 
 def test_whoever_has_no_rights_hears_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "read_thread_status", lambda tid: {"CapEff": "0"})
-    for spec in registry.COLLECTORS:
-        refusal = spec.can(CollectorTarget(), CollectOptions(idle=True, wakers=True))
-        assert refusal is not None
-        assert "CAP_BPF" in refusal.message or spec.name == "ptrace"
-    found = [each for each in registry.list_findings(CollectorTarget(), CollectOptions()) if "--mode lock" in each.text]
-    assert [(each.ok, each.text) for each in found] == [(False, "--wakers, --mode lock: no: they need --collector bpf")]
+    options = CollectOptions(idle=True, wakers=True)
+    facts = collect_facts((0,), options)
+    with pytest.raises(CollectorRefused, match="CAP_BPF"):
+        make_plan(facts, options)
+    (found,) = [each for each in describe_facts(facts, CollectOptions()) if "--mode lock" in each.text]
+    assert (found.ok, found.text) == (False, "--wakers, --mode lock: no: they need --collector bpf")

@@ -19,11 +19,11 @@ from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.bpf_object import BpfObject
 from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_types
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, BpfSampler, KernelTargets, choose_ring_size, read_program
-from pyprof.collectors.hybrid import bpf_opening
+from pyprof.collectors.hybrid.planner import collect_facts
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.perf.ring import list_online_cpus
-from pyprof.collectors.targets.collector_request import CollectorTarget
+from pyprof.collectors.plan import BPF, find_refusal
 from pyprof.errors import FormatError
 from pyprof.options import CollectOptions
 from tests.live.support.recording import PYPROF
@@ -151,11 +151,12 @@ def test_nothing_stays_of_a_recording_that_is_killed(mode: str, tmp_path: Path) 
 
 def test_whoever_has_no_rights_is_told_which_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "read_thread_status", lambda tid: {"CapEff": f"{1 << 39:x}"})
-    refusal = bpf_opening.can(CollectorTarget(), CollectOptions())
+    options = CollectOptions()
+    refusal = find_refusal(BPF, collect_facts((0,), options), options)
     assert refusal is not None
     assert "CAP_PERFMON" in refusal.message
     monkeypatch.setattr(procfs, "read_thread_status", lambda tid: {"CapEff": f"{1 << 39 | 1 << 38:x}"})
-    assert bpf_opening.can(CollectorTarget(), CollectOptions()) is None
+    assert find_refusal(BPF, collect_facts((0,), options), options) is None
 
 
 def test_rings_hold_a_quarter_of_a_second_of_all_processors() -> None:

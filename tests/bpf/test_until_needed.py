@@ -26,7 +26,7 @@ def test_handlers_on_sigaltstack_are_sampled_by_bpf_without_stops() -> None:
     summary = profile.summary
     assert late(profile) > 20
     assert summary.stops.count == 0
-    first, second = summary.notes
+    first, second, *_ = summary.notes  # a busy machine adds notes on unsampled time
     assert first == BY_PROGRAM
     assert second.startswith("Until a thread had stacks that go on in another one, perf_events recorded: "), second
 

@@ -1,196 +1,180 @@
-"""Tests of the choice of the collector: the requested one, or the first one that can record the target."""
+"""Tests of the list of collectors, of the facts for the choice among them, and of the collector that is opened."""
 
 from __future__ import annotations
 
 import os
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from pyprof.cli.main import build_parser
-from pyprof.collectors import registry
-from pyprof.collectors.base import Collector, CollectorRefused, PartialVisibility
-from pyprof.collectors.hybrid import bpf_opening
-from pyprof.collectors.hybrid import opening as by_perf
+from pyprof.collectors.base import Collector, CollectorRefused
+from pyprof.collectors.hybrid import opening, planner
+from pyprof.collectors.hybrid.planner import check_stops, collect_facts, describe_facts, describe_plans
 from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
+from pyprof.collectors.hybrid.without_program import WithoutProgram
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.attr import Event
+from pyprof.collectors.perf.attr import Event, PerfNotAllowed
 from pyprof.collectors.perf.event_scope import Scope
-from pyprof.collectors.ptrace import opening as by_stops
+from pyprof.collectors.plan import PlanFacts, ProcessFacts
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.collectors.registry import AUTO, COLLECTORS, CollectorSpec, open_collector
-from pyprof.collectors.targets.collector_request import CollectorTarget, InterpreterReaders, Request
+from pyprof.collectors.registry import COLLECTORS, can_report_wakers, can_show_kernel, list_names, open_collector
+from pyprof.collectors.targets.collector_request import InterpreterReaders, Request
 from pyprof.collectors.targets.selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
-from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UnsupportedArchitecture, UsageError
+from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UsageError
 from pyprof.model.arch import AARCH64
-from pyprof.options import CollectOptions, TargetOptions
+from pyprof.options import AUTO, CollectOptions, TargetOptions
 from pyprof.records import replace
 
 OPTIONS = CollectOptions()
-OURS = CollectorTarget(os.getpid())
+LEVEL2 = PlanFacts("x86_64", (6, 12), perf_user_only=True)
+"""The facts for a user that may stop threads and has perf_events without time in the kernel."""
+SCOPES = {
+    user_only: Scope(Event("cpu-clock", 1, 0, user_only, children=False, chains=False), False, False)
+    for user_only in (False, True)
+}
 
 
-class Room(ModuleType):
-    """The module `opening` of a test collector.
-
-    Attributes:
-        refusal: The return value of can().
-        error: The exception that open() raises.
-    """
-
-    def __init__(self, name: str, refusal: PyprofError | None = None, error: PyprofError | None = None) -> None:
-        super().__init__(name)
-        self.refusal = refusal
-        self.error = error
-        self.asked: list[CollectorTarget] = []
-        self.requests: list[Request] = []
-
-    def can(self, target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-        self.asked.append(target)
-        return self.refusal
-
-    def open(self, request: Request) -> Collector:
-        self.requests.append(request)
-        if self.error is not None:
-            raise self.error
-        return cast("Collector", self)
+def opened(name: str = AUTO, options: CollectOptions = OPTIONS) -> Collector:
+    selection = select_processes(TargetOptions(pids=(os.getppid(),)))
+    readers = SimpleNamespace(reader=None, needs_stops=lambda pid: "", follow_tasks=False)
+    return open_collector(name, selection, options, Diagnostics(), cast("InterpreterReaders", readers))
 
 
-def furnish(monkeypatch: pytest.MonkeyPatch, *rooms: Room) -> None:
-    for room in rooms:
-        monkeypatch.setitem(sys.modules, f"pyprof.collectors.{room.__name__}.opening", room)
-    specs = tuple(
-        CollectorSpec(room.__name__, f"{room.__name__}.opening", f"by {room.__name__}", True) for room in rooms
-    )
-    monkeypatch.setattr(registry, "COLLECTORS", specs)
+def set_facts(monkeypatch: pytest.MonkeyPatch, facts: PlanFacts) -> None:
+    monkeypatch.setattr(opening, "collect_facts", lambda *_: facts)
 
 
-def opened(name: str = AUTO) -> Collector:
-    return open_collector(name, select_processes(TargetOptions(pids=(os.getppid(),))), OPTIONS, Diagnostics())
+def refuse_events(monkeypatch: pytest.MonkeyPatch, error: PyprofError) -> None:
+    """Let the collector that uses perf_events raise an error when it is opened."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(opening, "PerfCollector", refuse)
 
 
-def test_first_that_can_is_opened_and_no_later_one_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = Room("first"), Room("second")
-    furnish(monkeypatch, first, second)
-    assert opened() is cast("Collector", first)
-    assert first.asked == [CollectorTarget(os.getppid())]
-    assert not second.asked
-    assert first.requests[0].refusals == ()
-    assert not first.requests[0].by_name
+def test_auto_is_the_default_and_each_collector_has_a_phrase_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_names() == (AUTO, "bpf", "perf", "ptrace")
+    assert build_parser().parse_args(["record", "-p", "1"]).collector == AUTO
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["record", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(f"{spec.name}: {spec.summary}" in text for spec in COLLECTORS)
 
 
-def test_next_one_is_told_why_those_before_it_were_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, raised = PyprofError("no such feature"), CollectorRefused("not allowed", "sysctl")
-    rooms = Room("first", refusal=said), Room("second", error=raised), Room("third")
-    furnish(monkeypatch, *rooms)
-    assert opened() is cast("Collector", rooms[2])
-    assert not rooms[0].requests
-    assert rooms[2].requests[0].refusals == (said, raised)
+def test_kernel_frames_and_wakers_are_a_matter_of_the_table() -> None:
+    assert [can_show_kernel(name) for name in list_names()] == [True, True, True, False]
+    assert [can_report_wakers(name) for name in list_names()] == [True, True, False, False]
 
 
-def test_an_error_that_another_collector_would_meet_too_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = Room("first", error=AccessDenied("not yours")), Room("second")
-    furnish(monkeypatch, first, second)
-    with pytest.raises(AccessDenied, match="not yours"):
-        opened()
-    assert not second.asked
-
-
-def test_where_none_can_the_reason_of_the_best_one_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    furnish(monkeypatch, Room("first", refusal=CollectorRefused("mend me", "so")), Room("second", PyprofError("nor I")))
-    with pytest.raises(CollectorRefused, match="mend me"):
-        opened()
-
-
-def test_one_that_sees_a_part_is_opened_where_no_other_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms = (
-        Room("first", refusal=PyprofError("no")),
-        Room("part", refusal=PartialVisibility("hidden")),
-        Room("last", PyprofError("nor I")),
-    )
-    furnish(monkeypatch, *rooms)
-    assert opened() is cast("Collector", rooms[1])
-    rooms[2].refusal = None
-    assert opened() is cast("Collector", rooms[2])
-
-
-def test_events_may_follow_stops_that_were_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_perf, "can", lambda *_: PartialVisibility("hidden"))
-    monkeypatch.setattr(bpf_opening, "can", lambda *_: None)
-    selection, interpreters = (
-        select_processes(TargetOptions(pids=(os.getppid(),))),
-        cast("InterpreterReaders", SimpleNamespace(reader=None, needs_stops=None, follow_tasks=False)),
-    )
-    for name, options, expected in (
-        (AUTO, OPTIONS, UntilShortLives),
-        ("ptrace", OPTIONS, PtraceCollector),
-        (AUTO, CollectOptions(idle=True), PtraceCollector),
-    ):
-        found = open_collector(name, selection, options, Diagnostics(), interpreters)
-        found.close()
-        assert type(found) is expected
-
-
-def test_the_one_that_was_asked_for_is_opened_whatever_it_says_and_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = Room("first"), Room("second", refusal=PyprofError("only in part"))
-    furnish(monkeypatch, first, second)
-    assert opened("second") is cast("Collector", second)
-    assert second.requests[0].by_name
-    assert not first.asked
+def test_unknown_collector_is_refused() -> None:
     with pytest.raises(UsageError, match="no collector 'third'"):
         opened("third")
 
 
-def test_new_collector_is_a_command_line_choice_and_a_line_of_doctor(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        (AUTO, OPTIONS, UntilShortLives),
+        ("ptrace", OPTIONS, PtraceCollector),
+        (AUTO, CollectOptions(idle=True), PtraceCollector),
+    ],
+)
+def test_events_may_follow_stops_that_were_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch, name: str, options: CollectOptions, expected: type
 ) -> None:
-    furnish(monkeypatch, Room("bpf", refusal=CollectorRefused("CAP_BPF is missing", "sudo pyprof")), Room("old"))
-    assert build_parser().parse_args(["record", "--collector", "bpf", "-p", "1"]).collector == "bpf"
-    with pytest.raises(SystemExit):
-        build_parser().parse_args(["record", "--help"])
-    assert "bpf: by bpf; old: by old" in " ".join(capsys.readouterr().out.split())
-    found = [(each.ok, each.text, each.remedy) for each in registry.list_findings(OURS, OPTIONS)]
-    assert found == [
-        (False, "--collector bpf: no: CAP_BPF is missing", "sudo pyprof"),
-        (True, "--collector old: yes", ""),
-    ]
+    set_facts(monkeypatch, LEVEL2)
+    found = opened(name, options)
+    found.close()
+    inner = found._collector if isinstance(found, WithoutProgram) else found
+    assert type(inner) is expected
+    assert any("Time in the kernel has no samples" in note for note in found.stats().notes) == (name == AUTO)
 
 
-def test_kernel_frames_are_a_matter_of_the_table() -> None:
-    assert [registry.can_show_kernel(name) for name in (AUTO, "bpf", "perf", "ptrace")] == [True, True, True, False]
-    assert [spec.name for spec in COLLECTORS if not spec.in_auto] == ["bpf"]
-    assert [spec.name for spec in COLLECTORS] == ["bpf", "perf", "ptrace"]
-    refused = by_stops.can(OURS, CollectOptions(kernel=True))
-    assert refused is not None
-    assert "kernel" in refused.message
+def test_plan_is_made_again_without_a_source_that_the_kernel_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_facts(monkeypatch, PlanFacts("x86_64", (6, 12)))
+    refuse_events(monkeypatch, PerfNotAllowed("not enough files", "ulimit -n"))
+    found = opened()
+    found.close()
+    assert found.stats().notes == ("Sampled by short stops (ptrace): not enough files. ulimit -n",)
+    with pytest.raises(PerfNotAllowed, match="not enough files"):
+        opened("perf")
 
 
-def test_perf_events_are_refused_for_other_code_and_where_the_kernels_time_is_hidden(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shown = Event("cpu-clock", 1, 0, user_only=False, children=False, chains=False)
-    hidden = Event("cpu-clock", 1, 0, user_only=True, children=False, chains=False)
-    monkeypatch.setattr(by_perf, "choose_scope", lambda *_: Scope(shown, False, False))
-    assert by_perf.can(OURS, OPTIONS) is None
-    monkeypatch.setattr(by_perf, "choose_scope", lambda *_: Scope(hidden, False, False))
-    refused = by_perf.can(OURS, OPTIONS)
-    assert isinstance(refused, CollectorRefused)
-    assert "perf_event_paranoid" in refused.message
+def test_error_of_the_first_source_is_raised_if_stops_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_facts(monkeypatch, PlanFacts("x86_64", (6, 12)))
+    refuse_events(monkeypatch, PerfNotAllowed("not enough files"))
+    monkeypatch.setattr(planner, "_find_error_of_stops", lambda pid: AccessDenied("traced"))
+    with pytest.raises(PerfNotAllowed, match="not enough files"):
+        opened()
+
+
+def test_error_that_another_source_would_meet_too_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_facts(monkeypatch, PlanFacts("x86_64", (6, 12)))
+    refuse_events(monkeypatch, AccessDenied("not yours"))
+    with pytest.raises(AccessDenied, match="not yours"):
+        opened()
+
+
+def test_facts_have_the_event_the_architecture_and_the_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = os.getppid()
+    for user_only, scope in SCOPES.items():
+        monkeypatch.setattr(planner, "choose_scope", lambda *_, scope=scope: scope)
+        facts = collect_facts((pid,), OPTIONS)
+        assert (facts.perf, facts.perf_user_only) == (None, user_only)
+    system = os.uname()
+    assert (facts.machine, facts.kernel) == (system.machine, tuple(map(int, system.release.split(".")[:2])))
+    assert facts.arch == procfs.read_arch(pid).name
     monkeypatch.setattr(procfs, "read_arch", lambda _: AARCH64)
-    assert isinstance(by_perf.can(OURS, OPTIONS), UnsupportedArchitecture)
+    monkeypatch.setattr(procfs, "read_thread_status", lambda tid: {"CapEff": "a0"})
+    facts = collect_facts((pid,), OPTIONS)
+    assert (facts.arch, facts.capabilities) == ("aarch64", 0xA0)
+    error = PerfNotAllowed("level 4")
+
+    def refuse(*_: object) -> Scope:
+        raise error
+
+    monkeypatch.setattr(planner, "choose_scope", refuse)
+    assert collect_facts((pid,), OPTIONS).perf is error
 
 
-class Ending(Room):
-    """A collector whose first requested process ends before it is opened."""
+def test_facts_of_an_ended_process_are_an_error() -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    with pytest.raises(NoSuchProcess):
+        collect_facts((child,), OPTIONS)
 
-    def open(self, request: Request) -> Collector:
-        self.requests.append(request)
-        if request.pid != os.getppid():
-            raise NoSuchProcess(f"there is no process {request.pid}")
-        return cast("Collector", self)
+
+def test_stops_are_possible_if_one_process_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = {1: AccessDenied("first"), 2: AccessDenied("second"), 3: None}
+    monkeypatch.setattr(planner, "_find_error_of_stops", errors.get)
+    assert check_stops(LEVEL2, (1, 3)).stops is None
+    assert check_stops(LEVEL2, (2, 1)).stops is errors[2]
+    assert check_stops(LEVEL2, (0,)).stops is None
+
+
+def test_doctor_has_a_line_for_each_fact_source_and_plan() -> None:
+    error = CollectorRefused("no perf_events", "sysctl")
+    facts = PlanFacts("x86_64", (5, 10), initial_pid_namespace=False, perf=error)
+    found = [(each.ok, each.text, each.remedy) for each in describe_facts(facts, OPTIONS)]
+    assert found == [
+        (False, "kernel 5.10; BPF needs 5.19", ""),
+        (False, "CAP_BPF and CAP_PERFMON: pyprof lacks CAP_BPF, CAP_PERFMON", ""),
+        (False, "user and pid namespaces: not the first ones", ""),
+        (False, "perf_events: no perf_events", "sysctl"),
+        (False, "--collector bpf: no: programs in the kernel need Linux 5.19 or later", ""),
+        (False, "--wakers, --mode lock: no: they need --collector bpf", ""),
+        (False, "--collector perf: no: no perf_events", "sysctl"),
+        (True, "--collector ptrace: yes", ""),
+    ]
+    plans = [each.text for each in describe_plans(LEVEL2, {"a program": ProcessFacts()})]
+    why = "short stops: perf_events do not see time in the kernel"
+    assert plans == [f"auto, --mode {mode}, a program: {why}" for mode in ("cpu", "wall")]
+    (plan, _) = describe_plans(replace(facts, stops=AccessDenied("may not")), {"a program": ProcessFacts()})
+    assert (plan.ok, plan.text) == (False, "auto, --mode cpu, a program: no source: no perf_events")
 
 
 @pytest.mark.parametrize("lasting", [True, False])
@@ -198,19 +182,27 @@ class Ending(Room):
 def test_of_several_processes_some_may_end_before_they_are_opened(
     monkeypatch: pytest.MonkeyPatch, lasting: bool, reaped: bool
 ) -> None:
-    room = Ending("first")
-    furnish(monkeypatch, room)
+    requests: list[Request] = []
+    collector = cast("Collector", object())
+
+    def open_planned(request: Request, name: str) -> Collector:
+        requests.append(request)
+        if request.selection.pids[0] != os.getppid():
+            raise NoSuchProcess(f"there is no process {request.selection.pids[0]}")
+        return collector
+
+    monkeypatch.setattr(opening, "open_planned", open_planned)
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitid(os.P_PID, child, os.WEXITED | (0 if reaped else os.WNOWAIT))
     selection = Selection((child, os.getppid()), (), lasting, False, lambda pid: False)
     try:
-        for name in (AUTO, "first"):
-            assert open_collector(name, selection, OPTIONS, Diagnostics()) is cast("Collector", room)
-        left = room.requests[-1].selection
+        for name in (AUTO, "perf"):
+            assert open_collector(name, selection, OPTIONS, Diagnostics()) is collector
+        left = requests[-1].selection
         assert left.pids == (os.getppid(),)
         assert [str(child) in said for said in left.refused] == ([] if lasting else [True])
         with pytest.raises(NoSuchProcess):
-            open_collector("first", replace(selection, pids=(child,)), OPTIONS, Diagnostics())
+            open_collector("perf", replace(selection, pids=(child,)), OPTIONS, Diagnostics())
     finally:
         if not reaped:
             os.waitpid(child, 0)

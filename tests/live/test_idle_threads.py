@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors import registry
-from pyprof.collectors.targets.collector_request import CollectorTarget
+from pyprof.collectors.hybrid.planner import collect_facts
+from pyprof.collectors.plan import BPF, find_refusal
 from pyprof.options import CollectOptions
 from pyprof.recording.reader import load_recording
 from tests.cli.support import pyprof, python
@@ -141,8 +141,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mode", ["offcpu", "lock"])
 def test_native_server_shows_the_mutex_of_its_request(mode: str, server: Path, tmp_path: Path) -> None:
     if mode == "lock":
-        needed = registry.list_findings(CollectorTarget(0), CollectOptions())
-        if not any("--mode lock: yes" in finding.text for finding in needed):
+        options = CollectOptions()
+        if find_refusal(BPF, collect_facts((0,), options), options) is not None:
             missing("needs BPF")
     with subprocess.Popen([server], stdout=subprocess.PIPE, text=True) as target:
         assert target.stdout

@@ -23,7 +23,7 @@ from pyprof.exporters.flamegraph import WORDS
 from pyprof.model.interpreter_state import PARTIAL
 from pyprof.model.reason import Reason
 from pyprof.model.reason_requests import ASKS
-from pyprof.model.reason_sentences import PAGE
+from pyprof.model.reason_sentences import PAGE, PLAN
 from pyprof.model.reasons import (
     COUNTERS,
     ENDS,
@@ -136,6 +136,14 @@ def _with_arguments() -> Iterator[tuple[str, str, frozenset[str]]]:
 
 _CHOSEN = {reason: frozenset({"time"}) for reason in ("too_short", "too_short_or_late", "records_lost", "kernel_time")}
 """Rows that session/unsampled_time.py selects through a separate table."""
+_OF_PLAN: dict[str, frozenset[str]] = {
+    **{reason.name: frozenset() for reason in PLAN},
+    **{
+        f"plan_{name}": frozenset({"why"})
+        for name in ("interpreter_by_stops", "waits_by_stops", "unreadable", "events_refused", "stops_refused")
+    },
+}
+"""Rows that collectors/plan.py names in choices, which may have a fact."""
 
 
 def fields(reason: Reason) -> frozenset[str]:
@@ -148,8 +156,9 @@ def test_whatever_is_said_with_arguments_has_its_row_and_gives_what_the_row_asks
     assert len(found) > 50
     assert [(where, name) for where, name, _ in found if name not in SENTENCES] == []
     assert [each for each in found if each[2] != fields(SENTENCES[each[1]])] == []
-    assert {name for _, name, _ in found} | _CHOSEN.keys() == SENTENCES.keys()
-    assert {name: fields(SENTENCES[name]) for name in _CHOSEN} == _CHOSEN
+    assert {name for _, name, _ in found} | _CHOSEN.keys() | _OF_PLAN.keys() == SENTENCES.keys()
+    chosen = {**_CHOSEN, **_OF_PLAN}
+    assert {name: fields(SENTENCES[name]) for name in chosen} == chosen
 
 
 def test_problems_of_files_are_made_from_rows_only() -> None:

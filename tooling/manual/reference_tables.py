@@ -17,7 +17,7 @@ from pyprof.frame_sources import FRAME_SOURCES
 from pyprof.model.reason import Reason
 from pyprof.model.reason_conditions import CONDITIONS
 from pyprof.model.reason_requests import ASKS, REQUESTS
-from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PROBLEMS
+from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PLAN, PROBLEMS
 from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS
 from pyprof.recording.schema import parse_tables
 from pyprof.server.authorization import STATUS
@@ -58,6 +58,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "ends": lambda: reasons("end", ((f"`{name}`: {reason.title}", reason) for name, reason in ENDS.items())),
     "problems": lambda: reasons("problem", code(PROBLEMS)),
     "notes": lambda: reasons("note", code(NOTES)),
+    "plan": lambda: rows(("rule", "meaning"), ((f"`{each.name}`", each.sentence) for each in PLAN)),
     "markers": lambda: reasons("marker", code(MARKERS)),
     "page_sentences": lambda: reasons("sentence", code(PAGE)),
     "refusals": lambda: reasons("refusal", code(REFUSALS.values())),

@@ -1,0 +1,212 @@
+"""The facts of a recording, and its plan, which is made again when one of them changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
+from pyprof.collectors.perf.attr import PerfNotAllowed
+from pyprof.collectors.perf.event_scope import choose_scope
+from pyprof.collectors.perf.ring import list_online_cpus
+from pyprof.collectors.plan import (
+    BPF,
+    BPF_CAPABILITIES,
+    MIN_BPF_KERNEL,
+    PERF,
+    PTRACE,
+    Choice,
+    Plan,
+    PlanFacts,
+    ProcessFacts,
+    find_refusal,
+    make_plan,
+    missing_capabilities,
+)
+from pyprof.collectors.targets import attach_checks
+from pyprof.diagnostics import Finding
+from pyprof.errors import NoSuchProcess, PyprofError
+from pyprof.model.reasons import said
+from pyprof.options import AUTO, CollectOptions
+from pyprof.records import replace
+
+_FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
+"""Inodes of the kernel's initial namespaces (include/linux/proc_ns.h)."""
+ANY_PID = 0
+"""Key of a supposed process or thread in facts and plans."""
+
+FindInterpreter = Callable[[int], str | None]
+"""Function that returns ProcessFacts.interpreter of a process."""
+
+
+def collect_facts(
+    pids: tuple[int, ...], options: CollectOptions, everything: bool = False, launched: bool = False
+) -> PlanFacts:
+    """Return the facts about this machine, the rights of this process, and the first process.
+
+    Args:
+        pids: The processes to record; (0,) for any process of this machine.
+        options: Options of the recording.
+        everything: See PlanFacts.
+        launched: See PlanFacts.
+
+    Raises:
+        NoSuchProcess: The first process has ended.
+    """
+    system = os.uname()
+    facts = PlanFacts(
+        system.machine,
+        tuple(int(part) for part in system.release.split(".")[:2] if part.isdigit()),
+        int(procfs.read_thread_status(os.getpid())["CapEff"], 16),
+        _is_in("user", _FIRST_USER_NAMESPACE),
+        _is_in("pid", _FIRST_PID_NAMESPACE),
+        everything=everything,
+        launched=launched,
+    )
+    try:
+        if pids[0]:
+            facts = replace(facts, arch=procfs.read_arch(pids[0]).name)
+        if facts.machine in PERF_ARCHES:
+            scope = choose_scope(pids[0], list_online_cpus()[0], options, everything)
+            facts = replace(facts, perf_user_only=scope.event.user_only)
+    except PerfNotAllowed as error:
+        facts = replace(facts, perf=error)
+    except ProcessLookupError:
+        raise NoSuchProcess(f"there is no process {pids[0]}", "list processes with: ps -e") from None
+    return facts
+
+
+def check_stops(facts: PlanFacts, pids: Iterable[int]) -> PlanFacts:
+    """Return the facts with the error of the first process, if none of the processes can be stopped."""
+    errors: list[PyprofError] = []
+    for pid in pids:
+        error = _find_error_of_stops(pid) if pid else None
+        if error is None:
+            return replace(facts, stops=None)
+        errors.append(error)
+    return replace(facts, stops=errors[0])
+
+
+def _find_error_of_stops(pid: int) -> PyprofError | None:
+    try:
+        attach_checks.check_target(pid)
+    except PyprofError as error:
+        return error
+    return None
+
+
+def _is_in(kind: str, inode: int) -> bool:
+    try:
+        return os.stat(f"/proc/self/ns/{kind}").st_ino == inode
+    except OSError:  # a kernel without such namespaces
+        return True
+
+
+class Planner:
+    """The facts of one recording so far, and the plan that follows from them.
+
+    Attributes:
+        facts: The facts.
+    """
+
+    def __init__(
+        self,
+        facts: PlanFacts,
+        options: CollectOptions,
+        collector: str = AUTO,
+        find_interpreter: FindInterpreter = lambda pid: "",
+    ) -> None:
+        """Create a planner.
+
+        Args:
+            facts: See collect_facts().
+            options: Options of the recording.
+            collector: The user's --collector.
+            find_interpreter: Inspects a process.
+        """
+        self.facts = facts
+        self._options = options
+        self._collector = collector
+        self._find_interpreter = find_interpreter
+
+    def make_plan(self, facts: PlanFacts | None = None) -> Plan:
+        """Return the plan for the facts, or for others."""
+        return make_plan(facts or self.facts, self._options, self._collector)
+
+    def refuse(self, source: str, error: PyprofError, pids: Iterable[int]) -> None:
+        """Note that a source could not be opened, so that the next plan is made without it."""
+        self.facts = replace(self.facts, refused={**self.facts.refused, source: error})
+        self.facts = check_stops(self.facts, pids)
+
+    def find_refusal_of_bpf(self) -> PyprofError | None:
+        """Return the error that says why --collector auto cannot use BPF, or None."""
+        return find_refusal(BPF, self.facts, self._options) if self._collector == AUTO else None
+
+    def inspect(self, pid: int) -> ProcessFacts:
+        """Return the facts about a process that decide whether it is stopped."""
+        reason = self._find_interpreter(pid)
+        return ProcessFacts(interpreter=reason, stops=_find_error_of_stops(pid) if reason else None)
+
+    def inspect_until_interpreter(self, pids: Iterable[int]) -> None:
+        """Inspect processes up to the first one that runs an interpreter, and note the facts about that one."""
+        for pid in pids:
+            process = self.inspect(pid)
+            if process.interpreter != "":
+                self.facts = replace(self.facts, processes={**self.facts.processes, pid: process})
+                return
+
+    def choose(self, pid: int, facts: PlanFacts | None = None) -> Choice:
+        """Inspect a process, and return the choice for it if no other process is taken into account."""
+        return self.suppose(self.inspect(pid), facts).processes[ANY_PID]
+
+    def choose_by_bpf(self, unreadable: str | None) -> Choice:
+        """Return the choice for a process that BPF samples now; see ProcessFacts."""
+        bpf_samples = replace(self.facts, current=BPF)
+        return self.suppose(ProcessFacts(unreadable=unreadable), bpf_samples).processes[ANY_PID]
+
+    def suppose(self, process: ProcessFacts, facts: PlanFacts | None = None) -> Plan:
+        """Return the plan for one process with these facts (ANY_PID), as if no other one were known."""
+        return self.make_plan(replace(facts or self.facts, processes={ANY_PID: process}))
+
+
+def describe_facts(facts: PlanFacts, options: CollectOptions) -> Iterator[Finding]:
+    """Yield the findings of `pyprof doctor` about the facts by which sources are chosen, and about each source."""
+    least = ".".join(map(str, MIN_BPF_KERNEL))
+    yield Finding(facts.kernel >= MIN_BPF_KERNEL, f"kernel {'.'.join(map(str, facts.kernel))}; BPF needs {least}")
+    lacks = ", ".join(missing_capabilities(facts))
+    yield Finding(not lacks, f"{' and '.join(BPF_CAPABILITIES)}: {f'pyprof lacks {lacks}' if lacks else 'yes'}")
+    initial = facts.initial_user_namespace and facts.initial_pid_namespace
+    yield Finding(initial, f"user and pid namespaces: {'the first ones' if initial else 'not the first ones'}")
+    if facts.perf is not None:
+        yield Finding(False, f"perf_events: {facts.perf.message}", facts.perf.hint)
+    elif facts.perf_user_only:
+        yield Finding(False, "perf_events: without time in the kernel", "sudo sysctl kernel.perf_event_paranoid=1")
+    else:
+        yield Finding(True, "perf_events: with time in the kernel")
+    for source in (BPF, PERF, PTRACE):
+        refusal = find_refusal(source, facts, options)
+        hint = refusal.hint if refusal else ""
+        text = "yes" if refusal is None else f"no: {refusal.message}"
+        yield Finding(refusal is None, f"--collector {source}: {text}", hint)
+        if source == BPF:
+            text = "yes" if refusal is None else "no: they need --collector bpf"
+            yield Finding(refusal is None, f"--wakers, --mode lock: {text}", hint)
+
+
+def describe_plans(facts: PlanFacts, processes: Mapping[str, ProcessFacts]) -> Iterator[Finding]:
+    """Yield the findings of `pyprof doctor` about the source that --collector auto takes for processes in each mode.
+
+    Args:
+        facts: The facts about this machine.
+        processes: The facts about each process, by what it is called.
+    """
+    for mode, options in (("cpu", CollectOptions()), ("wall", CollectOptions(idle=True))):
+        for name, process in processes.items():
+            what = f"auto, --mode {mode}, {name}"
+            try:
+                choice = Planner(facts, options).suppose(process).processes[ANY_PID]
+                why = said(choice.rule, why=choice.why)
+                yield Finding(True, f"{what}: {why}")
+            except PyprofError as error:
+                yield Finding(False, f"{what}: no source: {error.message}", error.hint)
