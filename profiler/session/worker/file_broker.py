@@ -302,9 +302,7 @@ class FileBroker:
                 self._listen()
                 if received is not None:
                     self._answer(received)
-        if self._window is not None:
-            self._deliver(self._window)
-        self._end_journal()
+        self._finish_window()
 
     def _wait(self) -> None:
         """Wait for a message of the worker or the sampler. Unread notices would fill their channel and block the
@@ -316,10 +314,14 @@ class FileBroker:
                 poll.register(channel.fileno(), select.POLLIN)
         poll.poll()
 
-    def _deliver(self, window: WindowCopy) -> None:
-        """Give the sink what the worker recorded before the worker was killed, and notify the sampler."""
+    def _finish_window(self) -> None:
+        """Write what the worker recorded before the worker was killed, and notify the sampler."""
+        if self._window is None and self._journal is None:
+            return
         with contextlib.suppress(PyprofError, OSError):
-            window.deliver()
+            if self._window is not None:
+                self._window.deliver()
+            self._end_journal()
             if self._notices is not None:
                 self._notices.send([WRITTEN])
 
