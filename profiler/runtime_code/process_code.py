@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -133,6 +134,16 @@ class ProcessCode:
         self._jitdump.close()
         self._perf_map.close()
         self.ended_ns = time.monotonic_ns()
+
+    def mark(self, time_ns: int) -> tuple[int, int, int]:
+        """Return a value that differs whenever another description of JIT code may hold at a time.
+
+        Managed runtimes report new descriptions of code by `version`. Other sources may describe code later that they
+        did not describe before, so that the number of their descriptions grows.
+        """
+        at = bisect_right(self.changes, time_ns)
+        described = sum(len(source.spans) for source in self.sources if source not in self.runtimes)
+        return self.version, self.changes[at - 1] if at else 0, described
 
     def forget(self, before_ns: int) -> None:
         """Drop descriptions of JIT code that ended before a time, because no sample from before it is still to come."""

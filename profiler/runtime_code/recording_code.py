@@ -8,6 +8,8 @@ to other code.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,20 +18,21 @@ import numpy.typing as npt
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.columns import distinct
-from pyprof.model.jit_code_map import CodeName
+from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Walk, lookup_pcs
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.records import dataclass
+from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import Ranges, Rows, RuleAt, module_path
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.runtime_code.process_code import ProcessCode, Spans
 from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
 from pyprof.unwind.formats.libunwind.registration_list import LIST, find_list
+from pyprof.unwind.interned_rules import MetPcs
 from pyprof.unwind.sample_memory import LaneMemory
 
 I32 = npt.NDArray[np.int32]
@@ -53,6 +56,21 @@ class _Code:
     pc: int
 
 
+@dataclass(slots=True)
+class _BoundFrames:
+    """A cache of the numbers of JIT code in one address space, valid while no description changes.
+
+    Attributes:
+        mark: State of the descriptions (see ProcessCode.mark).
+        by_pc: Number of each lookup pc, 0 if no code is described there.
+        by_span: Number of each description that a managed runtime gave for a frame.
+    """
+
+    mark: tuple[int, int, int]
+    by_pc: MetPcs = field(default_factory=MetPcs)
+    by_span: dict[Span[Any], int] = field(default_factory=dict)
+
+
 class RuntimeCode:
     """Descriptions of JIT code in all processes of a recording.
 
@@ -71,6 +89,7 @@ class RuntimeCode:
         self._codes: dict[int, _Code] = {}
         self._next = 1
         self._numbers: dict[tuple[Spans, int], int] = {}
+        self._bound: dict[int, _BoundFrames] = {}
         self._described: dict[int, Described] = {}
         self._late: set[object] = set()
 
@@ -162,6 +181,7 @@ class RuntimeCode:
     def forget(self, space: AddressSpace) -> None:
         """Drop an address space that no later sample has, with its descriptions of JIT code."""
         self._candidates.pop(space.id, None)
+        self._bound.pop(space.id, None)
         self._may_run_in.pop(space.id, None)
 
     def drop_unused(self, numbers: Set[int], since_ns: int) -> None:
@@ -175,6 +195,7 @@ class RuntimeCode:
         self._codes = {number: code for number, code in self._codes.items() if number in numbers}
         self._described = {number: known for number, known in self._described.items() if number in numbers}
         self._numbers = {key: number for key, number in self._numbers.items() if number in numbers}
+        self._bound.clear()
         self._finish()
         kept = {key: p for key, p in self._processes.items() if p.ended_ns is None or p.ended_ns >= since_ns}
         self._processes = kept
@@ -210,17 +231,23 @@ class RuntimeCode:
             if code is None:
                 code = np.zeros(len(walk.pc), np.int32)
             for part, time_ns in self._parts(process, batch.time_ns[lane[inside]]):
-                pcs, inverse = np.unique(lookup[inside[part]], return_inverse=True)
-                numbers = [self._number(process, space, pc, time_ns) for pc in pcs.tolist()]
-                code[inside[part]] = np.array(numbers, np.int32)[inverse]
+                search = partial(self._search_numbers, process, space, time_ns)
+                bound = self._bound_frames(process, space, time_ns)
+                code[inside[part]] = bound.by_pc.find_ids(lookup[inside[part]], search)
             for runtime in process.runtimes:
                 frames = inside[_within(lookup[inside], runtime.stack_named)]
+                if not len(frames):
+                    continue
+                known = bound.by_span
                 memories = {each: LaneMemory(batch, each) for each in distinct(lane[frames]).tolist()}
                 for each, frame in zip(lane[frames].tolist(), frames.tolist(), strict=True):
                     span = runtime.bind_frame(batch, walk, each, frame, memories[each])
-                    if span is not None:
+                    if span is None:
+                        continue
+                    if span not in known:
                         spans = process.spans_with(runtime, span)
-                        code[frame] = self._number_spans(process, space, int(lookup[frame]), spans)
+                        known[span] = self._number_spans(process, space, int(lookup[frame]), spans)
+                    code[frame] = known[span]
         self._finish()
         return code
 
@@ -268,6 +295,21 @@ class RuntimeCode:
 
             found = self._may_run_in[space.id] = any(may_run(module.name) for module in space.modules)
         return found
+
+    def _bound_frames(self, process: ProcessCode, space: AddressSpace, time_ns: int) -> _BoundFrames:
+        """Return the cache of the numbers of JIT code in an address space at a time, emptied if a description has
+        changed.
+        """
+        mark, bound = process.mark(time_ns), self._bound.get(space.id)
+        if bound is None or bound.mark != mark:
+            bound = self._bound[space.id] = _BoundFrames(mark)
+        return bound
+
+    def _search_numbers(self, process: ProcessCode, space: AddressSpace, time_ns: int, lookup: U64) -> I64:
+        """Return the number of the JIT code at each lookup pc at a time, 0 where none is described."""
+        pcs, inverse = np.unique(lookup, return_inverse=True)
+        numbers = [self._number(process, space, pc, time_ns) for pc in pcs.tolist()]
+        return np.array(numbers, np.int64)[inverse]
 
     def _number(self, process: ProcessCode, space: AddressSpace, pc: int, time_ns: int) -> int:
         if self._images.image(space, pc) is not None:

@@ -132,6 +132,21 @@ def test_samples_since_the_last_check_get_the_code_that_replaced_another() -> No
     assert (old.value.blob.compile_id, new.value.blob.compile_id) == (0, 7)
 
 
+def test_memory_is_read_by_pages_until_it_is_renewed() -> None:
+    memory = Memory()
+    memory.put(0x1000, struct.pack("<512Q", *range(512)) + b"name\0")
+    vm = VmMemory(memory.read)
+    assert [vm.word(0x1000 + 8 * at) for at in range(512)] == [*range(512)]
+    assert memory.reads == 1
+    assert (vm.number(0x1FFC, 8), vm.text(0x2000)) == (struct.unpack("<Q", b"\0\0\0\0name")[0], "name")
+    memory.words(0x1000, 7)
+    assert vm.word(0x1000) == 0
+    vm.renew(memory.read)
+    assert vm.word(0x1000) == 7
+    with pytest.raises(FormatError):
+        vm.word(0x1008)
+
+
 def plain(rule: str) -> str:
     """Return a rule without the registers that are lost."""
     return "; ".join(part for part in rule.split("; ") if "undefined" not in part)

@@ -22,6 +22,9 @@ MAX_STRIDE = 256
 MAX_NAME = 256
 _BLOCK = 1 << 14
 _MAX_BLOCKS = 1 << 10
+_PAGE = 1 << 12
+MAX_PAGES = 1 << 12
+"""Maximum number of pages of a Java process's memory that are kept. If there are more, they are read again."""
 
 _FIELD_WORDS = ("TypeName", "FieldName", "IsStatic", "Offset", "Address")
 _TYPE_WORDS = ("TypeName", "Size")
@@ -194,14 +197,37 @@ def find_structs(read: ReadMemory, symbols: Mapping[bytes, int]) -> VmStructs:
 
 
 class VmMemory:
-    """A reader of little-endian values in one Java process's memory."""
+    """A reader of little-endian values in one Java process's memory.
+
+    It reads whole pages and keeps them until renew(), because a method's name is spread over a dozen small structures
+    that lie close to those of other methods.
+    """
 
     def __init__(self, read: ReadMemory) -> None:
         self._read = read
+        self._pages: dict[int, bytes] = {}
 
     def renew(self, read: ReadMemory) -> None:
-        """Read the Java process's memory by another function from now on: that of the current address space."""
+        """Read the Java process's memory again, and by another function from now on: that of the current address
+        space.
+        """
         self._read = read
+        self._pages.clear()
+
+    def _part(self, avma: int, size: int) -> bytes:
+        """Return `size` bytes of a Java process's memory, or as many as are readable."""
+        if not 0 < avma < _LIMIT - size:
+            return b""
+        at = avma % _PAGE
+        if at + size <= _PAGE:
+            page = self._pages.get(avma - at)
+            if page is None:
+                if len(self._pages) >= MAX_PAGES:
+                    self._pages.clear()
+                page = self._pages[avma - at] = self._read(avma - at, _PAGE)
+            if len(page) >= at + size:
+                return page[at : at + size]
+        return self._read(avma, size)
 
     def read(self, avma: int, size: int) -> bytes:
         """Return `size` bytes of a Java process's memory.
@@ -209,7 +235,7 @@ class VmMemory:
         Raises:
             FormatError: The bytes are not readable.
         """
-        data = self._read(avma, size) if 0 < avma < _LIMIT - size else b""
+        data = self._part(avma, size)
         if len(data) != size:
             raise FormatError("HotSpot", avma, f"{size} bytes at {avma:#x} are not readable")
         return data
@@ -232,5 +258,5 @@ class VmMemory:
 
     def text(self, avma: int, max_bytes: int = 256) -> str:
         """Return the text at an address in a Java process up to its null byte, "" if it is not readable."""
-        data = self._read(avma, max_bytes) if 0 < avma < _LIMIT - max_bytes else b""
+        data = self._part(avma, max_bytes)
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace")
