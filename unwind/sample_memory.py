@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -83,6 +84,30 @@ class LaneMemory:
     def holds(self, avma: int) -> bool:
         """Return True if an address lies inside the stack copy, or directly after its end."""
         return self.low <= avma <= self.high
+
+
+def read_words(
+    batch: SampleBatch, lanes: npt.NDArray[np.int64], avmas: Sequence[npt.NDArray[np.uint64]]
+) -> npt.NDArray[np.uint64]:
+    """Return the words at some aligned addresses of the stack copy of each sample.
+
+    Args:
+        batch: The samples.
+        lanes: Indexes of n samples.
+        avmas: k arrays with an address for each of them.
+
+    Returns:
+        (k, n) words, 0 where the stack copy does not hold one.
+    """
+    slab, arch = batch.stack, batch.arch
+    dtype = np.dtype(find_word_format(arch).replace("Q", "u8").replace("I", "u4"))
+    words = slab.data[: len(slab.data) // arch.word * arch.word].view(dtype)
+    size, first = slab.size[lanes], slab.offset[lanes].astype(np.uint64)
+    offset = np.array(avmas, np.uint64).reshape(len(avmas), -1) - slab.base[lanes]
+    held = (offset <= np.maximum(size - arch.word, 0).astype(np.uint64)) & (size >= arch.word)
+    held &= offset % np.uint64(arch.word) == 0
+    at = np.where(held, first + offset, np.uint64(0)) // np.uint64(arch.word)
+    return np.where(held, words[at.view(np.int64)], np.uint64(0)) if len(words) else at
 
 
 def find_word_format(arch: Arch) -> str:

@@ -6,6 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeName, Span
@@ -15,8 +18,8 @@ from pyprof.model.walk import Trust, Walk
 from pyprof.objfile.images import Image
 from pyprof.records import dataclass
 from pyprof.unwind.rules import FunctionRows, Rule
-from pyprof.unwind.sample_memory import LaneMemory
 
+I64 = npt.NDArray[np.int64]
 Rows = tuple[FunctionRows, Trust]
 RuleAt = Callable[[int, bool], Rule | None]
 """Function that finds the unwind rule for any code of the process: (lookup pc, pc is not a return address) -> rule, or
@@ -115,15 +118,14 @@ class ManagedRuntime(CodeSource, Protocol):
         """The code whose frames are named from the stack copy, because it runs many functions."""
         ...
 
-    def bind_frame(self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory) -> Span[Any] | None:
-        """Return the description of a frame in `stack_named` by its function, None if that is unknown.
+    def bind_frames(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> Sequence[Span[Any] | None]:
+        """Return the description of each frame in `stack_named` by its function, None if that is unknown.
 
         Args:
             batch: The samples.
             walk: The unwound frames of the samples.
-            lane: The frame's sample.
-            at: Index of the frame in `walk`.
-            memory: The copied memory of the sample.
+            lanes: Sample of each frame, ascending.
+            frames: Index of each frame in `walk`.
         """
         ...
 

@@ -33,7 +33,6 @@ from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
 from pyprof.unwind.formats.libunwind.registration_list import LIST, find_list
 from pyprof.unwind.interned_rules import MetPcs
-from pyprof.unwind.sample_memory import LaneMemory
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -239,9 +238,8 @@ class RuntimeCode:
                 if not len(frames):
                     continue
                 known = bound.by_span
-                memories = {each: LaneMemory(batch, each) for each in distinct(lane[frames]).tolist()}
-                for each, frame in zip(lane[frames].tolist(), frames.tolist(), strict=True):
-                    span = runtime.bind_frame(batch, walk, each, frame, memories[each])
+                found = runtime.bind_frames(batch, walk, lane[frames], frames)
+                for frame, span in zip(frames.tolist(), found, strict=True):
                     if span is None:
                         continue
                     if span not in known:

@@ -7,12 +7,15 @@ import struct
 import time
 from bisect import bisect_right
 
+import numpy as np
 import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace
+from pyprof.model.sample import SampleBatch
+from pyprof.model.walk import StackEnd, Walk
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.hotspot.blob_cache import Blob
 from pyprof.runtime_code.hotspot.methods import read_unsigned5, show_class
@@ -22,8 +25,10 @@ from pyprof.runtime_code.hotspot.stub_names import read_stubs
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS, VmMemory
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.sample_memory import LaneMemory, read_words
 from tests.jit.java_vm import BASE, CODE, ENTRY, HEAP, LEAVE, SYMBOL_TABLE, exhaust, image, open_vm
 from tests.jit.memory import Memory
+from tests.unwind.made_stacks import MadeLane, batch_of
 
 
 def rule_at(rows: FunctionRows | None, pc: int) -> str:
@@ -145,6 +150,49 @@ def test_memory_is_read_by_pages_until_it_is_renewed() -> None:
     assert vm.word(0x1000) == 7
     with pytest.raises(FormatError):
         vm.word(0x1008)
+
+
+def interpreted(seed: int) -> tuple[SampleBatch, Walk]:
+    """Return samples whose frames are interpreter frames, some of which do not hold what they should."""
+    chance = random.Random(seed)
+    lanes, pcs, sps, starts = [], [], [], [0]
+    for _ in range(20):
+        sp, memory = 0x7000, {0x7000: 1}
+        for depth in range(chance.randrange(5)):
+            above, fp = sp + chance.choice((0x100, 0x180)), sp + chance.choice((0x50, 0x60))
+            slots = {fp + 8: 0x400000 + depth + 1, fp - 8: above, fp - 24: 0x600 + depth, fp - 64: 0x700 + depth}
+            memory |= {avma: word for avma, word in slots.items() if chance.random() < 0.9}
+            pcs.append(0x400000 + depth)
+            sps.append(sp)
+            sp = above
+        pcs.append(0x400000 + len(pcs) - starts[-1])
+        sps.append(sp)
+        starts.append(len(pcs))
+        lanes.append(MadeLane({}, memory, [], 0x7000, chance.choice((0, 0x200, 0x400))))
+    batch, n, count = batch_of(X86_64, lanes), len(lanes), len(pcs)
+    flags, trust, none = np.zeros(count, np.bool_), np.zeros(count, np.uint8), np.zeros(n, np.uint64)
+    end = np.full(n, StackEnd.ROOT, np.uint8)
+    columns = np.array(starts), np.array(pcs, np.uint64), flags, trust, np.array(sps, np.uint64)
+    return batch, Walk(*columns, end, none, none, np.zeros(n, np.bool_))
+
+
+def test_interpreter_frames_of_many_samples_are_those_of_single_samples() -> None:
+    vm, several = open_vm(image()), 0
+    for seed in range(10):
+        batch, walk = interpreted(seed)
+        frames = np.arange(len(walk.pc))
+        lanes = np.repeat(np.arange(len(walk)), np.diff(walk.start))
+        places = list(zip(lanes.tolist(), frames.tolist(), strict=True))
+        wanted = [open_vm(image()).find_method(batch, walk, *at, LaneMemory(batch, at[0])) for at in places]
+        assert vm.find_methods(batch, walk, lanes, frames) == wanted
+        assert vm.find_methods(batch, walk, lanes[1::2], frames[1::2]) == wanted[1::2]
+        avmas = np.uint64(0x6FF8) + np.arange(len(lanes), dtype=np.uint64) * np.uint64(20)
+        single = [
+            LaneMemory(batch, lane).word(avma) or 0 for lane, avma in zip(lanes.tolist(), avmas.tolist(), strict=True)
+        ]
+        assert read_words(batch, lanes, [avmas])[0].tolist() == [word * (at % 2 == 0) for at, word in enumerate(single)]
+        several += sum(method > 0 for method, _ in wanted)
+    assert several > 50
 
 
 def plain(rule: str) -> str:

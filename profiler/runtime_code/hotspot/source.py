@@ -8,7 +8,7 @@ virtual machine discards code and places other code there.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -20,10 +20,9 @@ from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
 from pyprof.model.reasons import problem_of
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Trust, Walk
-from pyprof.runtime_code.base import CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
+from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.hotspot.stub_names import STUB_LIST
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
-from pyprof.unwind.sample_memory import LaneMemory
 
 if TYPE_CHECKING:
     from pyprof.runtime_code.hotspot.vm import JavaCode, JavaVm, Place
@@ -196,13 +195,22 @@ class HotspotCode(NoImage):
         blob = self._vm.interpreter if self._vm is not None else None
         return ((blob.start, blob.end),) if blob is not None else ()
 
-    def bind_frame(
-        self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory
-    ) -> Span[JavaCode] | None:
+    def bind_frames(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> Sequence[Span[JavaCode] | None]:
         vm = self._vm
         if vm is None:
-            return None
-        avma, pointer = vm.find_method(batch, walk, lane, at, memory)
+            return [None] * len(frames)
+        found = vm.find_methods(batch, walk, lanes, frames)
+        spans = {place: self._bind_frame(vm, *place) for place in set(found)}
+        return [spans[place] for place in found]
+
+    def _bind_frame(self, vm: JavaVm, avma: int, pointer: int) -> Span[JavaCode] | None:
+        """Return the description of an interpreter frame of Java.
+
+        Args:
+            vm: The virtual machine.
+            avma: Address of the Method, 0 if unknown.
+            pointer: Address of the current bytecode.
+        """
         method = vm.methods.find(avma) if avma else None
         if method is None:
             return None

@@ -21,7 +21,10 @@ from pyprof.runtime_code.hotspot.scope_reader import read_scopes
 from pyprof.runtime_code.hotspot.stub_names import STUB_LIST, HotspotStub, read_stubs
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, find_structs
 from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.sample_memory import LaneMemory
+from pyprof.unwind.sample_memory import LaneMemory, read_words
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
 
 MAX_LISTED = 1 << 18
 MAX_CODELETS = 1 << 12
@@ -286,6 +289,29 @@ class JavaVm:
             pointer = r13
         return method or 0, pointer or 0
 
+    def find_methods(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> list[tuple[int, int]]:
+        """Return what find_method() returns for each of these frames.
+
+        Args:
+            batch: The samples.
+            walk: The unwound frames of the samples.
+            lanes: Sample of each frame.
+            frames: Index of each frame in `walk`.
+        """
+        known = self._frames_at
+        callers = np.minimum(frames + 1, len(walk.pc) - 1)
+        sp, caller, caller_sp = walk.sp[frames], walk.pc[callers], walk.sp[callers]
+        keys = zip(sp.tolist(), caller.tolist(), caller_sp.tolist(), strict=True)
+        fp = np.array([known.get(key, 0) for key in keys], np.uint64)
+        words = read_words(batch, lanes, [fp + _offset(at) for at in (8, -8, _METHOD_SLOT, self._bytecode_slot)])
+        same = (words[0] == caller) & (words[1] == caller_sp) & (fp != 0)
+        same &= (frames > walk.start[lanes]) & (frames + 1 < walk.start[lanes + 1])
+        found: list[tuple[int, int]] = list(zip(words[2].tolist(), words[3].tolist(), strict=True))
+        for at in np.flatnonzero(~same).tolist():
+            lane = int(lanes[at])
+            found[at] = self.find_method(batch, walk, lane, int(frames[at]), LaneMemory(batch, lane))
+        return found
+
     def _find_frame(self, memory: LaneMemory, sp: int, caller: int, caller_sp: int) -> int:
         """Return the rbp of an interpreter frame of Java, or 0, from an earlier sample if the frame is still there."""
         key = sp, caller, caller_sp
@@ -298,6 +324,11 @@ class JavaVm:
                 self._frames_at.clear()
             self._frames_at[key] = found
         return found
+
+
+def _offset(number: int) -> np.uint64:
+    """Return a signed offset as the number that leads to the same address modulo 2**64."""
+    return np.uint64(number & (1 << 64) - 1)
 
 
 def search_frame(memory: LaneMemory, sp: int, caller: int, caller_sp: int) -> int:

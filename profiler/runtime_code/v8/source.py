@@ -8,7 +8,7 @@ read later than the sample is compared with what the frame holds; a frame for wh
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
+from pyprof.model.columns import distinct
 from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import problem_of
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Trust, Walk
-from pyprof.runtime_code.base import CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
+from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.layout import MARK
 from pyprof.runtime_code.v8.rules import Builtins, V8FrameRules
 from pyprof.unwind.sample_memory import LaneMemory
@@ -219,7 +220,14 @@ class V8Code(NoImage):
     def stack_named(self) -> Ranges:
         return (*self._builtins.ranges, *self._baseline)
 
-    def bind_frame(self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory) -> Span[JsCode] | None:
+    def bind_frames(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> Sequence[Span[JsCode] | None]:
+        memories = {lane: LaneMemory(batch, lane) for lane in distinct(lanes).tolist()}
+        places = zip(lanes.tolist(), frames.tolist(), strict=True)
+        return [self._bind_frame(batch, walk, lane, at, memories[lane]) for lane, at in places]
+
+    def _bind_frame(
+        self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory
+    ) -> Span[JsCode] | None:
         if self._engine is None or at + 1 >= int(walk.start[lane + 1]):
             return None
         slots = self._engine.layout.at
