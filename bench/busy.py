@@ -22,9 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -216,8 +217,8 @@ def check_windows(targets: Targets, folder: Path, outcome: Outcome) -> None:
             compare_cpu(path, targets.native, outcome, start_ns)
 
 
-def check_wait_windows(targets: Targets, folder: Path, outcome: Outcome) -> None:
-    command = pyprof("record", "-q", "-d", f"{DURATION_S:g}", "--every", "1", "--mode", "offcpu")
+def check_wait_windows(targets: Targets, folder: Path, outcome: Outcome, options: Sequence[str] = ()) -> None:
+    command = pyprof("record", "-q", "-d", f"{DURATION_S:g}", "--every", "1", "--mode", "offcpu", *options)
     run_command([*command, "-p", str(targets.native.pid), "-o", str(folder / "out-%i.pyprof")], outcome, DURATION_S)
     paths = sorted(folder.glob("out*.pyprof"))
     outcome.is_empty = not paths
@@ -326,6 +327,7 @@ CASES: dict[str, Check] = {
     "record --every 1": check_windows,
     "record --mode offcpu": check_waits,
     "record --mode offcpu --every 1": check_wait_windows,
+    "record --wakers --every 1": partial(check_wait_windows, options=("--wakers",)),
     "top --once": check_top,
     "dump": check_dump,
     "flight recorder": check_flight_recorder,

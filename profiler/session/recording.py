@@ -334,8 +334,8 @@ class Recording:
     def windows(self, every: float) -> Iterator[Profile]:
         """Yield a profile of each interval, without gaps, until the recording has ended.
 
-        The last profile is the one that stop() returns, unless it is empty. A late window keeps its length. But if the
-        caller or the names of a profile take several times as long as a window, the next window is longer.
+        The last profile is the one that stop() returns, unless it is empty. A window keeps its length if the collector
+        is late. It is longer if the caller, or the names of the profile before, take longer than a window.
 
         Args:
             every: Length of a window in seconds.
