@@ -108,7 +108,7 @@ def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, obj
     """Record and return the number of samples by root frame, and the summary."""
     out, summary = folder / "out.collapsed", folder / "summary.json"
     to = ("-o", str(out), "--summary", str(summary), "-q")
-    done = warm.run("record", "-d", "0.8", "-r", "400", *options, *to, timeout=120)
+    done = warm.run("record", "-r", "400", *options, *to, timeout=120)
     if "are not allowed" in done.stderr:
         missing(f"needs perf_events of the whole machine: {done.stderr}")
     assert done.returncode == 0 or (done.returncode == 1 and not out.read_text()), done.stderr  # 1: no samples
@@ -118,17 +118,23 @@ def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, obj
     return roots, json.loads(summary.read_text())
 
 
+def until_sampled(folder: Path, roots: int, *options: str) -> dict[str, int]:
+    """Make longer and longer recordings until this many root frames have more than ten samples each."""
+    for seconds in LONGER_AND_LONGER:
+        found, _ = recorded(folder, *options, "-d", seconds)
+        if sum(count > 10 for count in found.values()) >= roots:
+            break
+    return found
+
+
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])
 def test_several_processes_make_one_profile_with_a_root_each(program: Path, collector: str, tmp_path: Path) -> None:
     with spinning(program) as one, spinning(program) as two:
         often = ("-r", "499", "--collector", collector)  # other load may leave a tenth of a processor
         both = ("-p", str(one.pid), "-p", str(two.pid))
-        for seconds in LONGER_AND_LONGER:
-            named, _ = recorded(tmp_path, "--processes", *often, *both, "-d", seconds)
-            if min(named.values(), default=0) > 10:
-                break
-        fitting, _ = recorded(tmp_path, "--processes", *often, "--name", "^chosen-spin")
-        plain, _ = recorded(tmp_path, *often, *both)
+        named = until_sampled(tmp_path, 2, "--processes", *often, *both)
+        fitting = until_sampled(tmp_path, 2, "--processes", *often, "--name", "^chosen-spin")
+        plain = until_sampled(tmp_path, 1, *often, *both)
     roots = {f"chosen-spinner (pid {process.pid})" for process in (one, two)}
     assert set(named) == set(fitting) == roots
     assert min(named.values()) > 10
@@ -203,17 +209,20 @@ def test_process_that_may_not_be_read_has_no_row_in_a_recording_of_the_machine(
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])
 def test_threads_are_chosen_by_their_names(collector: str, tmp_path: Path) -> None:
     code = (
-        "import threading, time\n"
+        "import sys, threading\n"
         "def spin(name):\n"
         "    open(f'/proc/self/task/{threading.get_native_id()}/comm', 'w').write(name)\n"
+        "    barrier.wait()\n"
         "    while True: sum(range(1000))\n"
+        "barrier = threading.Barrier(3)\n"
         "[threading.Thread(target=spin, name=n, args=(n,), daemon=True).start() for n in ('chosen', 'other')]\n"
-        "time.sleep(60)"
+        "barrier.wait()\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()"
     )
-    with subprocess.Popen(["python3", "-c", code]) as process:
-        time.sleep(0.5)
-        roots, _ = recorded(tmp_path, "--collector", collector, "-p", str(process.pid), "--thread", "chos", "-t")
-        process.kill()
+    with spinning("python3", "-c", code) as process:
+        who = ("-p", str(process.pid), "--thread", "chos", "-t")
+        roots = until_sampled(tmp_path, 1, "--collector", collector, *who)
     assert len(roots) == 1
     assert next(iter(roots)).startswith("chosen (tid ")
 
