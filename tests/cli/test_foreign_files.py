@@ -81,7 +81,10 @@ def test_file_that_the_target_may_not_read_is_not_shown(what: str, folder: Path)
     assert shown(names.get(what, str(folder / what)), folder) is None
 
 
-@pytest.mark.parametrize("arguments", [("doctor",), ("dump", "-p"), ("record", "-d", "0.3", "-f", "collapsed", "-p")])
+RECORD = ("record", "--mode", "wall", "-d", "1", "-f", "collapsed", "-p")
+
+
+@pytest.mark.parametrize("arguments", [("doctor",), ("dump", "-p"), RECORD])
 def test_pipe_in_the_place_of_a_perf_map_holds_nobody_up(arguments: tuple[str, ...], tmp_path: Path) -> None:
     output = ("-o", str(tmp_path / "out")) if arguments[0] == "record" else ()
     with python(BUSY) as target:

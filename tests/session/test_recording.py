@@ -104,21 +104,21 @@ def test_peek_from_many_threads_at_once(target: subprocess.Popen[str]) -> None:
 
 
 def test_windows_follow_each_other_without_a_gap_and_the_last_is_what_is_left(target: subprocess.Popen[str]) -> None:
-    found = []
+    found: list[Profile] = []
     with opened(target.pid) as recording:
         recording.start()
         for profile in recording.windows(0.3):
             found.append(profile)
-            sampled(recording, 1)
-            if len(found) == 3:
+            if len(found) >= 3 and sum(map(seen, found)) > 10:  # a busy machine may have more windows than three
                 recording.end()
         assert found[-1] is recording.stop()
         assert found[-1] is recording.peek()
-    assert len(found) == 4
+    assert len(found) >= 4
     for earlier, later in itertools.pairwise(found):
         assert after(earlier) == later.start_ns
-    assert all(seen(profile) for profile in found[1:])
-    assert len({profile.time_ns[0] for profile in found[1:]}) == 3
+    times = np.concatenate([sampled_part(profile).time_ns for profile in found])
+    assert len(times) == len(set(times.tolist())) == sum(map(seen, found)) > 10
+    assert np.all(np.diff(times) > 0)
 
 
 def test_window_that_is_closed_ends_at_the_end_of_the_span(target: subprocess.Popen[str]) -> None:
