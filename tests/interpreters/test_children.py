@@ -51,16 +51,22 @@ def test_workers_of_gunicorn_are_in_the_profile(tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
     port = free_port()
     command = ("-m", "gunicorn", "-k", "gthread", "-w", "2", "-t", "1000", "-b", f"127.0.0.1:{port}", "wsgi:wsgi")
-    with running_here(
-        *command, env={"PYTHONPATH": str(from_pypi(sys.version_info[1], "gunicorn", "uvicorn", "pystack"))}
-    ) as process:
-        with asking(port):
-            deadline = time.monotonic() + 60
-            while len(process.children()) < 2:
-                assert time.monotonic() < deadline
-            record(process.pid, output, "-s", "-i", "--threads")
-        workers = {f"(pid {child.pid})" for child in process.children()}
-    found = stacks(output)
-    for pid in workers:
-        assert any(frames[0].endswith(pid) and "Worker.init_process (base.py)" in frames for frames, _ in found), pid
-    assert any("handle (wsgi.py)" in frames and "run_wsgi" not in frames[0] for frames, _ in found)
+    with (
+        running_here(
+            *command, env={"PYTHONPATH": str(from_pypi(sys.version_info[1], "gunicorn", "uvicorn", "pystack"))}
+        ) as process,
+        asking(port),
+    ):
+        deadline = time.monotonic() + 60
+        while len(process.children()) < 2:
+            assert time.monotonic() < deadline
+        pids = {f"(pid {child.pid})" for child in process.children()}
+
+        def is_complete(found: Stacks) -> bool:
+            """Return True if both workers run and one of them handles a request."""
+            started = {frames[0] for frames, _ in found if "Worker.init_process (base.py)" in frames}
+            handled = any("handle (wsgi.py)" in frames and "run_wsgi" not in frames[0] for frames, _ in found)
+            return handled and all(any(root.endswith(pid) for root in started) for pid in pids)
+
+        record(process.pid, output, "-s", "-i", "--threads", until=is_complete)
+    assert is_complete(stacks(output))

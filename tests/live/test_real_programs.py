@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.support.other_unwinders import Stacks, eu_stacks, gdb_stacks
-from tests.live.support.recording import dump, record
+from tests.live.support.recording import Recording, dump, record
 from tests.support import PROGRAMS, need
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -175,17 +175,21 @@ has reordered, the preceding symbol covers it.
 """
 
 
+def wholes(recording: Recording) -> int:
+    """Return the number of samples whose stack ends at the root."""
+    return int(recording.summary["ends"].get("root", 0))
+
+
 def test_compiler_that_comes_and_goes_has_stacks_that_end_at_the_root(tmp_path: Path) -> None:
     source = PROGRAMS / "ladder.rs"
     script = f"while :; do rustc -O -o {tmp_path}/out {source} || exit 1; done"
     need("rustc")
     with started(["sh", "-c", script], tmp_path) as process:
-        time.sleep(0.5)
-        recording = record(process.pid, tmp_path, "-s", seconds=2, until=lambda recording: recording.samples > 50)
+        recording = record(process.pid, tmp_path, "-s", seconds=2, until=lambda recording: wholes(recording) > 50)
         subprocess.run(["pkill", "-P", str(process.pid)], check=False, timeout=30)
     without_table = recording.stacks.get(("[truncated: no unwind rule]", BLAKE3), 0)
-    whole = recording.summary["ends"]["root"]
-    assert whole > 50
-    assert whole >= 0.995 * (recording.samples - without_table), [
+    late = recording.summary["ends"].get("late", 0)  # on a busy machine there is no time for the last samples
+    assert wholes(recording) > 50
+    assert wholes(recording) >= 0.995 * (recording.samples - without_table - late), [
         stack for stack in recording.stacks if "truncated" in stack[0]
     ]
