@@ -9,5 +9,4 @@ succession         A collector that another one replaces during the recording, a
 until_program      perf_events until the program in the kernel (BPF) is needed, and that program from then on
 until_short_lives  Stops until they miss too much because threads or processes end too soon
 whole_process      All processes without stops, or all of them by stops
-without_program    A collector that replaces the program in the kernel (BPF) if that is not available
 """

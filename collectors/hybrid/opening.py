@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyprof.collectors.base import Collector, CollectorRefused, SampleSource
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.planner import ANY_PID, Planner, check_stops, collect_facts
+from pyprof.collectors.hybrid.planner import ANY_PID, Planner, check_stops, collect_facts, describe_refusal_of_bpf
 from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
@@ -54,15 +54,34 @@ def open_planned(request: Request, name: str) -> Collector:
     if name == PTRACE or facts.perf_user_only or find_refusal(PERF, facts, options) is not None:
         facts = check_stops(facts, pids)
     planner = Planner(facts, options, name, request.interpreters.needs_stops if request.interpreters else _find_none)
-    openings = _Openings(request, planner)
     while True:
+        openings = _Openings(_with_note_on_bpf(request, planner), planner)
         source = openings.choose_source()
         try:
-            return openings.with_note_on_bpf(openings.open(source))
+            return openings.open(source)
         except CollectorRefused as error:
             if source == name:
                 raise
             planner.refuse(source, error, pids)
+
+
+def _with_note_on_bpf(request: Request, planner: Planner) -> Request:
+    """Return the request with a note that says why BPF is not used, if it would have been.
+
+    That is certain, or known when stops have read frames of an interpreter.
+    """
+    why = planner.find_refusal_of_bpf()
+    if why is None or request.interpreters is None:
+        return request
+    selection, note = request.selection, describe_refusal_of_bpf(why)
+    pids = selection.pids if request.options.kernel else ()  # stops cannot replace BPF in that case
+    if (
+        BPF in planner.facts.refused
+        or selection.everything
+        or any(planner.inspect(pid).interpreter != "" for pid in pids)
+    ):
+        return replace(request, selection=replace(selection, refused=(*selection.refused, note)))
+    return replace(request, frames_note=note)
 
 
 def _find_none(pid: int) -> str:
@@ -94,22 +113,6 @@ class _Openings:
         if source == PTRACE:
             return self._by_stops()
         return self._all_time(pids, launched) if self._options.idle else self._running(pids, launched)
-
-    def with_note_on_bpf(self, collector: Collector) -> Collector:
-        """Return a collector that also reports why BPF is not used, if it would have been."""
-        why = self._planner.find_refusal_of_bpf()
-        if why is None or self._request.interpreters is None:
-            return collector
-        from pyprof.collectors.hybrid.without_program import WithoutProgram
-
-        selection = self._request.selection
-        pids = selection.pids if self._options.kernel else ()  # no chain is read in that case
-        certain = (
-            BPF in self._planner.facts.refused
-            or selection.everything
-            or any(self._planner.inspect(pid).interpreter != "" for pid in pids)
-        )
-        return WithoutProgram(collector, why, certain)
 
     def _running(self, pids: tuple[int, ...], launched: bool) -> Collector:
         """Open a collector of the running time of threads by perf_events."""
@@ -300,6 +303,7 @@ def open_stops(request: Request, pids: tuple[int, ...], note: str = "") -> Ptrac
         ids=request.ids,
         readers=request.readers,
         selection=request.with_processes(pids),
+        frames_note=request.frames_note,
     )
 
 
@@ -315,4 +319,5 @@ def open_stops_of_candidates(request: Request, candidates: StopCandidates) -> Pt
         readers=request.readers,
         selection=candidates,
         wanted=candidates.wants,
+        frames_note=request.frames_note,
     )

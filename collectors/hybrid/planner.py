@@ -170,6 +170,12 @@ class Planner:
         return self.make_plan(replace(facts or self.facts, processes={ANY_PID: process}))
 
 
+def describe_refusal_of_bpf(why: PyprofError) -> str:
+    """Return the note for the summary. A hint that names another collector is dropped, because it was followed."""
+    hint = f" ({why.hint})" if why.hint and not why.hint.startswith("--collector") else ""
+    return said("without_program", why=f"{why.message.rstrip('.')}{hint}")
+
+
 def describe_facts(facts: PlanFacts, options: CollectOptions) -> Iterator[Finding]:
     """Yield the findings of `pyprof doctor` about the facts by which sources are chosen, and about each source."""
     least = ".".join(map(str, MIN_BPF_KERNEL))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyprof.collectors.base import Collector, CollectorStats
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.planner import ANY_PID, Planner
+from pyprof.collectors.hybrid.planner import ANY_PID, Planner, describe_refusal_of_bpf
 from pyprof.collectors.hybrid.succession import Succession
 from pyprof.collectors.plan import BPF, ProcessFacts, UncopiedStack
 from pyprof.errors import NoSuchProcess, PyprofError
@@ -78,9 +78,7 @@ class UntilProgram(Succession):
         found, refused = super().stats(), self._planner.facts.refused.get(BPF)
         if refused is None:
             return found
-        from pyprof.collectors.hybrid.without_program import note
-
-        return replace(found, notes=(*found.notes, note(refused)))
+        return replace(found, notes=(*found.notes, describe_refusal_of_bpf(refused)))
 
     def make_notes(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
         seconds = f"{for_s:.1f}"

@@ -67,6 +67,7 @@ class PtraceCollector:
         readers: Readers | None = None,
         selection: Processes | None = None,
         wanted: Callable[[int, int], bool] | None = None,
+        frames_note: str = "",
     ) -> None:
         """Prepare to sample a process by short stops.
 
@@ -79,6 +80,7 @@ class PtraceCollector:
             readers: Returns the reader of a process's interpreter by its pid.
             selection: Further processes, including those that will match later.
             wanted: Returns True if a thread (pid, tid) should be sampled.
+            frames_note: Note to add when a sample has frames of an interpreter, "" for none.
         """
         ids = ids or Identities()
         self.source_id = ids.next_id()
@@ -111,6 +113,7 @@ class PtraceCollector:
         except PermissionError:
             raise AccessDenied(f"process {pid} may not be looked at", f"pyprof doctor {pid}") from None
         self._notes = [note] if note else []
+        self._frames_note = frames_note
         if selection is not None:
             self._notes.extend(selection.refused)
             self._targets.add_processes(selection.pids)
@@ -323,6 +326,9 @@ class PtraceCollector:
         self._targets.complete_batch(self._builder)
         batches = self._builder.take_batches()
         self.flushed_ns = time.monotonic_ns()
+        if self._frames_note and any(batch.chains for batch in batches):
+            self._notes.append(self._frames_note)
+            self._frames_note = ""
         for batch in batches:
             self._targets.describe_late(batch)
             self._accounts.count_batch(batch, self._targets.root_of)

@@ -45,6 +45,7 @@ class Request:
         diagnostics: Counts problems.
         interpreters: Readers of interpreters, or None.
         program: Path of the program that the process will execute, "" for none. Only the new program is recorded.
+        frames_note: Note for the summary if samples by stops have frames of an interpreter, "" for none.
         ids: Identifiers shared by all collectors of the recording.
     """
 
@@ -53,6 +54,7 @@ class Request:
     diagnostics: Diagnostics
     interpreters: InterpreterReaders | None = None
     program: str = ""
+    frames_note: str = ""
     ids: Identities = field(default_factory=Identities)
 
     @property

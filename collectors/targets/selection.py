@@ -48,7 +48,7 @@ class Selection:
 
     Attributes:
         pids: Those that were named, or that matched at the start; never empty.
-        refused: One sentence for each reason why processes cannot be recorded.
+        refused: One sentence for each reason why processes cannot be recorded, or not by BPF.
         lasting: True if more may start, so that the recording continues when all have ended.
         everything: True for all processes of the machine.
         ours: Processes of the profiler that started later. They are never selected.

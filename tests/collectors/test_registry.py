@@ -13,7 +13,6 @@ from pyprof.collectors.base import Collector, CollectorRefused
 from pyprof.collectors.hybrid import opening, planner
 from pyprof.collectors.hybrid.planner import check_stops, collect_facts, describe_facts, describe_plans
 from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
-from pyprof.collectors.hybrid.without_program import WithoutProgram
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed
 from pyprof.collectors.perf.event_scope import Scope
@@ -89,8 +88,7 @@ def test_events_may_follow_stops_that_were_not_asked_for(
     set_facts(monkeypatch, LEVEL2)
     found = opened(name, options)
     found.close()
-    inner = found._collector if isinstance(found, WithoutProgram) else found
-    assert type(inner) is expected
+    assert type(found) is expected
     assert any("Time in the kernel has no samples" in note for note in found.stats().notes) == (name == AUTO)
 
 
@@ -102,6 +100,20 @@ def test_plan_is_made_again_without_a_source_that_the_kernel_refuses(monkeypatch
     assert found.stats().notes == ("Sampled by short stops (ptrace): not enough files. ulimit -n",)
     with pytest.raises(PerfNotAllowed, match="not enough files"):
         opened("perf")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_missing_bpf_is_noted_at_once_if_the_kernel_refused_the_program(
+    monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    error = CollectorRefused("the verifier says no.", "--collector perf")
+    facts = PlanFacts("x86_64", (6, 12), perf_user_only=True, refused={"bpf": error} if refused else {})
+    set_facts(monkeypatch, facts)
+    found = opened()
+    found.close()
+    notes = [note for note in found.stats().notes if "BPF" in note]
+    sentence = "BPF, which reads functions of interpreters without stops, is not available: the verifier says no"
+    assert notes == ([sentence] if refused else [])
 
 
 def test_error_of_the_first_source_is_raised_if_stops_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:

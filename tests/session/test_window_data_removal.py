@@ -19,7 +19,6 @@ from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.until_program import UntilProgram
 from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
 from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
-from pyprof.collectors.hybrid.without_program import WithoutProgram
 from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
@@ -89,7 +88,6 @@ WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
     WallClockCollector: plain("_source", "_out_of_band"),
     LoggedCollector: plain("_inner"),
     CompleteStacksCollector: plain("_collector"),
-    WithoutProgram: plain("_collector"),
     PerfSwitchSource: by_switches,
     PerfCollector: by_perf(),
     BpfCollector: by_perf("source"),
