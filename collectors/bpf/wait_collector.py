@@ -107,6 +107,8 @@ class BpfWaitCollector(BpfCollector):
 
     def stop(self) -> None:
         self._waits.stop_at(self.handover.end())
+        if (outside := self._outside) is not None:  # a round over all processes of a busy machine takes seconds
+            outside.stop()
         super().stop()
 
     def _join(self, pids: list[int]) -> None:

@@ -11,6 +11,12 @@ from pathlib import Path
 import pytest
 
 import pyprof
+from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
+from pyprof.collectors.hybrid.collector import HybridCollector
+from pyprof.collectors.registry import open_collector
+from pyprof.collectors.targets.selection import select_processes
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions, TargetOptions
 from tests.interpreters.pythons import EACH, PROGRAMS, Python
 from tests.live.support.recording import running
 from tests.perf.test_waits import Program, Waits, program, shares, started
@@ -120,6 +126,21 @@ def has(stack: tuple[str, ...], names: tuple[str, ...]) -> bool:
     """
     frames = iter([frame.rpartition(".")[2] for frame in stack])
     return all(name in frames for name in names)
+
+
+def test_end_of_the_recording_ends_a_round_of_reading_sleepers(program: Path, tmp_path: Path) -> None:
+    """Stop a recording before its first round. A round over all processes of a busy machine takes seconds."""
+    with started(program, tmp_path, "endless", "naps") as target:
+        selection = select_processes(TargetOptions(pids=(target.process.pid,)))
+        collector = open_collector("bpf", selection, CollectOptions(idle=True), Diagnostics())
+        assert isinstance(collector, HybridCollector)
+        assert isinstance(collector._perf, BpfWaitCollector)
+        outside = collector._perf._outside
+        assert outside is not None
+        collector.stop()
+        found = list(itertools.islice(outside.batches(), 5))
+        collector.close()
+    assert sum(map(len, found)) == 0
 
 
 @EACH
