@@ -78,7 +78,8 @@ class FleetServer:
                 *(Route(path, self._guarded(self._take_push), methods=["POST"]) for path in SENDERS),
                 Route("/api/v1/symbols/{build_id}", self._guarded(self._take_symbols), methods=["POST"]),
                 Route("/api/v1/{question}", self._guarded(self._answer), methods=["GET"]),
-            ]
+            ],
+            exception_handlers={404: self._refuse_address, 405: self._refuse_address},
         )
 
     def close(self) -> None:
@@ -106,6 +107,12 @@ class FleetServer:
                 return Response(b"", 499)
 
         return guarded
+
+    async def _refuse_address(self, request: Request, _error: Exception) -> Response:
+        async def refuse(_: Request) -> Response:
+            raise Refused("no_such_page")
+
+        return await self._guarded(refuse)(request)
 
     async def _index(self, _request: Request) -> Response:
         headers = {**SAFE, "Content-Security-Policy": _PAGE_POLICY}

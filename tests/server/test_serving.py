@@ -171,6 +171,8 @@ def test_comparison_of_two_builds_is_a_page_or_data(server: Served) -> None:
     [
         ("/api/v1/nothing?from=1&to=2", None, "no_such_page"),
         ("/assets/page.html", None, "no_such_page"),
+        ("/elsewhere", None, "no_such_page"),
+        ("/", b"x", "no_such_page"),
         ("/api/v1/services?from=x&to=2", None, "bad_question"),
         ("/api/v1/services?from=3&to=2", None, "bad_question"),
         ("/api/v1/services?from=nan&to=2", None, "bad_question"),
