@@ -12,7 +12,7 @@ from pyprof.server.inserted_rows import StoredRowCache
 from pyprof.server.migrations import NAMES
 from pyprof.server.rollups import HourlyRollups
 from pyprof.server.segment_rows import SegmentRows
-from pyprof.server.sql_engine import Engine, literal
+from pyprof.server.sql_engine import SHORT_S, Engine, literal
 from pyprof.server.sql_queries import ClientQueries, RunningQuery
 from pyprof.server.symbol_files import SymbolFiles
 
@@ -112,9 +112,10 @@ class Store:
         self._engine.run(f"KILL QUERY WHERE query LIKE {literal(f'/* {asked.mark} */%')} ASYNC")
 
     def series(self, tenant: str, day: str, most: int) -> set[int]:
-        """Return the series (label sets) that a tenant has had on a day."""
+        """Return the series (label sets) that a tenant has had on a day. A push waits for this."""
         found = self._engine.rows(
             f"SELECT DISTINCT series FROM {self._engine.dialect.read('series')} "
-            f"WHERE tenant = {literal(tenant)} AND day = {literal(day)} LIMIT {most}"
+            f"WHERE tenant = {literal(tenant)} AND day = {literal(day)} LIMIT {most}",
+            SHORT_S,
         )
         return {int(row[0]) for row in found}

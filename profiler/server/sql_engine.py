@@ -22,7 +22,9 @@ from pyprof.server.migrations import NAMES, VERSIONS, Dialect, migrations
 
 _MAX_ANSWER = 1 << 30
 _PATIENCE_S, _LONG_S = 60.0, 3600.0
-_CHECK, _CHECK_S = "SELECT 1 FROM windows LIMIT 1", 5.0
+SHORT_S = 5.0
+"""Time in seconds to wait for a ClickHouse server's response to a statement that costs little."""
+_CHECK = "SELECT 1 FROM windows LIMIT 1"
 _PORT = 8123
 PASSWORD_VARIABLE = "PYPROF_STORE_PASSWORD"
 """The environment variable with the password of the ClickHouse user."""
@@ -113,15 +115,15 @@ def literal(value: str | int) -> str:
 class Engine(Protocol):
     """An SQL engine. All methods raise StoreError.
 
-    run() executes a statement on every server, put() executes an insertion on the first one. check() tests that the
-    tables exist and respond.
+    run() executes a statement on every server, put() executes an insertion on the first one. rows() executes a query,
+    and waits for a ClickHouse server for patience_s seconds. check() tests that the tables exist and respond.
     """
 
     dialect: Dialect
 
     def run(self, sql: str) -> None: ...
     def put(self, sql: str) -> None: ...
-    def rows(self, sql: str) -> list[list[Any]]: ...
+    def rows(self, sql: str, patience_s: float = _PATIENCE_S) -> list[list[Any]]: ...
     def insert(self, table: str, block: Block) -> None: ...
     def check(self) -> None: ...
     def close(self) -> None: ...
@@ -176,7 +178,7 @@ class ChdbEngine:
     def put(self, sql: str) -> None:
         self.run(sql)
 
-    def rows(self, sql: str) -> list[list[Any]]:
+    def rows(self, sql: str, patience_s: float = 0) -> list[list[Any]]:
         with self._client() as client:
             return _data(client.raw_query(f"{sql} FORMAT JSONCompact"))
 
@@ -222,15 +224,15 @@ class HttpEngine:
     def put(self, sql: str) -> None:
         self._ask(self._where.hosts[0], sql, patience_s=_LONG_S)
 
-    def rows(self, sql: str) -> list[list[Any]]:
-        return _data(self._ask(self._where.hosts[0], f"{sql} FORMAT JSONCompact"))
+    def rows(self, sql: str, patience_s: float = _PATIENCE_S) -> list[list[Any]]:
+        return _data(self._ask(self._where.hosts[0], f"{sql} FORMAT JSONCompact", patience_s=patience_s))
 
     def insert(self, table: str, block: Block) -> None:
         names = ", ".join(block.names)
         self._ask(self._where.hosts[0], f"INSERT INTO {table} ({names}) FORMAT Native", block.data())
 
     def check(self) -> None:
-        self._ask(self._where.hosts[0], _CHECK, patience_s=_CHECK_S)
+        self._ask(self._where.hosts[0], _CHECK, patience_s=SHORT_S)
 
     def close(self) -> None:
         """Close nothing, because no connection to the database stays open."""

@@ -100,6 +100,8 @@ def test_database_that_stands_still_is_named_and_lets_no_question_wait(tmp_path:
                 pass
             for node in nodes:
                 node.send_signal(signal.SIGSTOP)
+            (pushed,) = windows("checkout", 1)
+            assert client.push(pushed).status == 200, "it is stored at once, and in the database later"
             for _ in range(2):
                 answer = client.question("services")
                 assert (answer.status, answer.json()["reason"]) == (503, STORE_FAILED)
@@ -109,7 +111,8 @@ def test_database_that_stands_still_is_named_and_lets_no_question_wait(tmp_path:
             assert STORE_FAILED in [each["reason"] for each in ready.json()["failures"]]
             for node in nodes:
                 node.send_signal(signal.SIGCONT)
-            while client.question("services").status != 200 or client.ask("/readyz").status != 200:
+            client.until_indexed(1)
+            while client.ask("/readyz").status != 200:
                 time.sleep(0.05)
 
 

@@ -89,7 +89,7 @@ class Told:
     def put(self, sql: str) -> None:
         self.told.append(sql)
 
-    def rows(self, sql: str) -> list[list[Any]]:
+    def rows(self, sql: str, patience_s: float = 0) -> list[list[Any]]:
         return next(self._sums) if "sum(value), sum" in sql or "sum(amount), sum" in sql else [[7, 9]]
 
     def insert(self, table: str, block: Block) -> None: ...
@@ -137,7 +137,7 @@ class Due(Told):
         if "INTO rolls" in sql:
             self.listed.set()
 
-    def rows(self, sql: str) -> list[list[Any]]:
+    def rows(self, sql: str, patience_s: float = 0) -> list[list[Any]]:
         if "SELECT tenant, segment" in sql:
             return []
         if "GROUP BY day" in sql:

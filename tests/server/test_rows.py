@@ -193,7 +193,7 @@ class Kept:
 
     def put(self, sql: str) -> None: ...
 
-    def rows(self, sql: str) -> list[list[object]]:
+    def rows(self, sql: str, patience_s: float = 0) -> list[list[object]]:
         return self.listed if "SELECT tenant, segment" in sql else []
 
     def check(self) -> None: ...
