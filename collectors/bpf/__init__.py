@@ -1,7 +1,8 @@
 """Samples taken by a program in the kernel (BPF).
 
-sampler.bpf.c is the program and awaiters.h a part of it. sampler.h has what it shares with its reader. `build` compiles
-them to sampler.MACHINE.o.
+sampler.bpf.c is the program and awaiters.h a part of it. sampler.h has what it shares with its reader.
+process_ends.bpf.c is another program, for ended processes. `build` compiles them to sampler.MACHINE.o and
+process_ends.o.
 
 abi              The contents of sampler.h as columns
 bpf_object       A compiled BPF object made ready for the kernel: its maps, its type information, its programs
@@ -9,6 +10,7 @@ collector        A collector that uses the program: registers, stack and interpr
 kernel_types     Offsets of fields in the running kernel's structures, from the kernel's type information
 lock_waits       Waits for locks: the lock, and the time until the thread got it
 on_cpu_times     The time that samples of running threads stand for, from the kernel's account of their turns
+process_ends     Processes that have ended, each with its processor time
 records          Records of the ring as columns
 ring             The ring buffer that the programs fill, read without a copy
 sample_source    The source of samples for the collector that tracks the processes

@@ -7,6 +7,7 @@ config_file         A file of settings: TOML that only its owner may write, and 
 config_schema       Each setting of the agent's configuration
 control_protocol    The protocol of the control socket
 control_socket      The agent's control socket
+ended_processes     Processor time of processes that lived too short for a look at /proc
 governor            Controller of the agent's effort
 group_recording     One collector of the agent
 health              The agent's health, for /healthz, /readyz and /metrics

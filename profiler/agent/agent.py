@@ -14,6 +14,7 @@ from pyprof.agent.budget import BudgetControl
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.control_socket import ControlSocket, Peer
+from pyprof.agent.ended_processes import EndedProcesses
 from pyprof.agent.governor import CostBudget
 from pyprof.agent.group_recording import SampledGroup
 from pyprof.agent.health import Health
@@ -76,6 +77,7 @@ class Agent:
         self._conditions = Conditions(say)
         self._pushers = Pushers(self.spool, self._writing, self._conditions, self._diagnostics)
         self._budget = BudgetControl(_budget(values), say, self._conditions)
+        self._ended = EndedProcesses()
         self._wake = threading.Event()
         self._ending = self._reloading = False
         self._on_demand = OnDemand(lambda: RecordedNow(self._config.values, self._table, self._lanes), self._minutes)
@@ -100,6 +102,8 @@ class Agent:
             "budget_needed_cpu_ratio": lambda: self._budget.needed_cpu,
             "budget_memory_bytes": lambda: self._config.values.memory,
             "looks_failed": lambda: self._table.failed,
+            "process_ends_lost": lambda: self._ended.lost,
+            "unattributed_cpu_seconds": lambda: self._ended.unattributed_ns / 1e9,
             "recordings": lambda: sum(lane.running for lane in self._lanes),
             "kept_bytes": self._minutes.bytes,
             "spool_bytes": lambda: self.spool.inventory.bytes,
@@ -133,6 +137,7 @@ class Agent:
             )
             for sampling in config.samplings()
         ]
+        self._ended.begin(self._table, self._lanes)
         if self._ending:
             self._table.leave()
 
@@ -185,6 +190,8 @@ class Agent:
         except OSError as error:
             self._say("warning", "nobody can ask", error=str(error))
         self._say("info", "started", **self._of_spool())
+        if self._config.values.collector in ("auto", "bpf"):
+            self._ended.open(self._say)
         self._pushers.begin(self._config.pushes)
         self._notifier.send("READY=1")
         while not self._ending:
@@ -194,6 +201,7 @@ class Agent:
                 if not self._ending:
                     lane.tend()
             self._table.find_processes()
+            self._ended.take()
             self._keep_budget()
             self._steps.total_ns()
             self._health.beat()
@@ -206,6 +214,7 @@ class Agent:
             lane.end()
         for lane in self._lanes:
             lane.finish()
+        self._ended.close()
         self._socket.close(self._answer_until)
         self._pushers.end()
         self._say("info", "ended")

@@ -16,6 +16,7 @@ from pyprof.agent.process_clocks import ProcessClocks, ProcessTime, summed_times
 from pyprof.agent.process_table import ProcessTable, selected
 from pyprof.agent.window_checkpoint import WindowPart
 from pyprof.agent.window_end_times import WindowClock
+from pyprof.collectors.bpf.process_ends import ProcessEnd
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
@@ -53,6 +54,7 @@ class SampledGroup:
     Attributes:
         left: True if a recording did not end when it had to, because a memory page of a target blocks it.
         starts: Number of recordings that were started.
+        before_reading: Called before the processor clocks of a window, or a part of it, are summed.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class SampledGroup:
         self._saved_every_s = _OF_DURABLE * values.durable
         self.left = threading.Event()
         self.starts = 0
+        self.before_reading: Callable[[], None] = lambda: None
         self._is_ending = False
         self._recording: Recording | None = None
         self._thread: threading.Thread | None = None
@@ -247,9 +250,15 @@ class SampledGroup:
         if self._clocks is not None:
             self._clocks.read_near_end(self._table.matching(self.sampling))
 
+    def add_end(self, end: ProcessEnd, kin: str, is_known: bool) -> None:
+        """Add the final processor time of an ended process (ProcessClocks.add_end)."""
+        if self._clocks is not None:
+            self._clocks.add_end(end, kin, is_known)
+
     def _end_part(self, recording: Recording) -> None:
         """Compute the on-CPU time of each process in a part of a window that was just taken from the recording."""
         if self._clocks is not None:
+            self.before_reading()
             begun_ns, until_ns = recording.span_ns
             processes = self._table.matching(self.sampling)
             times = self._clocks.end_part(processes, self._window_ns or begun_ns, until_ns)
@@ -258,6 +267,7 @@ class SampledGroup:
     def _end_window(self, recording: Recording) -> None:
         """Compute the on-CPU time of each process in a window that was just closed."""
         if self._clocks is not None:
+            self.before_reading()
             begun_ns, until_ns = recording.span_ns
             processes = self._table.matching(self.sampling)
             times = self._clocks.end_window(processes, self._window_ns or begun_ns, until_ns)

@@ -54,7 +54,7 @@ def with_exact_sums(profile: Profile, times: Sequence[ProcessTime]) -> Profile:
             missing.append((each, total))
     scaled = replace(profile, values=values)
     if missing:
-        scaled = _with_rows(scaled, missing)
+        scaled = _with_rows(scaled, _merge_kin(missing))
     return replace(scaled, summary=summary_of_part(profile.summary, scaled))
 
 
@@ -92,6 +92,18 @@ def _scaled(values: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:
     upto = np.cumsum(values)
     found: npt.NDArray[np.int64] = np.diff(np.rint(upto * (total / upto[-1])).astype(np.int64), prepend=0)
     return found
+
+
+def _merge_kin(missing: Sequence[tuple[ProcessTime, int]]) -> list[tuple[ProcessTime, int]]:
+    """Merge the unsampled time of processes that lived too short to be seen: one entry for each name and labels.
+
+    The entry names the last of them, whose labels the agent remembers longest.
+    """
+    found: dict[tuple[object, ...], tuple[ProcessTime, int]] = {}
+    for each, total in missing:
+        key = (each.name, each.kin) if each.kin else (each.pid, each.began_ns)
+        found[key] = each, total + (found[key][1] if key in found else 0)
+    return list(found.values())
 
 
 def _with_rows(profile: Profile, missing: Sequence[tuple[ProcessTime, int]]) -> Profile:

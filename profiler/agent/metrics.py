@@ -49,6 +49,12 @@ COUNTERS = (
     MetricKind("budget_exceeded", "counter", "Times that the budget was not kept though no less could be done."),
     MetricKind("cpu_seconds", "counter", "Processor time of the agent and its workers."),
     MetricKind("looks_failed", "counter", "Looks at the list of processes that failed."),
+    MetricKind("process_ends_lost", "counter", "Ended processes whose report had no room."),
+    MetricKind(
+        "unattributed_cpu_seconds",
+        "counter",
+        "Processor time of short processes whose rule needs what is gone with them (exe, cmdline, env).",
+    ),
 )
 GAUGES = (
     MetricKind("failing", "gauge", "1 while the agent does not do all of its work for this reason.", _CONDITION),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pyprof.agent.process_table import ObservedProcess
+from pyprof.collectors.bpf.process_ends import ProcessEnd
 from pyprof.collectors.cpu_accounts import TICK_NS, ProcessTimes, read_process_ns, read_times
 from pyprof.records import dataclass
 
@@ -38,6 +39,7 @@ class ProcessTime(NamedTuple):
         unread_ns: Time between the last reading and the end of the window if the process has ended and its parent has
             not waited for it, otherwise 0.
         children_ns: On-CPU time of its children that ended without a reading, or after the last one.
+        kin: Of a process that lived too short to be seen, its labels as one text, otherwise "".
     """
 
     pid: int
@@ -46,6 +48,7 @@ class ProcessTime(NamedTuple):
     ns: int
     unread_ns: int = 0
     children_ns: int = 0
+    kin: str = ""
 
 
 def summed_times(times: Iterable[ProcessTime]) -> list[ProcessTime]:
@@ -69,6 +72,8 @@ class _Reading(NamedTuple):
     ns: int
 
 
+_MAX_CLOCKS = 20_000
+"""Number of processes in a window above which processes that live too short to be seen have a clock for each name."""
 _MAX_GENERATIONS = 16
 """Maximum number of ended parents between a process and the one that has waited for them."""
 _MIN_READINGS = 2
@@ -88,6 +93,7 @@ class _Clock:
         waited_ns: Time of children that it had waited for at the last window's end, or when it was found.
         unseen_ns: Part of the waited time that no reading of a child explains and no window has got. Negative if the
             parent has not waited for a child that has ended.
+        kin: See ProcessTime.
     """
 
     name: str
@@ -97,6 +103,7 @@ class _Clock:
     parent: int = 0
     waited_ns: int = 0
     unseen_ns: int = 0
+    kin: str = ""
 
     def at(self, at_ns: int) -> int:
         """Return the processor time of the process at a moment, interpolated; outside the readings, the first or last
@@ -142,6 +149,8 @@ class ProcessClocks:
         self._keeps_all = False
         self._part_end_ns = 0
         self._poll_at_ns = 0
+        self._window_start_ns = 0
+        self._kin: dict[tuple[str, str], _Clock] = {}
         self._lock = threading.Lock()
 
     def begin(self, processes: Mapping[int, ObservedProcess]) -> None:
@@ -150,7 +159,8 @@ class ProcessClocks:
             self._clocks.clear()
             self._new_since_ns, self._keeps_all, self._part_end_ns = 0, False, 0
             self._read_all(processes)
-            self._new_since_ns = self._monotonic_ns()
+            self._new_since_ns = self._window_start_ns = self._monotonic_ns()
+            self._kin.clear()
 
     def resume(self, processes: Mapping[int, ObservedProcess]) -> None:
         """Begin a recording whose first window starts where the last part or window of the one before ended."""
@@ -162,6 +172,32 @@ class ProcessClocks:
                     clock.part_ns = None
             self._keeps_all, self._part_end_ns = False, 0
             self._read_all(processes)
+
+    def add_end(self, end: ProcessEnd, kin: str, is_known: bool) -> None:
+        """Add the final processor time of a process.
+
+        Args:
+            end: The process. Without an earlier reading, all of its time is in the window.
+            kin: See ProcessTime.
+            is_known: True if a search had found it. Then an earlier window may have its time, unless it began later.
+        """
+        with self._lock:
+            clock = self._clocks.get((end.pid, end.start))
+            if clock is not None:
+                if end.run_ns >= clock.readings[-1].ns:
+                    clock.readings.append(_Reading(end.at_ns, end.run_ns))
+                return
+            began_ns = end.start * TICK_NS - self._boot_time_ahead_ns()
+            if not self._new_since_ns or (is_known and began_ns < self._window_start_ns):
+                return
+            if len(self._clocks) >= _MAX_CLOCKS and (same := self._kin.get((end.name, kin))) is not None:
+                same.readings.append(_Reading(end.at_ns, same.readings[-1].ns + end.run_ns))
+                del same.readings[_MIN_READINGS:-1]
+                return
+            first = _Reading(min(max(began_ns, self._window_start_ns), end.at_ns - 1), 0)
+            readings = [first, _Reading(end.at_ns, end.run_ns)]
+            clock = _Clock(end.name, began_ns, readings, parent=end.parent, kin=kin)
+            self._clocks[end.pid, end.start] = self._kin[end.name, kin] = clock
 
     def poll(self, processes: Mapping[int, ObservedProcess]) -> None:
         """Read the processor clocks of all processes. The time of a process that ends before the window is known until
@@ -200,7 +236,7 @@ class ProcessClocks:
                 spent_ns = clock.part_ns - before_ns
                 unread_ns = max(end_ns - max(clock.readings[-1].at_ns, since_ns), 0)
                 if spent_ns or unread_ns:
-                    times.append(ProcessTime(pid, clock.began_ns, clock.name, spent_ns, unread_ns))
+                    times.append(ProcessTime(pid, clock.began_ns, clock.name, spent_ns, unread_ns, kin=clock.kin))
                 del clock.readings[_MIN_READINGS:-1]
             self._part_end_ns, self._keeps_all = end_ns, False
         return times
@@ -224,13 +260,17 @@ class ProcessClocks:
                 children_ns = max(clock.unseen_ns, 0)
                 clock.unseen_ns -= children_ns
                 if spent_ns or tail_ns or children_ns:
-                    times.append(ProcessTime(pid, clock.began_ns, clock.name, spent_ns, tail_ns, children_ns))
+                    times.append(
+                        ProcessTime(pid, clock.began_ns, clock.name, spent_ns, tail_ns, children_ns, clock.kin)
+                    )
                 if not unread_ns:
                     recent_ns[pid, start] = spent_ns
                     clock.forget_before(end_ns)
                     kept[pid, start] = clock
             self._clocks, self.recent_ns = kept, recent_ns
             self._new_since_ns, self._keeps_all, self._part_end_ns = start_ns, False, 0
+            self._window_start_ns = end_ns
+            self._kin.clear()
         return times
 
     def _count_unseen_children(self, end_ns: int) -> set[tuple[int, int]]:

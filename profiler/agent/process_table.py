@@ -25,7 +25,7 @@ from pyprof.records import dataclass
 
 LOOK_S = 1.0
 """Minimum time in seconds between two searches for processes."""
-_YOUNG_S = 3.0
+YOUNG_S = 3.0
 _AGAIN_S = 30.0
 """Time in seconds after which the agent reads each process again: it may be another one, or run another program."""
 GONE_S = 600.0
@@ -142,6 +142,7 @@ class ProcessTable:
 
     Attributes:
         by_pid: Processes at the last successful search.
+        rules: The rules that decide.
         failed: Number of failed searches.
         one_in: A collector samples one of this many of its processes, to keep the budget.
     """
@@ -155,7 +156,7 @@ class ProcessTable:
         self.by_pid: dict[int, ObservedProcess] = {}
         self.failed = 0
         self.one_in = 1
-        self._rules = rules
+        self.rules = rules
         self._own = own
         self._ours = {own}
         self._gone: dict[int, list[tuple[float, ObservedProcess]]] = {}
@@ -205,10 +206,18 @@ class ProcessTable:
 
     def _forget(self, now: float) -> None:
         self._forget_at = now + _AGAIN_S
-        kept = [(at, pid, seen) for pid, gone in self._gone.items() for at, seen in gone if now < at + GONE_S]
+        kept = [(at, pid, seen) for pid, gone in list(self._gone.items()) for at, seen in gone if now < at + GONE_S]
         self._gone = {}
         for at, pid, seen in sorted(kept, key=lambda each: each[0])[-(MAX_GONE // 2) :]:
             self._gone.setdefault(pid, []).append((at, seen))
+
+    def is_own(self, pid: int) -> bool:
+        """Return True if a process is the agent, or a process that it has started."""
+        return pid in self._ours
+
+    def add_ended(self, pid: int, seen: ObservedProcess) -> None:
+        """Remember a process that had ended before a search could find it. Any thread may call this."""
+        self._gone.setdefault(pid, []).append((seen.at, seen))
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
         """Return (pid, start) of the processes that a collector must sample, by the last search."""
@@ -276,11 +285,11 @@ class ProcessTable:
             self._ours.add(pid)
         if stat.is_kernel_thread or pid in self._ours:
             return ObservedProcess(entry, stat.start, stat.comm, now, False, NOT_RECORDED)
-        young = uptime - stat.start / _TICKS < _YOUNG_S
+        young = uptime - stat.start / _TICKS < YOUNG_S
         if known is not None and (known.start, known.comm) == (stat.start, stat.comm) and not known.young:
             return ObservedProcess(entry, stat.start, stat.comm, now, young, known.verdict)
         return ObservedProcess(
-            entry, stat.start, stat.comm, now, young, judge(self._rules, Facts(pid, stat.comm, stat.ppid))
+            entry, stat.start, stat.comm, now, young, judge(self.rules, Facts(pid, stat.comm, stat.ppid))
         )
 
     def labels(self, since: float) -> list[ProcessLabels]:

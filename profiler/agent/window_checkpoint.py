@@ -105,7 +105,8 @@ def _unpacked(data: bytes) -> _SavedPart:
     times = fields.get("times")
     if times is not None:
         times = [
-            ProcessTime(int(pid), int(began), str(name), *map(int, numbers)) for pid, began, name, *numbers in times
+            ProcessTime(int(pid), int(began), str(name), int(ns), int(unread), int(children), "".join(map(str, kin)))
+            for pid, began, name, ns, unread, children, *kin in times
         ]
     summary = replace(profile.summary, notes=(*profile.summary.notes, *map(str, fields["notes"])))
     return _SavedPart(replace(profile, summary=summary), verdicts, times)

@@ -132,7 +132,7 @@ def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monk
     census, now, found = b"700 1000", 1000.0, table('name = "*"')
     monkeypatch.setattr(procfs, "read_census", lambda: census)
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(process_table, "_YOUNG_S", 0.0)
+    monkeypatch.setattr(process_table, "YOUNG_S", 0.0)
     found.find_processes()
     found.find_processes()
     assert lists == 1
@@ -147,7 +147,7 @@ def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monk
     before = lists
     found.find_processes()
     assert lists == before + 1, "each is looked at anew"
-    monkeypatch.setattr(process_table, "_YOUNG_S", 1e9)
+    monkeypatch.setattr(process_table, "YOUNG_S", 1e9)
     census = b"701 1002"
     now += process_table._AGAIN_S + 1
     found.find_processes()

@@ -28,6 +28,7 @@ def test_shipped_object_is_what_its_source_makes(tmp_path: Path) -> None:
     assert len(PERF_ARCHES) == 2
     for machine in PERF_ARCHES:
         assert (tmp_path / f"sampler.{machine}.o").read_bytes() == read_program(machine)
+    assert (tmp_path / "process_ends.o").read_bytes() == (FOLDER / "process_ends.o").read_bytes()
 
 
 def test_reasons_of_the_program_are_those_of_its_reader() -> None:

@@ -1,0 +1,192 @@
+"""Tests that processes that live too short for a look at /proc are in the sums of the service that rules give them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent import spool_query
+from pyprof.agent.config import parse
+from pyprof.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of
+from pyprof.agent.group_recording import SampledGroup
+from pyprof.agent.kernel_clock_sums import with_exact_sums
+from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
+from pyprof.agent.process_table import ProcessTable
+from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
+from pyprof.agent.time_parsing import TimeSpan
+from pyprof.collectors.bpf.process_ends import ProcessEnd
+from pyprof.collectors.cpu_accounts import TICK_NS
+from pyprof.records import replace
+from tests.agent.test_exact_sums import sums, window
+from tests.bpf.test_process_ends import ANCESTOR
+
+END = ProcessEnd(10**12, 5000, 30_000_000, 77, os.getpid(), 0, "convert", "cron", False)
+OWN_CGROUP = Path("/proc/self/cgroup").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("rule", "service"),
+    [
+        ('name = "convert"\nservice = "{parent}-{user}"', "cron-root"),
+        ('parent = "cron"\nservice = "{name}"', "convert"),
+        ('user = "nobody"', ""),
+        ('exe = "*"\nname = "other"', ""),
+    ],
+)
+def test_rules_decide_by_what_the_kernel_reports(rule: str, service: str) -> None:
+    verdict = verdict_of(parse(f"[[rule]]\n{rule}", "x").rules, END)
+    assert verdict is not None
+    assert verdict.service == service
+
+
+@pytest.mark.parametrize(
+    "rule", ['cmdline = "x"', 'exe = "*"', 'name = "*"\nservice = "{env:NAME}"', 'unit = "*"', 'cgroup = "/"']
+)
+def test_rule_that_needs_what_is_gone_decides_nothing(rule: str) -> None:
+    assert verdict_of(parse(f"[[rule]]\n{rule}", "x").rules, END) is None
+
+
+def test_control_group_is_that_of_the_parent_where_the_kernel_says_so() -> None:
+    shared = EndedFacts(END._replace(shares_cgroup=True))
+    assert shared("cgroup") in {line.split(":", 2)[2] for line in OWN_CGROUP}
+    assert f"PATH={shared('env:PATH')}" in Path("/proc/self/environ").read_text().split("\0")
+    with pytest.raises(FactGone):
+        EndedFacts(END._replace(shares_cgroup=True, parent=1 << 22))("cgroup")
+
+
+class Reported:
+    """Reports of ended processes that a test makes."""
+
+    lost = 0
+
+    def __init__(self) -> None:
+        self.ends: list[ProcessEnd] = []
+
+    def take(self) -> list[ProcessEnd]:
+        ends, self.ends = self.ends, []
+        return ends
+
+
+def test_process_that_no_look_found_is_added_once_and_others_get_their_last_reading() -> None:
+    rules = parse('[[rule]]\nname = "convert"\n[[rule]]\ncmdline = "x"', "x")
+    table, (sampling, *_) = ProcessTable(rules.rules, os.getpid()), rules.samplings()
+    added: list[tuple[int, str, bool]] = []
+    group = SampledGroup.__new__(SampledGroup)
+    group.sampling = sampling
+    group.add_end = lambda *words: added.append((words[0].pid, *words[1:]))  # type: ignore[method-assign]
+    ended, reports = EndedProcesses(), Reported()
+    ended._ends = reports  # type: ignore[assignment]
+    ended.begin(table, [group])
+    table.find_processes()
+    seen = table.by_pid[os.getppid()]
+    table.by_pid[os.getppid()] = replace(seen, verdict=RuleVerdict("own", (("service", "own"),), (sampling,)))
+    other = END._replace(parent=1, parent_name="init")
+    ended._opened_ticks = 4000
+    reports.ends = [
+        other,
+        other._replace(pid=78, name="date"),
+        other._replace(pid=79, start=3000),
+        other._replace(pid=80, parent=os.getpid()),
+        other._replace(pid=os.getppid(), start=seen.start, name="date"),
+    ]
+    group.before_reading()
+    assert added == [(77, "service=convert", False), (os.getppid(), "service=own", True)]
+    assert ended.unattributed_ns == 30_000_000
+    verdict = table.verdict(77, 5000 * TICK_NS - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + time.monotonic_ns())
+    assert verdict.service == "convert"
+    assert table.verdict(78, 0) is NOT_RECORDED
+
+
+def test_short_process_has_all_of_its_time_in_the_window_in_which_it_ended() -> None:
+    clocks = ProcessClocks()
+    clocks.begin({})
+    start_ns = time.monotonic_ns()
+    assert clocks.end_window({}, start_ns - 10**9, start_ns) == []
+    ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK_NS
+    end = END._replace(start=ticks - 50, at_ns=start_ns + 2_000_000)  # it began half a second before the window
+    clocks.add_end(end, "kin", is_known=False)
+    clocks.add_end(end._replace(pid=78), "kin", is_known=True)  # its time may be in the window before
+    (found,) = clocks.end_window({}, start_ns, start_ns + 10**9)
+    assert (found.pid, found.ns, found.name, found.kin) == (77, 30_000_000, "convert", "kin")
+    assert clocks.end_window({}, start_ns + 10**9, start_ns + 2 * 10**9) == []
+
+
+def test_short_processes_beyond_a_number_are_added_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyprof.agent.process_clocks._MAX_CLOCKS", 10)
+    clocks = ProcessClocks()
+    clocks.begin({})
+    start_ns = time.monotonic_ns()
+    assert clocks.end_window({}, start_ns - 10**9, start_ns) == []
+    ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK_NS
+    for nth in range(1000):
+        name = f"n{nth % 2}"
+        clocks.add_end(END._replace(pid=nth, start=ticks, name=name, at_ns=start_ns + 1000 * nth + 1), "kin", False)
+    times = clocks.end_window({}, start_ns, start_ns + 10**9)
+    assert len(times) == 10
+    assert sum(each.ns for each in times) == 1000 * END.run_ns
+
+
+def test_short_processes_without_samples_are_one_row_for_each_name_and_labels() -> None:
+    times = [ProcessTime(200 + at, 5, f"n{at % 2}", 10**6, kin=f"k{at % 3 // 2}") for at in range(60)]
+    after = with_exact_sums(window([3]), [ProcessTime(100, 5, "p", 30), *times])
+    assert len(sums(after)) == 1 + 4
+    assert after.total == 30 + 60 * 10**6
+
+
+@pytest.mark.live
+@pytest.mark.system
+@pytest.mark.parametrize("kind", ["ignore", "waits"])
+def test_short_processes_are_in_the_sums_of_their_service(kind: str, tmp_path: Path) -> None:
+    """The parent belongs to no service, and ignores its children or waits for them."""
+    spool, log, config = tmp_path / "spool", tmp_path / "log", tmp_path / "agent.toml"
+    config.write_text('[windows]\nevery = "2s"\n[[rule]]\nname = "shortlived"\nservice = "short"\n')
+    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]
+    keeper = subprocess.Popen([shutil.copy("/bin/sleep", tmp_path / "shortlived"), "600"])  # for a recording to run
+    with (
+        log.open("wb") as out,
+        subprocess.Popen([*command, "--log", "json"], stderr=out) as agent,
+        subprocess.Popen(
+            [sys.executable, "-c", ANCESTOR, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as ancestor,
+    ):
+
+        def wait(condition: Callable[[], object]) -> None:
+            while not condition():
+                assert agent.poll() is None, log.read_text()
+                time.sleep(0.05)
+
+        try:
+            wait(lambda: '"window"' in log.read_text())
+            own_ns = 0
+            assert ancestor.stdin
+            assert ancestor.stdout
+            for _ in range(100):
+                print(file=ancestor.stdin, flush=True)
+                own_ns += int(ancestor.stdout.readline().split()[1])
+                if kind == "waits":
+                    ancestor.stdout.readline()
+            wait(lambda: spool_total(spool) > 0.98 * own_ns)
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0
+        finally:
+            for each in (agent, ancestor, keeper):
+                each.kill()
+                each.wait()
+    assert 0.98 * own_ns < spool_total(spool) < 1.1 * own_ns
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert not [line for line in lines if line["level"] in ("warning", "error")], lines
+
+
+def spool_total(spool: Path) -> int:
+    names = spool_query.segments(str(spool), TimeSpan(0, time.time_ns() + 1))
+    found = [name for name in names if "/short/" in name.path]
+    return spool_query.profile_of(str(spool), found, "cpu", "all").total if found else 0

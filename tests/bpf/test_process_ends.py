@@ -1,0 +1,110 @@
+"""Tests of the kernel's reports of ended processes: each has its final processor time, also if no parent waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pyprof.collectors.bpf import process_ends
+from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
+from pyprof.collectors.cpu_accounts import TICK_NS
+from pyprof.collectors.linux import procfs
+
+pytestmark = pytest.mark.system
+
+ANCESTOR = """
+import os, signal, sys, threading, time
+if sys.argv[1] == "ignore": signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def spin():
+    until = time.thread_time_ns() + 10_000_000
+    while time.thread_time_ns() < until: pass
+for line in sys.stdin:
+    if (child := os.fork()) == 0:
+        with open("/proc/self/comm", "w") as file: file.write("shortlived")
+        if sys.argv[1] == "threads":
+            threads = [threading.Thread(target=spin) for _ in range(3)]
+            for each in threads: each.start()
+            for each in threads: each.join()
+        spin()
+        os.setuid(65534)
+        os.write(1, b"%d %d\\n" % (os.getpid(), time.process_time_ns()))
+        os._exit(0)
+    if sys.argv[1] != "ignore":
+        _, _, used = os.wait4(child, 0)
+        os.write(1, b"%d\\n" % round(1e9 * (used.ru_utime + used.ru_stime)))
+"""
+
+
+@pytest.fixture
+def ends() -> Iterator[ProcessEnds]:
+    found = ProcessEnds()
+    yield found
+    found.close()
+
+
+def wait_for(ends: ProcessEnds, pid: int) -> ProcessEnd:
+    """Return the report of an ended process."""
+    deadline = time.monotonic() + 60
+    while True:
+        for end in ends.take():
+            if end.pid == pid:
+                return end
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["waits", "threads", "ignore"])
+def test_ended_process_is_reported_with_all_of_its_time(kind: str, ends: ProcessEnds) -> None:
+    """The bounds are the process's own clock before its end, and what wait4(2) accounts, which lags by a tick."""
+    command = [sys.executable, "-c", ANCESTOR, kind]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ancestor:
+        assert ancestor.stdin
+        assert ancestor.stdout
+        for _ in range(5):
+            print(file=ancestor.stdin, flush=True)
+            pid, own_ns = map(int, ancestor.stdout.readline().split())
+            most_ns = own_ns if kind == "ignore" else int(ancestor.stdout.readline())
+            end = wait_for(ends, pid)
+            assert own_ns <= end.run_ns < most_ns + TICK_NS
+            assert own_ns > (40_000_000 if kind == "threads" else 10_000_000)
+            assert (end.name, end.uid, end.parent) == ("shortlived", 65534, ancestor.pid)
+            assert end.parent_name == procfs.read_name(ancestor.pid)
+            assert end.start >= (procfs.read_start_ticks(ancestor.pid) or 0) > 0
+            assert end.shares_cgroup
+            assert end.at_ns <= time.monotonic_ns()
+        ancestor.stdin.close()
+    assert wait_for(ends, ancestor.pid).parent == os.getpid()
+
+
+def test_threads_are_not_reported(ends: ProcessEnds) -> None:
+    program = "import threading\nfor _ in range(9): (each := threading.Thread(target=int)).start(); each.join()"
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        pass
+    wait_for(ends, process.pid)
+    assert [end for end in ends.take() if end.pid == process.pid] == []
+
+
+def test_reports_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_ends, "RING_SIZE", 4096)
+    ends = ProcessEnds()
+    try:
+        pids = set()
+        for _ in range(60):
+            if (child := os.fork()) == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            pids.add(child)
+        deadline, found = time.monotonic() + 60, 0
+        while not ends.lost:
+            found += sum(end.pid in pids for end in ends.take())
+            assert time.monotonic() < deadline
+        assert found < 60
+    finally:
+        ends.close()
+    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
