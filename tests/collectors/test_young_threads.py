@@ -67,7 +67,7 @@ def test_short_threads_are_sampled_where_they_run(
     at_once: str, binaries: Callable[[str], Path], tmp_path: Path
 ) -> None:
     with running(binaries("c_births"), "thread", "1000", at_once, stdin=subprocess.PIPE) as program:
-        recording = record(program.pid, tmp_path, seconds=2.5, rate=99)
+        recording = record(program.pid, tmp_path, seconds=2.5, rate=99, until=lambda found: found.samples > 10)
         in_busy, spent = map(int, program.communicate()[0].split())
     samples, processor = sum(recording.stacks.values()), recording.summary["processor"]
     assert samples == recording.samples > 10

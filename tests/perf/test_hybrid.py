@@ -147,12 +147,19 @@ def test_small_stack_size_stops_nothing_and_marks_what_is_cut(allowed: None, tmp
     assert all("truncated" in stack[1] and stack[-1] == "deep_top" for stack in recording.stacks)
 
 
+def in_time(recording: Recording) -> Recording:
+    """Return the recording without the last samples, for which a busy machine has no time."""
+    late = "[truncated: no time left to unwind]"
+    return replace(recording, stacks={stack: n for stack, n in recording.stacks.items() if late not in stack})
+
+
 def test_thread_that_somebody_else_traces_keeps_its_samples_and_they_are_marked(allowed: None, tmp_path: Path) -> None:
     with running(ladder("ladder_beside"), "spin", LIFE, LIFE, "8000") as program:
         assert libc.seize(program.pid) == 0
-        recording = by_perf(program.pid, tmp_path, until=lambda r: of(r, "bottom") > 100)
-    cut = sum(n for stack, n in recording.stacks.items() if any("truncated" in name for name in stack))
-    assert cut == of(recording, "bottom") > 100
+        recording = by_perf(program.pid, tmp_path, until=lambda r: of(in_time(r), "bottom") > 100)
+    found = in_time(recording)
+    cut = sum(n for stack, n in found.stacks.items() if any("truncated" in name for name in stack))
+    assert cut == of(found, "bottom") > 100
     assert recording.summary["stops"]["count"] == 0
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,19 +163,26 @@ def test_wall_time_of_each_thread_is_the_time_that_passed(program: Path, collect
 
 
 def test_both_collectors_see_the_same_wall_time(program: Path, tmp_path: Path) -> None:
-    found = []
-    with started(program, tmp_path, "naps", "reads", "ticks", "endless") as target:
-        for collector in ("perf", "ptrace"):
-            target.folder = tmp_path / collector
-            target.folder.mkdir()
-            found.append(target.record(collector=collector))
+    """Record with both collectors at the same time, because other load changes how long a thread waits."""
+    collectors = ("perf", "ptrace")
+    with started(program, tmp_path, "naps", "reads", "ticks", "endless") as target, ThreadPoolExecutor(2) as pool:
+        for name in collectors:
+            (tmp_path / name).mkdir()
+        found = list(pool.map(lambda name: Program(target.process, tmp_path / name).record(collector=name), collectors))
+
+    def unknown(waits: Waits, thread: str) -> float:
+        return waits.of(thread, "[not sampled: too short to see]")
+
     places = (("naps", "nap_short"), ("naps", "nap_long"), ("reads", "wait_tick"), ("ticks", "nap"))
     for thread, place in (*places, ("endless", "nap_endless")):
         perf, ptrace = (waits.of(thread, place) / waits.total(thread) for waits in found)
-        assert perf == pytest.approx(ptrace, abs=0.12)
+        # on a busy machine stops come too late for some waits, which are in a block instead of their place
+        block = unknown(found[1], thread) / found[1].total(thread)
+        assert ptrace - 0.12 <= perf <= ptrace + block + 0.12, (thread, place)
     for waits in found:
         assert waits.leaf("endless", "[sleeping: clock_nanosleep]") > 0.95 * waits.total("endless")
-        assert waits.leaf("reads", "[sleeping: read]") > 0.85 * waits.total("reads")
+        known = waits.total("reads") - unknown(waits, "reads")
+        assert waits.leaf("reads", "[sleeping: read]") > 0.85 * known > 0.5 * waits.passed
 
 
 def test_spinners_on_too_few_processors_wait_for_them(program: Path, tmp_path: Path) -> None:

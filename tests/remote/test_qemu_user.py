@@ -79,11 +79,11 @@ def test_samples_by_stepping_are_whole_and_on_the_ladder(name: str, sources: str
     program, recipe = ladder(name), RECIPES[name]
     with qemu_user(recipe.emulator, program, "100000") as address, relay(address) as stub:
         stub.run_to(symbol(program, "r_01"), recipe.entry)
-        recorded = record(stub.address, tmp_path, "--step", "41", "--unwind", sources, "--exe", str(program))
+        recorded = record(stub.address, tmp_path, "--step", "7", "--unwind", sources, "--exe", str(program), seconds=3)
     assert recorded.summary["samples"] > 5
     wrong = {stack: n for stack, n in recorded.stacks.items() if stack[0] != "_start" or not on_the_ladder(stack)}
     assert not wrong
-    assert any("one sample each 41 instructions" in note for note in recorded.summary["notes"])
+    assert any("one sample each 7 instructions" in note for note in recorded.summary["notes"])
 
 
 def test_program_that_ends_while_it_is_stepped_ends_the_recording(tmp_path: Path) -> None:
