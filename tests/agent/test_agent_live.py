@@ -246,7 +246,7 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
             assert notify.recv(100) == b"READY=1"
             while not any(line["samples"] for line in windows(log)):
                 time.sleep(0.05)
-            if may_come_back():  # names are looked up when nobody else wants a processor
+            if may_come_back():  # the worker looks names up under SCHED_IDLE
                 while not noted.exists() or str(os.SCHED_IDLE) not in noted.read_text().split():
                     time.sleep(0.05)
             while policies(agent.pid) != {os.SCHED_BATCH}:
