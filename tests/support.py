@@ -6,14 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
 
 PACKAGES = {
     "gcc": "gcc libc6-dev",
@@ -125,6 +129,18 @@ def missing(sentence: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(sentence)
     pytest.skip(sentence)
+
+
+def pairs(first: Sequence[_First], second: Sequence[_Second]) -> list[tuple[_First, _Second]]:
+    """Return all pairs of two parameters' values, or in CI the shortest list in which each value occurs."""
+    if not os.environ.get("CI") or not first or not second:
+        return list(product(first, second))
+    return [(first[n % len(first)], second[n % len(second)]) for n in range(max(len(first), len(second)))]
+
+
+def name_of(value: object) -> str | None:
+    """Return the name of a test's parameter for the test's id, or None to leave the choice to pytest."""
+    return getattr(value, "name", None)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, STACK_BEGINNING, Ran, co
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import EACH, KINDS, Python, pythons, running
 from tests.roots import root
+from tests.support import name_of, pairs
 
 pytestmark = [pytest.mark.matrix, pytest.mark.system]
 
@@ -149,8 +150,7 @@ def agree(process: SavedProcess) -> dict[int, Chain]:
     return stops
 
 
-@EACH
-@pytest.mark.parametrize("where", ["main", "thread"])
+@pytest.mark.parametrize(("python", "where"), pairs(pythons(), ["main", "thread"]), ids=name_of)
 def test_frames_are_those_that_the_program_wrote_down_and_those_of_a_stop(
     python: Python, where: str, tmp_path: Path
 ) -> None:

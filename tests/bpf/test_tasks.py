@@ -18,6 +18,7 @@ from tests.interpreters.known_calls import impossible, read_callers
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import count, functions, record, seen, stacks
+from tests.support import name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -53,16 +54,16 @@ def of_program(process: SavedProcess, chain: Chain, program: str = PROGRAM) -> l
     return [str(line.function).rpartition(".")[2] for line in lines if str(line.file).endswith(program)][::-1]
 
 
-@EACH
-@pytest.mark.parametrize(("way", "calls"), WAYS)
+@pytest.mark.parametrize(("python", "stand"), pairs(PYTHONS, list(WAYS)), ids=name_of)
 def test_coroutines_of_awaiting_tasks_are_those_that_a_stop_finds(
-    python: Python, way: str, calls: int, tmp_path: Path
+    python: Python, stand: tuple[str, int], tmp_path: Path
 ) -> None:
+    way, calls = stand
     with saved(python, tmp_path, naps, PROGRAM, way, f"--naps={calls}") as (process, _):
         assert process.needs == ""
         (chain,) = agree(process).values()
         found = of_program(process, chain)
-    assert found == WAYS[way, calls]
+    assert found == WAYS[stand]
 
 
 @EACH

@@ -16,7 +16,7 @@ import pytest
 
 from pyprof.recording.reader import load_recording
 from tests.cli.support import BUSY, PYPROF, python
-from tests.support import busy_loops
+from tests.support import busy_loops, name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -83,11 +83,17 @@ def signalled(folder: Path, module: str, number: int, then: str = "pass") -> dic
     return os.environ | {"PYTHONPATH": str(folder)}
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["pyprof", "pyprof.cli.main", "numpy", "pyprof.session.interpreter_readers", "pyprof.session.recording_factory"],
-)
-@pytest.mark.parametrize("number", ENDINGS, ids=lambda number: number.name)
+LOADED = [
+    "pyprof",
+    "pyprof.cli.main",
+    "numpy",
+    "pyprof.session.interpreter_readers",
+    "pyprof.session.recording_factory",
+]
+"""Modules that a recording imports, in their order."""
+
+
+@pytest.mark.parametrize(("module", "number"), pairs(LOADED, ENDINGS), ids=name_of)
 def test_signal_while_pyprof_loads_ends_it_without_a_traceback(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -162,8 +168,11 @@ def test_signal_at_any_moment_of_a_start_has_a_defined_result(command: tuple[str
             assert states(target.pid) <= {"R", "S"}, happened
 
 
-@pytest.mark.parametrize("arguments", [("record", "-o", os.devnull, "-f", "collapsed"), ("dump",)])
-@pytest.mark.parametrize("number", ENDINGS, ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    ("arguments", "number"),
+    pairs([("record", "-o", os.devnull, "-f", "collapsed"), ("dump",)], ENDINGS),
+    ids=name_of,
+)
 def test_signal_after_the_worker_is_forked_leaves_no_process_that_is_stopped(
     arguments: tuple[str, ...], number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -181,8 +190,7 @@ def test_signal_after_the_worker_is_forked_leaves_no_process_that_is_stopped(
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("collector", ["auto", "ptrace"])
-@pytest.mark.parametrize("number", ENDINGS, ids=lambda number: number.name)
+@pytest.mark.parametrize(("collector", "number"), pairs(["auto", "ptrace"], ENDINGS), ids=name_of)
 def test_signal_while_targets_are_opened_ends_the_recording_with_one_sentence(
     collector: str, number: signal.Signals, tmp_path: Path
 ) -> None:

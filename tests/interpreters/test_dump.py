@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.interpreters.pythons import EACH, KINDS, Python, running
+from tests.interpreters.pythons import EACH, KINDS, Python, pythons, running
 from tests.interpreters.runs import dump, functions, record, stacks
+from tests.support import name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -29,8 +30,7 @@ def python_frames(thread: dict[str, Any]) -> list[list[object]]:
     return [[frame["function"], frame["line"]] for frame in thread["frames"] if frame["kind"] == "python"]
 
 
-@EACH
-@pytest.mark.parametrize("where", ["main", "thread"])
+@pytest.mark.parametrize(("python", "where"), pairs(pythons(), ["main", "thread"]), ids=name_of)
 def test_dump_shows_the_stack_that_the_program_wrote_down(python: Python, where: str) -> None:
     with running(python, "ladder.py", where) as process:
         stack = said(process)

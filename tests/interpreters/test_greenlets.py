@@ -17,6 +17,7 @@ from tests.collapsed import Stacks
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import PROGRAMS, Python, pythons, running
 from tests.interpreters.runs import count, functions, record, seen, stacks
+from tests.support import name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -27,10 +28,8 @@ Measured: none for a program that switches every few ms, 0.5 to 1.2 % with the l
 """
 LAYOUTS = list({python.minor: python for python in pythons()[::-1] if python.minor >= 11}.values())[::-1]
 """An interpreter of each version with marks of parents, Debian's if there are several, because it is stripped."""
-OLDER = pytest.mark.parametrize("python", [p for p in pythons() if p.minor < 11], ids=lambda python: python.name)
-
-
-COLLECTORS = pytest.mark.parametrize("collector", ["ptrace", "bpf"])
+OLDER = [python for python in pythons() if python.minor < 11]
+COLLECTORS = ["ptrace", "bpf"]
 
 
 def recorded(
@@ -48,10 +47,10 @@ PARENTS = [("greenlets.py", python) for python in LAYOUTS] + [
     ("gevents.py", python) for python in LAYOUTS[:: len(LAYOUTS) - 1]
 ]
 """Programs and interpreters: each layout with plain greenlets, the first and the last with the loop of gevent."""
+PARENTS_BY = [(*each, collector) for each, collector in pairs(PARENTS, COLLECTORS)]
 
 
-@pytest.mark.parametrize(("program", "python"), PARENTS, ids=lambda each: getattr(each, "name", each))
-@COLLECTORS
+@pytest.mark.parametrize(("program", "python", "collector"), PARENTS_BY, ids=name_of)
 def test_parents_of_greenlets_stand_outside_them(python: Python, program: str, collector: str, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
 
@@ -76,8 +75,7 @@ def test_parents_of_greenlets_stand_outside_them(python: Python, program: str, c
             assert caller in callers[callee], names
 
 
-@OLDER
-@COLLECTORS
+@pytest.mark.parametrize(("python", "collector"), pairs(OLDER, COLLECTORS), ids=name_of)
 def test_without_marks_of_parents_a_greenlet_s_own_frames_are_in_their_place(
     python: Python, collector: str, tmp_path: Path
 ) -> None:
@@ -103,12 +101,10 @@ def test_without_marks_of_parents_a_greenlet_s_own_frames_are_in_their_place(
             assert frames[0].startswith("[merge: partial"), frames
 
 
-NEVER_STOPPED = [
-    (python, options) for python in pythons() if python.minor in (11, 13) for options in ((), ("--mode", "wall"))
-]
+NEVER_STOPPED = [python for python in pythons() if python.minor in (11, 13)]
 
 
-@pytest.mark.parametrize(("python", "options"), NEVER_STOPPED, ids=str)
+@pytest.mark.parametrize(("python", "options"), pairs(NEVER_STOPPED, [(), ("--mode", "wall")]), ids=name_of)
 def test_stack_that_a_greenlet_shares_is_whole_without_native_frames(
     python: Python, options: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from pyprof.model.interpreter_state import FunctionPlace, Run
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import count, functions, record, stacks
+from tests.support import name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -39,8 +40,11 @@ def inner(frames: list[str]) -> list[str]:
     return [name for name in behind if name in (*INNER, FREED)]
 
 
-@pytest.mark.parametrize("python", {python.minor: python for python in KNOWN}.values(), ids=lambda p: p.name)
-@pytest.mark.parametrize("collector", ["bpf", "ptrace"])
+@pytest.mark.parametrize(
+    ("python", "collector"),
+    pairs(list({python.minor: python for python in KNOWN}.values()), ["bpf", "ptrace"]),
+    ids=name_of,
+)
 def test_frames_of_both_interpreters_are_in_one_stack(python: Python, collector: str, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
     wanted = (
