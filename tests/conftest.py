@@ -107,14 +107,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _put_long_files_first(items: list[pytest.Item]) -> None:
-    """Put files of live and matrix tests before others and files of many tests before files of few.
+    """Put files of live and matrix tests first, files of unit tests last, and files of many tests before files of few.
 
     xdist hands out the files in this order, so that no process runs a long file at the end while the others have
-    nothing to do.
+    nothing to do: the only test of a file that starts servers may take a minute.
     """
     counts = Counter(item.path for item in items)
-    slow = {item.path for item in items if any(item.iter_markers("live")) or any(item.iter_markers("matrix"))}
-    items.sort(key=lambda item: (item.path not in slow, -counts[item.path]))
+    ranks = {item.path: _rank(item) for item in sorted(items, key=_rank, reverse=True)}
+    items.sort(key=lambda item: (ranks[item.path], -counts[item.path]))
+
+
+def _rank(item: pytest.Item) -> int:
+    """Return 0 for a live or matrix test, 2 for a unit test and 1 for others."""
+    kinds = {mark.name for mark in item.iter_markers()} & KINDS.keys()
+    return 0 if kinds & {"live", "matrix"} else 1 if kinds - {"unit"} else 2
 
 
 @pytest.hookimpl(trylast=True)

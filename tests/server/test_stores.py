@@ -17,7 +17,7 @@ from tests.agent.filled import marked
 from tests.server.cluster import cluster, rows_by_server
 from tests.server.serving import Served, served, windows
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
 
 QUESTIONS: list[tuple[str, dict[str, object]]] = [
     ("services", {"compare": 86400}),
