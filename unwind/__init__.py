@@ -6,7 +6,7 @@ code_analysis/        Unwind rules from machine code, for functions without unwi
 dwarf_expressions     DWARF expressions in CFI: a stack machine over one frame's registers and memory, and a writer
 exception_return      The frame that a Cortex-M pushes when it enters an exception handler
 formats/              Readers of unwind formats
-function_starts       Start addresses of functions, from tables that have an entry for each function
+function_starts       Start addresses of functions, from tables that have an entry for each function, and from code
 heuristics/           Callers of frames without unwind tables, and caches of earlier walks
 interned_rules        All rules of a recording, interned, with columns for those that the batch walker can execute
 jit_rules             The interface to unwind rules that a process registers for code without a file

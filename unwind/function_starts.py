@@ -1,4 +1,4 @@
-"""Start addresses of functions, from unwind tables that have an entry for each function.
+"""Start addresses of functions, from unwind tables that have an entry for each function, and from analysed code.
 
 They name functions without a symbol.
 
@@ -16,17 +16,17 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image
 from pyprof.unwind.module_sources import READERS, Reader, open_sources
 from pyprof.unwind.rule_lookup import MAX_FILES, FileTables
-from pyprof.unwind.rules import FunctionRows, Source
+from pyprof.unwind.rules import Source
 
 TABLES = ("sframe", "eh_frame", "go", "breakpad", "debug_frame")
 
 
 class Walked(Protocol):
-    """The protocol of a lookup of functions whose unwind rows were decoded already."""
+    """The protocol of a lookup of functions whose unwind rows are known already."""
 
-    def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return the unwind rows of the function that covers a file address if one of the named sources has decoded it,
-        else None.
+    def known_start(self, image: Image, svma: int, names: Collection[str]) -> int | None:
+        """Return the start of the function that covers a file address if one of the named tables or the analysis of its
+        code has found its rows, else None.
         """
         ...
 
@@ -37,7 +37,7 @@ class FunctionStarts:
     Broken tables are not counted here, because the unwinder counts them.
 
     Attributes:
-        walked: The functions that unwinding has already decoded, which are not decoded again; None if there are none.
+        walked: The functions whose rows unwinding already knows, which are not decoded again; None if there are none.
     """
 
     def __init__(self, readers: Mapping[str, Reader] = READERS) -> None:
@@ -51,15 +51,15 @@ class FunctionStarts:
         Args:
             image: The module at the pc.
             avma: The lookup pc in the process.
-            known_only: Use only functions that unwinding has already decoded.
+            known_only: Use only functions whose rows unwinding already knows.
 
         Returns:
-            The address (svma), or None if no table covers the pc.
+            The address (svma), or None if no table covers the pc and its code was not analysed.
         """
         svma = image.svma(avma)
-        walked = self.walked.decoded(image, svma, TABLES) if self.walked is not None else None
+        walked = self.walked.known_start(image, svma, TABLES) if self.walked is not None else None
         if walked is not None or known_only:
-            return None if walked is None else walked.start
+            return walked
         found = self._tables(image).function(svma, exact=False)
         return None if found is None else found[0].start
 

@@ -181,10 +181,15 @@ class RuleIndex:
             self._file_rows.pop(id(file), None)
             self._code_rules.pop(id(file), None)
 
-    def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return a function's unwind rows that were decoded before, as FileTables.decoded() does."""
+    def known_start(self, image: Image, svma: int, names: Collection[str]) -> int | None:
+        """Return the start of a function whose rows a named table or the analysis of its code has found, else None."""
         found = self._files.get(id(image.file))
-        return None if found is None else found[1].decoded(svma, names)
+        rows = None if found is None else found[1].decoded(svma, names)
+        if rows is not None:
+            return rows.start
+        code = self._code_rules.get(id(image.file))
+        piece = None if code is None else code.known_piece(svma)
+        return None if piece is None else piece.function
 
     def open_tables(self, image: Image) -> FileTables:
         file = image.file

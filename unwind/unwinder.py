@@ -33,7 +33,6 @@ from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.module_sources import READERS, Reader
 from pyprof.unwind.one_sample_walk import PlainRules, PlainWalker
 from pyprof.unwind.rule_lookup import RuleIndex, SpaceIndex
-from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Fallback, ScalarWalker
 
@@ -106,17 +105,16 @@ class Unwinder:
         """Return (start, end) in the process of the function at a frame's pc, or None if no unwind table covers it."""
         return self._space(arch, space).index.function_range(lookup_pc(pc, exact), exact)
 
-    def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return the unwind rows of the function that covers a file address if a walk has already decoded it, else
-        None.
+    def known_start(self, image: Image, svma: int, names: Collection[str]) -> int | None:
+        """Return the start of the function that covers a file address if a walk has already found its rows, else None.
 
         Args:
             image: The module.
             svma: Address in the file.
-            names: Names of the sources that may have decoded it.
+            names: Names of the tables that may have its rows. The analysis of its code may have them, too.
         """
-        found = (index.decoded(image, svma, names) for index in self._indexes.values())
-        return next(filter(None, found), None)
+        found = (index.known_start(image, svma, names) for index in self._indexes.values())
+        return next((start for start in found if start is not None), None)
 
     def forget(self, space_id: int) -> None:
         """Drop the unwind caches of an address space that no later sample has. The rules of its files are kept."""

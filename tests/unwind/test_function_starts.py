@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.arch import find_arch
+from pyprof.model.arch import X86_64, find_arch
 from pyprof.model.modules import Module
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.images import Image
+from pyprof.objfile.images import Image, ImageStore
+from pyprof.options import UnwindOptions
 from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.module_sources import READERS, open_sources
-from pyprof.unwind.rule_lookup import FileTables
-from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.rule_lookup import FileTables, RuleIndex
 from tests.objfile.live import symbol
 from tests.support import PROGRAMS, build
 
@@ -74,8 +74,9 @@ class Walked:
         for svma in svmas:
             assert self.tables.function(svma, exact=True) is not None
 
-    def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        return self.tables.decoded(svma, names)
+    def known_start(self, image: Image, svma: int, names: Collection[str]) -> int | None:
+        rows = self.tables.decoded(svma, names)
+        return None if rows is None else rows.start
 
 
 def test_without_time_functions_that_a_walk_has_read_have_their_starts(tmp_path: Path) -> None:
@@ -94,3 +95,15 @@ def test_exception_tables_of_arm_that_a_walk_has_read_name_no_function(tmp_path:
     find = FunctionStarts()
     find.walked = Walked(image, *starts)
     assert {find(image, BIAS + start, known_only=True) for start in starts} == {None}
+
+
+def test_function_without_a_table_has_its_start_once_its_code_is_analysed(tmp_path: Path) -> None:
+    image, starts, tables = opened(tmp_path / "lib.so", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
+    assert tables == set()
+    find = FunctionStarts()
+    index = RuleIndex(X86_64, ImageStore(Diagnostics()), UnwindOptions(), Diagnostics())
+    find.walked = index
+    assert find(image, BIAS + starts[0] + 1) is None
+    for start in starts:
+        assert index.find_code(image, start) is not None
+    assert {find(image, BIAS + start + 1) for start in starts} == set(starts)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import islice
 
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.records import dataclass
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
+from pyprof.unwind.code_analysis.proved_code import keep_proved
 from pyprof.unwind.code_analysis.x86_flow import (
     KEPT,
     LOST,
@@ -20,11 +22,13 @@ from pyprof.unwind.code_analysis.x86_flow import (
     FrameState,
     FunctionStates,
     analyse,
+    called_function,
+    called_slot,
     end_of_padding,
     has_prologue,
     is_padding,
 )
-from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED
+from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED, decode
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 
 ANALYSED_ARCH = "x86_64"
@@ -76,37 +80,40 @@ class CodeRules:
         self._starts: list[int] = []
         self._analysed: dict[int, int] = {}
         self._rules: dict[FrameState, Rule] = {}
+        self._returning: dict[int, bool] = {}
 
     def piece_at(self, svma: int) -> AnalysedCode | None:
         """Return the code with known rules that covers an address, or None."""
-        found = self._known(svma)
-        start = self._index.before(svma) if found is None else None
+        found = self.known_piece(svma)
+        for start in (self._index.before(svma), self._index.certain_before(svma)) if found is None else ():
+            found = found or self._follow_functions(start, svma)
+        return found or self._try_aligned(svma)
+
+    def _follow_functions(self, start: int | None, svma: int) -> AnalysedCode | None:
+        """Analyse the function at a start and those behind it, until one of them covers an address."""
         for _ in range(MAX_GUESSES):
             if start is None or start > svma:
                 break
             end = self._analyse(start)
-            found = self._known(svma)
+            found = self.known_piece(svma)
             if found is not None or end <= start:
-                break
+                return found
             start = end
-        return found or self._try_aligned(svma)
+        return None
 
     def _try_aligned(self, svma: int) -> AnalysedCode | None:
         """Try the aligned addresses before an address as starts of the function that covers it."""
         nearest = self._index.before(svma)
         first = max(nearest or 0, svma - MAX_DISTANCE)
-        tried = 0
-        for start in range(svma & -16, first, -16):
-            if self._is_tail_called(start):
-                self._index.certain.add(start)
-                self._analysed.pop(start, None)
-            elif bytes(self._file.at_svma(start - 1, 1)) not in _ENDS:
-                continue
-            tried += 1
-            if tried > MAX_GUESSES:
-                break
+        aligned = range(svma & -16, first, -16)
+        called = [start for start in aligned if self._is_tail_called(start)]
+        for start in called:
+            self._index.add_certain(start)
+            self._analysed.pop(start, None)
+        behind = (start for start in aligned if bytes(self._file.at_svma(start - 1, 1)) in _ENDS)
+        for start in (*called[:MAX_GUESSES], *islice(behind, MAX_GUESSES)):
             self._analyse(start)
-            found = self._known(svma)
+            found = self.known_piece(svma)
             if found is not None:
                 return found
         return None
@@ -117,7 +124,7 @@ class CodeRules:
             origin = self._index.before(at)
             if origin is None or origin not in self._index.certain or self._analyse(origin) == 0:
                 continue
-            code = self._known(at)
+            code = self.known_piece(at)
             if code is None or code.function == start:
                 continue
             rule = code.rows.rules[bisect_right(code.rows.starts, at) - 1]
@@ -125,7 +132,8 @@ class CodeRules:
                 return True
         return False
 
-    def _known(self, svma: int) -> AnalysedCode | None:
+    def known_piece(self, svma: int) -> AnalysedCode | None:
+        """Return the code that covers an address if its function was analysed before, or None."""
         at = bisect_right(self._starts, svma) - 1
         if at < 0:
             return None
@@ -149,15 +157,35 @@ class CodeRules:
         named = start in self._index.certain or (start in self._index.named and has_prologue(code, start))
         if states is None or not (states.returns or named):
             return 0
-        self._store(states, code)
         self._analysed[begin] = _end_of_first_part(states, code)
+        keep_proved(states, lambda call: self._returns(call, code))
+        self._store(states, code)
         return self._analysed[begin]
+
+    def _returns(self, call: int, code: Code) -> bool:
+        """Return True if the function that is called at an address is known to return.
+
+        An imported function returns unless its name says that it does not, or another function follows the call.
+        """
+        instruction = decode(code.data, call - code.base)
+        assert instruction is not None
+        target = called_function(instruction, call)
+        slot = called_slot(code, instruction, call)
+        if slot is not None:
+            end = end_of_padding(code, call + instruction.size)
+            return self._index.imported.get(slot) is True and not (code.may_be_start(end) or has_prologue(code, end))
+        if target is None or target not in self._index.named:
+            return False
+        if target not in self._returning:
+            states = analyse(code, target)
+            self._returning[target] = states is not None and states.returns > 0
+        return self._returning[target]
 
     def _code(self, segment: Segment) -> Code:
         end = segment.vaddr + segment.filesz
 
         def next_start(at: int) -> int:
-            found = self._index.after(at)
+            found = self._index.limit(at)
             return end if found is None else min(found, end)
 
         def read(svma: int, size: int) -> bytes:
@@ -165,8 +193,17 @@ class CodeRules:
 
         entry = self._file.entry
         data = self._file.at_svma(segment.vaddr, segment.filesz)
-        certain = self._index.certain
-        return Code(data, segment.vaddr, next_start, read, lambda at: at == entry, certain.__contains__)
+        certain, named = self._index.certain, self._index.named
+        return Code(
+            data,
+            segment.vaddr,
+            next_start,
+            read,
+            lambda at: at == entry,
+            certain.__contains__,
+            lambda at: at in certain or at in named,
+            lambda slot: self._index.imported.get(slot) is False,
+        )
 
     def _store(self, states: FunctionStates, code: Code) -> None:
         """Store the rules of a function. Padding between its parts has the rule of the code before it."""

@@ -7,8 +7,9 @@ The analysis of such a start is used only if it leads to a return at the right d
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,22 @@ _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 _FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+_LOWEST_FIXED = 0x10000
+"""Lowest address of a segment that the linker placed at a fixed address, so that instructions may contain its
+addresses.
+"""
+
+_RELA = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
+_NO_RETURN = re.compile(
+    rb"(?:abort|_?_?exit|_Exit|quick_exit|pthread_exit|__stack_chk_fail|__chk_fail|__assert(?:_perror)?(?:_fail)?"
+    rb"|v?errx?|_?(?:sig)?longjmp|__longjmp_chk|__cxa_(?:throw|rethrow|bad_cast|bad_typeid|call_unexpected|pure_virtual"
+    rb"|throw_bad_array_(?:new_)?length)|_Unwind_Resume|_ZSt9terminatev|_ZSt10unexpectedv|_ZSt\d+__throw_\w+)\0"
+)
+"""Names of functions that do not return."""
+
 _COLD = re.compile(rb"\.cold")
+
+_ENDBR64 = b"\xf3\x0f\x1e\xfa"
 
 U64 = npt.NDArray[np.uint64]
 
@@ -36,7 +52,8 @@ class FunctionIndex:
 
     Attributes:
         starts: All known starts and the ends of the functions of tables, ascending.
-        certain: Starts that a symbol, a table, the entry point or several calls state.
+        certain: Starts that a symbol, a table or the entry point states, or that calls state without doubt.
+        imported: For each slot of the GOT of an imported function, whether that function may return.
         named: Those, and starts that one call or a `lea` states.
     """
 
@@ -65,6 +82,8 @@ class FunctionIndex:
                 self.named.update(*(part.tolist() for part in (often, once, loaded)))
                 candidates += [often, once, loaded]
         self.starts: list[int] = distinct(np.concatenate(candidates)).tolist()
+        self._limits = sorted(self.certain.union(*(ends.tolist() for _, ends in tables)))
+        self.imported = _imported_functions(file)
         self._file = file
         self._jumps: dict[int, list[int]] | None = None
 
@@ -73,10 +92,21 @@ class FunctionIndex:
         at = bisect_right(self.starts, svma) - 1
         return self.starts[at] if at >= 0 else None
 
-    def after(self, svma: int) -> int | None:
-        """Return the first known start above an address, or None."""
-        at = bisect_right(self.starts, svma)
-        return self.starts[at] if at < len(self.starts) else None
+    def certain_before(self, svma: int) -> int | None:
+        """Return the last certain start or end of a function at or below an address, or None."""
+        at = bisect_right(self._limits, svma) - 1
+        return self._limits[at] if at >= 0 else None
+
+    def limit(self, svma: int) -> int | None:
+        """Return the first certain start or end of a function above an address, or None."""
+        at = bisect_right(self._limits, svma)
+        return self._limits[at] if at < len(self._limits) else None
+
+    def add_certain(self, start: int) -> None:
+        """Note that a function certainly begins at an address."""
+        if start not in self.certain:
+            self.certain.add(start)
+            insort(self._limits, start)
 
     def jumps_to(self, target: int) -> list[int]:
         """Return the addresses of `jmp rel32` instructions to an address. Other bytes may look like one."""
@@ -86,6 +116,22 @@ class FunctionIndex:
                 for goes, at in zip(*_jumps(self._file, segment), strict=True) if segment.executable else ():
                     self._jumps.setdefault(goes, []).append(at)
         return self._jumps.get(target, [])
+
+
+def _imported_functions(file: ObjectFile) -> dict[int | None, bool]:
+    """Return for each slot of the GOT of an imported function whether that function may return."""
+    found: dict[int | None, bool] = {}
+    with suppress(FormatError):
+        data, strings = file.section(".dynsym"), bytes(file.section(".dynstr") or b"")
+        table = np.frombuffer(data or b"", _SYMBOL, len(data or b"") // _SYMBOL.itemsize)
+        names = table["name"].tolist()
+        for name in (".rela.plt", ".rela.dyn"):
+            relocations = file.section(name) or b""
+            rows = np.frombuffer(relocations, _RELA, len(relocations) // _RELA.itemsize)
+            for slot, symbol in zip(rows["offset"].tolist(), (rows["info"] >> np.uint64(32)).tolist(), strict=True):
+                if 0 < symbol < len(names):
+                    found[slot] = not _NO_RETURN.match(strings, names[symbol])
+    return found
 
 
 def _jumps(file: ObjectFile, segment: Segment) -> tuple[list[int], list[int]]:
@@ -134,12 +180,26 @@ def _cold_names(strings: bytes | memoryview) -> npt.NDArray[np.int64]:
 
 
 def _named_by_code(file: ObjectFile, segment: Segment) -> tuple[U64, U64, U64]:
-    """Return the addresses in a segment that several calls name, that one call names, and that `lea f(%rip)` names."""
+    """Return addresses in a segment that calls, `lea f(%rip)` and `mov $f,%reg` name.
+
+    Returns:
+        The addresses that are certain; those that only one call names; those that `lea` or `mov` name. An address is
+        certain if several calls name it, if a call names it and it is aligned and follows the end of other code, or if
+        `lea` or `mov` names it and endbr64 is there.
+    """
     data = np.frombuffer(file.at_svma(segment.vaddr, min(segment.filesz, MAX_SCANNED)), np.uint8)
     calls = np.flatnonzero(data[:-4] == 0xE8) + 1
     leas = np.flatnonzero((data[1:-5] == 0x8D) & ((data[:-6] | 4) == 0x4C) & ((data[2:-4] & 0xC7) == 5)) + 3
     called, counts = _targets(data, calls, segment)
-    return called[counts > 1], called[counts == 1], _targets(data, leas, segment)[0]
+    loaded = _targets(data, leas, segment)[0]
+    if segment.vaddr >= _LOWEST_FIXED:
+        moves = np.flatnonzero((data[:-5] & 0xF8) == 0xB8) + 1
+        wide = np.flatnonzero((data[:-5] == 0xC7) & ((data[1:-4] & 0xF8) == 0xC0)) + 2
+        goes = _distances(data, np.concatenate([moves, wide])) - segment.vaddr
+        loaded = np.concatenate([loaded, _inside(data, goes, segment)[0]])
+    at, loaded_at = ((found - np.uint64(segment.vaddr)).astype(np.int64) for found in (called, loaded))
+    sure = (counts > 1) | ((at % 16 == 0) & _follows_end(data, at))
+    return np.concatenate([called[sure], loaded[_begin_with(data, loaded_at, _ENDBR64)]]), called[~sure], loaded
 
 
 def _targets(
@@ -147,11 +207,25 @@ def _targets(
 ) -> tuple[U64, npt.NDArray[np.int64]]:
     """Return the addresses to which some distances lead and at which a function may begin, and how often each does."""
     goes = at + 4 + _distances(data, at)
-    inside = goes[(goes >= 0) & (goes < len(data)) & (goes != at + 4)]
-    found, which = numbered(inside)
+    return _inside(data, goes[goes != at + 4], segment)
+
+
+def _inside(
+    data: npt.NDArray[np.uint8], goes: npt.NDArray[np.int64], segment: Segment
+) -> tuple[U64, npt.NDArray[np.int64]]:
+    """Return the addresses of those offsets at which a function may begin, and how often each occurs."""
+    found, which = numbered(goes[(goes >= 0) & (goes < len(data))])
     counts = np.bincount(which, minlength=len(found))
     kept = _can_begin(data, found)
     return found[kept].astype(np.uint64) + np.uint64(segment.vaddr), counts[kept]
+
+
+def _begin_with(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], text: bytes) -> npt.NDArray[np.bool_]:
+    """Return a mask of the offsets, multiples of 16, at which some bytes stand."""
+    found: npt.NDArray[np.bool_] = (at % 16 == 0) & (at + len(text) <= len(data))
+    for place, byte in enumerate(text):
+        found &= data[np.minimum(at + place, len(data) - 1)] == byte
+    return found
 
 
 def _is_any(values: npt.NDArray[np.integer[Any]], wanted: Iterable[int]) -> npt.NDArray[np.bool_]:
@@ -163,12 +237,17 @@ def _is_any(values: npt.NDArray[np.integer[Any]], wanted: Iterable[int]) -> npt.
 
 
 def _can_begin(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the offsets at which a function may begin: aligned, or after padding or a jump."""
+    """Return a mask of the offsets at which a function may begin: aligned, or after the end of other code."""
+    found: npt.NDArray[np.bool_] = (at % 16 == 0) | _follows_end(data, at)
+    return found
+
+
+def _follows_end(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return a mask of the offsets after padding, a return, a jump, a call, hlt or ud2."""
     before, jump = data[np.maximum(at - 1, 0)], data[np.maximum(at - 5, 0)]
     short, ret = data[np.maximum(at - 2, 0)], data[np.maximum(at - 3, 0)]
     found: npt.NDArray[np.bool_] = (
-        (at % 16 == 0)
-        | _is_any(before, (0xC3, 0xCC, 0x90, 0x00, 0xF4, 0x0B))
+        _is_any(before, (0xC3, 0xCC, 0x90, 0x00, 0xF4, 0x0B))
         | _is_any(jump, (0xE8, 0xE9))
         | _is_any(short, (0xEB, 0xFF))
         | (ret == 0xC2)

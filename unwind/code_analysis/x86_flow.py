@@ -54,6 +54,7 @@ _BOUND = re.compile(
     re.DOTALL,
 )
 _LOOK_BACK = 96
+_PLT = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(....)", re.DOTALL)  # jmp *slot(%rip)
 _PROLOGUE = re.compile(rb"\xf3\x0f\x1e\xfa|\x41[\x54-\x57]|[\x53\x55]|\x48[\x81\x83]\xec")
 _PROBE = re.compile(
     rb"\x4c\x8d\x9c\x24(....)\x48\x81\xec\x00\x10\x00\x00\x48\x83\x0c\x24\x00\x4c\x39\xdc\x75\xef", re.DOTALL
@@ -99,12 +100,22 @@ class StateRange(NamedTuple):
         state: The state before each of its instructions.
         call: Address of the call on the path to it that is most likely not to return, None if there is no call.
         single: The range is one instruction.
+        targets: Addresses in the function to which the instruction jumps.
+        ends: Control does not continue behind the instruction.
+        leaves: The instruction returns or jumps to another function, and rsp is at the right depth for that.
+        calls: The instruction is a call, which may not return.
+        resets: The instruction takes rsp from rbp.
     """
 
     end: int
     state: FrameState
     call: int | None
     single: bool
+    targets: tuple[int, ...] = ()
+    ends: bool = False
+    leaves: bool = False
+    calls: bool = False
+    resets: bool = False
 
 
 @dataclass(slots=True)
@@ -147,10 +158,12 @@ class Code:
     Attributes:
         data: The bytes of its segment.
         base: Address of the first byte.
-        next_start: Returns the first known function start above an address, or the end of the segment.
+        next_start: Returns the first certain function start above an address, or the end of the segment.
         read: Reads data, for jump tables.
         is_entry: Returns True for the entry point of the program.
         is_start: Returns True for addresses at which a function certainly begins.
+        may_be_start: Returns True for those, and for addresses that one instruction uses like a function.
+        never_returns: Returns True for the slot of the GOT of a function that does not return, such as abort.
     """
 
     data: memoryview
@@ -159,6 +172,8 @@ class Code:
     read: Read
     is_entry: Callable[[int], bool]
     is_start: Callable[[int], bool]
+    may_be_start: Callable[[int], bool]
+    never_returns: Callable[[int | None], bool]
 
 
 def has_prologue(code: Code, at: int) -> bool:
@@ -210,6 +225,30 @@ def is_call(instruction: X86Instruction) -> bool:
     if instruction.opcode_map:
         return False
     return instruction.opcode == 0xE8 or (instruction.opcode == 0xFF and instruction.modrm >> 3 & 7 == 2)
+
+
+def called_function(i: X86Instruction, at: int) -> int | None:
+    """Return the target of a direct call at an address, or None for an indirect call."""
+    return at + i.size + i.signed(i.size - 4, 4) if i.opcode == 0xE8 else None
+
+
+def called_slot(code: Code, i: X86Instruction, at: int) -> int | None:
+    """Return the slot of the GOT through which a call at an address goes, itself or by the PLT, or None."""
+    target = called_function(i, at)
+    if target is None:
+        return at + i.size + i.signed(i.operand + 1, 4) if i.modrm == 0x15 else None
+    entry = _PLT.match(code.data, target - code.base) if target >= code.base else None
+    return entry.end() + code.base + int.from_bytes(entry[1], "little", signed=True) if entry is not None else None
+
+
+def sets_rsp_from_rbp(i: X86Instruction) -> bool:
+    """Return True for `leave`, and for `mov` and `lea` from rbp to rsp."""
+    if i.opcode_map:
+        return False
+    if i.opcode == 0x8D:
+        memory = i.memory()
+        return i.reg == RSP and memory is not None and memory[0] == RBP
+    return i.opcode == 0xC9 or (i.opcode == 0x89 and i.modrm == 0xEC) or (i.opcode == 0x8B and i.modrm == 0xE5)
 
 
 def _ends_function(code: Code, call: int) -> bool:
@@ -284,7 +323,7 @@ class _Analysis:
             after = states.starts[place + 1] if place + 1 < len(states.starts) else self._limit
             if start >= states.start and end < after <= self._limit:
                 begin = end_of_padding(self._code, end)
-                if begin < after:
+                if begin < after and not self._code.may_be_start(begin):
                     found.append(begin)
         return found
 
@@ -317,8 +356,7 @@ class _Analysis:
             instruction = decode(data, at - base)
             if instruction is None or at + instruction.size > until:
                 raise Contradiction(call)
-            self._add(at, StateRange(at + instruction.size, state, call, True))
-            following = self._step(instruction, at, state, call)
+            following = self._add_step(instruction, at, state, call)
             if following is None:
                 return
             if is_call(instruction) and (call is None or not self._may_end(call) or self._may_end(at)):
@@ -326,6 +364,24 @@ class _Analysis:
             at, state = at + instruction.size, following
             if state.sp is None and state.base is None and not state.outermost:
                 return
+
+    def _add_step(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
+        """Add the range of one instruction, and return the state after it as _step() does."""
+        waiting, returns = len(self._waiting), self.states.returns
+        following = self._step(i, at, state, call)
+        found = StateRange(
+            at + i.size,
+            state,
+            call,
+            True,
+            tuple(path[0] for path in self._waiting[waiting:]),
+            following is None,
+            self.states.returns > returns,
+            is_call(i),
+            sets_rsp_from_rbp(i),
+        )
+        self._add(at, found)
+        return following
 
     def _may_end(self, call: int) -> bool:
         if call not in self._ends:
@@ -398,7 +454,7 @@ class _Analysis:
         if op == 0xE8:
             if i.signed(i.size - 4, 4) == 0:
                 return _push(state, -1)
-            return None if at in self._no_return else state
+            return self._call(i, at, state, call)
         if op in (0xE9, 0xEB):
             self._jump(after + i.signed(i.size - (4 if op == 0xE9 else 1), 4 if op == 0xE9 else 1), state, call)
             return None
@@ -437,7 +493,7 @@ class _Analysis:
     def _step_ff(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
         kind = i.modrm >> 3 & 7
         if kind == 2:
-            return None if at in self._no_return else state
+            return self._call(i, at, state, call)
         if kind == 6:
             return _push(state, -1)
         if kind == 4:
@@ -447,15 +503,33 @@ class _Analysis:
             raise Contradiction(call)
         return self._compute(i, state, call)
 
+    def _call(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
+        """Return the state after a call, or None if it does not return.
+
+        The ABI demands that rsp is a multiple of 16 there. If it is not at the first call, an uncertain start is wrong.
+        """
+        if call is None and not self._sure and state.sp is not None and state.sp % 16:
+            raise Contradiction
+        return None if at in self._no_return or self._code.never_returns(called_slot(self._code, i, at)) else state
+
     def _jump(self, target: int, state: FrameState, call: int | None) -> None:
-        if self.states.start <= target < self._limit:
+        code, start = self._code, self.states.start
+        inside = start <= target < self._limit
+
+        def may_begin(at: int) -> bool:
+            return at % 16 == 0 or code.may_be_start(at)
+
+        if state.sp != -8 or state.base is not None:
+            if inside or state.sp is not None or state.base is not None:
+                self._waiting.append((target, state, call))  # perhaps a part that the compiler placed apart
+        elif target == start or (inside and not code.may_be_start(target)):
             self._waiting.append((target, state, call))
-        elif state.sp == -8 and state.base is None:
-            if not (self._sure or self._code.is_start(target) or has_prologue(self._code, target)):
-                raise Contradiction(call)  # a part of the function that contains this code
+        elif code.is_start(target) or has_prologue(code, target) or (self._sure and may_begin(target)):
             self.states.returns += 1
-        elif state.sp is not None or state.base is not None:
-            self._waiting.append((target, state, call))  # a part of the function that the compiler placed apart
+        elif self._sure:
+            self._waiting.append((target, state, call))
+        else:
+            raise Contradiction(call)  # a part of the function that contains this code
 
     def _return(self, state: FrameState, call: int | None) -> None:
         if state.sp != -8 or state.outermost:
@@ -463,6 +537,9 @@ class _Analysis:
         self.states.returns += 1
 
     def _jump_indirect(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> None:
+        if i.modrm == 0x25 and state.sp == -8:  # jmp *pointer(%rip), as in the PLT
+            self.states.returns += 1
+            return
         targets = self._table(i, at)
         if targets:
             self._waiting += [(target, state, call) for target in targets]
