@@ -54,12 +54,20 @@ def judge_parts(frames: list[str], file: str, callers: Mapping[str, Set[str]]) -
             assert caller in callers[callee], frames
 
 
-def record_calls(python: Python, folder: Path, *options: str) -> tuple[dict[str, Any], int, int]:
-    """Record calls.py, judge every stack, and return (summary, samples, number of partially merged samples)."""
+def record_calls(python: Python, folder: Path, *options: str, least: int = 0) -> tuple[dict[str, Any], int, int]:
+    """Record calls.py until there are more than `least` samples, and judge every stack.
+
+    Returns:
+        (summary, number of samples, number of partially merged samples).
+    """
     output = folder / "out.collapsed"
     with running(python, "calls.py", "1") as process:
         callers = read_callers(process.stdout)
-        enough = partial(met, functions={"leaf", "deep", "by_reduce", "by_callback"})
+        has_met = partial(met, functions={"leaf", "deep", "by_reduce", "by_callback"})
+
+        def enough(found: Stacks) -> bool:
+            return has_met(found) and count(found) > least
+
         summary = record(process.pid, output, "--native", "all", *options, until=enough)
     found = stacks(output)
     assert enough(found)

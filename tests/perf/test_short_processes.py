@@ -148,8 +148,11 @@ def test_processes_of_a_millisecond_are_sampled_by_events_by_default(tmp_path: P
             def has_turned(found: Recording) -> bool:
                 return str(found.summary["notes"][0]).startswith("Sampled by perf_events")
 
-            found = record(program.pid, folder, "--collector", "auto", "-s", seconds=1.5, by=OWNER, until=has_turned)
+            def has_work(found: Recording) -> bool:
+                return has_turned(found) and any("work" in stack for stack in found.stacks)
+
+            found = record(program.pid, folder, "--collector", "auto", "-s", seconds=1.5, by=OWNER, until=has_work)
             program.communicate()
     assert has_turned(found)
+    assert has_work(found)
     assert USER_ONLY in found.summary["notes"]
-    assert any("work" in stack for stack in found.stacks)
