@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from pyprof.frame_sources import CODE
 from tests.live.support.ladders import folder, ladder
 from tests.oracle.judge import Mismatch
 from tests.oracle.report import describe, describe_all, lines
@@ -87,6 +88,13 @@ def test_shell_is_followed_through_forks_and_pipes() -> None:
     case = Case("sh", plan=Plan(every=4))
     script = "for i in 1 2; do echo $i | cat; done; x=$(echo $((6 * 7))); test $x = 42"
     check(Oracle([need("sh"), "-c", script], case.plan).run(), case)
+
+
+def test_code_alone_of_a_stripped_program_gives_no_wrong_caller() -> None:
+    result = Oracle([str(ladder("ladder_musl")), "once"], Plan(every=8, sources=(CODE,))).run()
+    report = "\n".join(lines(result))
+    assert [m for m in result.mismatches if not m.what.startswith("cut short")] == [], report
+    assert result.exact >= 0.98 * result.compared > 2000, report
 
 
 def check(result: Result, case: Case) -> None:

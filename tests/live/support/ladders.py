@@ -66,6 +66,7 @@ RECIPES = {
     "libother.so": Recipe("ladder_dlopen_lib.c", (*NO_FRAME_POINTER, *SHARED, "-DPREFIX=other", "-DSHIFT=5")),
     "ladder_dlopen": Recipe("ladder_dlopen.c", after=("libone.so", "libother.so")),
     "ladder_libc": Recipe("ladder_libc.c"),
+    "ladder_musl": Recipe("ladder_libc.c", (*NO_FRAME_POINTER, *NO_TABLES, "-static", "-s"), compiler="musl-gcc"),
     "ladder_fork": Recipe("ladder_fork.c"),
     "ladder_rs": Recipe("ladder.rs", ("-O", "-C", "panic=unwind"), compiler="rustc"),
 }
