@@ -200,6 +200,47 @@ def plain(rule: str) -> str:
     return "; ".join(part for part in rule.split("; ") if "undefined" not in part)
 
 
+BEGIN, END = b"\x55\x48\x83\xec\x30", b"\x48\x83\xc4\x30\x5d"
+"""push %rbp, sub $48,%rsp; add $48,%rsp, pop %rbp."""
+COMPARE = b"\x2b\xca\x51\x0f\x4e\xd0\x85\xd2\x74\x02\x90\x90\x58\xd1\xf8\xeb\x02\x90\x59\x90"
+COMPRESS = b"\x52\x8b\xc2\xb9\x00\xff\x00\xff\x90\x58\xeb\x06\x33\xc0\x48\x83\xc4\x08\x90"
+CHECK = b"\x49\x3b\xa7\xb8\x03\0\0\x0f\x82\x02\0\0\0\x90\x90\x49\x3b\xa7\x40\x03\0\0\x0f\x87\x01\0\0\0\xc3"
+
+
+@pytest.mark.parametrize(
+    ("code", "sizes"),
+    [
+        (COMPARE, {0: 64, 2: 64, 3: 72, 11: 72, 12: 72, 13: 64, 15: 64, 17: 72, 18: 72, 19: 64}),
+        (COMPARE[:-2] + b"\x90\x90", {3: 64, 12: 64, 18: 64}),
+        (COMPRESS, {0: 64, 1: 72, 9: 72, 10: 64, 12: 72, 14: 72, 18: 64}),
+        (COMPRESS.replace(b"\x33", b"\x31"), {1: 64, 9: 64}),
+        (b"\xff\x74\x24\x10\x8f\x44\x24\x18\x90", {3: 64, 4: 72, 7: 72, 8: 64}),
+        (b"\xc9\x49\x81\x7f\x08\0\0\0\0\x0f\x85\0\0\0\0\xc3\x90", {0: 64, 1: 8, 9: 8, 15: 8, 16: 64}),
+        (END + CHECK, {4: 16, 5: 8, 12: 8, 18: 64, 20: 8, 27: 8, 33: 8}),
+        (END + CHECK.replace(b"\xa7\xb8", b"\x97\xb8"), {4: 16, 12: 64, 20: 64}),
+    ],
+    ids=[
+        "compareTo",
+        "other pop",
+        "compress",
+        "other end",
+        "copy",
+        "leave",
+        "check of the reserved stack",
+        "other check",
+    ],
+)
+def test_words_that_compiled_code_pushes_and_pops_inside_its_frame_are_counted(
+    code: bytes, sizes: dict[int, int]
+) -> None:
+    whole = BEGIN + code + b"\x90" * 8
+    compiled = Blob(0x800, b"", "nmethod", 0x1000, 0x1000 + len(whole), 64, len(BEGIN))
+    rows = FrameRules(X86_64).compiled(compiled, whole, 0)
+    assert rows is not None
+    found = {at: rows.rules[bisect_right(rows.starts, 0x1000 + len(BEGIN) + at) - 1].cfa_off for at in sizes}
+    assert found == sizes
+
+
 def test_entry_of_an_interpreted_method_has_the_callers_sp_in_a_register() -> None:
     frame = b"\x55\x48\x8b\xec\x41\x55"
     code = (

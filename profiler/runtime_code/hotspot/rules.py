@@ -35,10 +35,25 @@ _RETURN = re.compile(
 )
 """Pattern of a return in HotSpot's code: [vzeroupper] [the poll of a safepoint] ret."""
 _JUMP = re.compile(rb"(?:\xc5\xf8\x77)?(?:\xe9.{4}|\x41?\xff[\xe0-\xe7])", re.DOTALL)
-_LEFT = re.compile(rb"\xc9(?:\xc5\xf8\x77)?(?:\x49\x83\x7f.\x00\x0f\x85.{4})?(?:\xc3|\xe9.{4})", re.DOTALL)
+_LEFT = re.compile(
+    rb"\xc9(?:\xc5\xf8\x77)?(?:\x49(?:\x83\x7f.\x00|\x81\x7f.\x00{4})\x0f\x85.{4})?(?:\xc3|\xe9.{4})", re.DOTALL
+)
 """Pattern of a HotSpot epilogue: leave; [is an exception pending?] ret."""
 _POLL_STUB = re.compile(rb"(?:\x49\xba.{8}|\x4c\x8d\x15.{4})\x4d\x89\x97.{4}\xe9.{4}", re.DOTALL)
 """Pattern of the HotSpot code that a safepoint poll jumps to: mov (or lea) pc,%r10; mov %r10,n(%r15); jmp."""
+_RESERVED = re.compile(rb"\x49\x3b(?:\xa7.{4}|\x67.)\x0f\x82(.{4})", re.DOTALL)
+"""Pattern of HotSpot's check, after a frame was removed, that no reserved stack was used: cmp n(%r15),%rsp; jb."""
+_COMPARED = re.compile(rb"\x2b\xca\x51\x0f\x4e\xd0\x85\xd2(?:\x74(.)|\x0f\x84(.{4}))", re.DOTALL)
+"""Pattern of HotSpot's inlined String.compareTo: sub %edx,%ecx; push %rcx; cmovle %eax,%edx; test %edx,%edx; je."""
+_COMPARED_EQUAL = re.compile(rb"\x58(?:\xd1\xf8)?\xeb([\x01-\x7f])")
+"""Pattern of what _COMPARED jumps to: pop %rax; [sar %eax;] jmp. Before the target of this jump is pop %rcx."""
+_COMPRESSED = re.compile(
+    rb"\x52(?:\x8b\xc2\xb9\x00\xff\x00\xff|\xf7\xc2\xe0\xff\xff\xff).{1,2048}?(\x58\xeb\x06)\x33\xc0\x48\x83\xc4\x08",
+    re.DOTALL,
+)
+"""Pattern of HotSpot's inlined StringUTF16.compress: push %rdx ... pop %rax; jmp; xor %eax,%eax; add $8,%rsp."""
+_COPIED = re.compile(rb"\xff(?:\x74\x24.|\xb4\x24.{4})(\x8f(?:\x44\x24.|\x84\x24.{4}))", re.DOTALL)
+"""Pattern of HotSpot's copy of a word on the stack: push n(%rsp); pop m(%rsp)."""
 _LINKED = re.compile(rb"\x55\x48(?:\x8b\xec|\x89\xe5)")
 """Pattern of HotSpot code that links a frame: push %rbp; mov %rsp,%rbp."""
 _UNLINKED = re.compile(rb"(?:\xc9|\x5d)(?=(?:\xc5\xf8\x77)?(?:\xc3|\xe9|\x41?\xff[\xe0-\xe7]))", re.DOTALL)
@@ -192,8 +207,26 @@ class FrameRules:
         if 0 < entry < len(code):
             after = [start for start, _, rule in parts if rule is self.entered and start >= entry]
             parts += [(entry, min(after), self.entered)] if after else []
+        parts += self._saved_words(code, size)
         parts += self._ends(code, size)
         return _rows(blob.start, blob.end, self.sized(size), parts)
+
+    def _saved_words(self, code: bytes, size: int) -> list[_Part]:
+        """Return the parts of a HotSpot-compiled method in which a word is pushed: by the copy of a stack slot, and
+        by inlined operations on strings.
+        """
+        parts: list[_Part] = []
+        pushed, frame = self.sized(size + 8), self.sized(size)
+        for found in _COMPARED.finditer(code):
+            equal = found.end() + int.from_bytes(found[1] or found[2], "little", signed=True)
+            leave = _COMPARED_EQUAL.match(code, equal) if equal > found.end() else None
+            end = leave.end() + leave[1][0] if leave is not None else 0
+            if leave is not None and code[end - 1 : end] == b"\x59":
+                parts += [(found.start() + 3, end, pushed), (equal + 1, leave.end(), frame)]
+        parts += [(*found.span(1), pushed) for found in _COPIED.finditer(code)]
+        for found in _COMPRESSED.finditer(code):
+            parts += [(found.start() + 1, found.end(), pushed), (found.start(1) + 1, found.end(1), frame)]
+        return parts
 
     def _ends(self, code: bytes, size: int) -> list[_Part]:
         """Return the parts of a HotSpot-compiled method in which its frame is already removed."""
@@ -206,6 +239,10 @@ class FrameRules:
             removed += [(at, at + 1) for at in pops if _RETURN.match(code, at + 1) or _JUMP.match(code, at + 1)]
         for popped, end in removed:
             parts.append((popped, end, self._pushed))
+            check = _RESERVED.match(code, end)
+            if check is not None:
+                parts.append((end, check.end(), self.entered))
+                end = max(check.end() + int.from_bytes(check[1], "little", signed=True), 0)
             leave = _RETURN.match(code, end) or _JUMP.match(code, end)
             parts.append((end, leave.end() if leave else end + 1, self.entered))
             if leave is not None and leave.re is _RETURN and leave[1] is not None:
