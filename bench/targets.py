@@ -56,6 +56,11 @@ def _compiled(source: str, *words: str, compiler: str = "gcc") -> Callable[[Path
     return build
 
 
+def _java(folder: Path) -> Callable[[float], list[str]]:
+    subprocess.run(["javac", "-d", str(folder), str(SOURCES / "Frames.java")], check=True)
+    return lambda seconds: ["java", "-Xmx64m", "-XX:+UseSerialGC", "-cp", str(folder), "Frames", f"{seconds:g}"]
+
+
 def _script(interpreter: str, source: str) -> Callable[[Path], Callable[[float], list[str]]]:
     return lambda folder: lambda seconds: [interpreter, str(SOURCES / source), f"{seconds:g}"]
 
@@ -78,6 +83,7 @@ TARGETS = (
     Target("handlers", "a signal handler on its own stack, most of the time", "gcc", _compiled("handlers.c")),
     Target("calls", "pcs mostly in prologues and epilogues", "gcc", _compiled("calls.c")),
     Target("tower", "C++: templates, containers, exceptions", "g++", _compiled("tower.cc", compiler="g++")),
+    Target("java", "Java, one busy thread, 30 compiled frames", "javac", _java, settle_s=3.0),
     Target("node", "node: JSON, sorting, regular expressions", "node", _script("node", "work.js")),
     Target(
         "rustc", "rustc -O: generics, one codegen unit", "rustc", rust_compiler, counts=False, settle_s=RUST_SETTLES_S

@@ -12,7 +12,9 @@ from pathlib import Path
 import tests.accuracy
 from tests import support
 from tests.accuracy import no_tables, thrown
-from tests.accuracy.thrown import COLLECTORS
+from tests.accuracy.java import sample_java
+from tests.accuracy.thrown import COLLECTORS, Verdict
+from tests.jit.java_ladder import MODES, compile_ladder
 
 
 def main() -> int:
@@ -23,26 +25,38 @@ def main() -> int:
     )
     parser.add_argument("--samples", type=int, default=100_000, metavar="N", help="of each program and collector")
     parser.add_argument("--collector", choices=COLLECTORS, action="append", help="only this one; may be repeated")
+    parser.add_argument("--java", action="append", metavar="FILE", help="Java's program; may be repeated for versions")
     options = parser.parse_args()
+    collectors = options.collector or COLLECTORS
     wrong = 0
     sys.stdout.write(f"{'samples':>9} {'whole':>9} {'unwinder':>9} {'impossible':>10}  collector  program\n")
     with tempfile.TemporaryDirectory(prefix="pyprof-accuracy-") as folder:
         os.environ.setdefault(support.BUILDS, folder)
+        classes = compile_ladder(Path(folder))
         programs = [
             *((how.name, partial(thrown.sample_program, how)) for how in thrown.BUILDS),
             *((how.name, partial(no_tables.sample_program, how)) for how in no_tables.BUILDS),
         ]
         for name, sample_program in programs:
-            for collector in options.collector or COLLECTORS:
-                found = sample_program(collector, Path(folder), options.samples)
-                count = sum(found.impossible.values())
-                wrong += count
-                columns = f"{found.samples:9} {found.whole:9} {found.in_unwinder:9} {count:10}"
-                sys.stdout.write(f"{columns}  {collector:9}  {name}\n")
-                for stack, times in sorted(found.impossible.items(), key=lambda item: -item[1])[:10]:
-                    sys.stdout.write(f"{times:9}  {stack}\n")
-                sys.stdout.flush()
+            for collector in collectors:
+                wrong += show(sample_program(collector, Path(folder), options.samples), collector, name)
+        for java in options.java or ["java"]:
+            for mode in MODES:
+                for collector in collectors:
+                    found = sample_java(mode, collector, classes, Path(folder), options.samples, java)
+                    wrong += show(found, collector, f"{java} {mode}")
     return 3 if wrong else 0
+
+
+def show(found: Verdict, collector: str, program: str) -> int:
+    """Print a line about the samples of a program and the impossible stacks, and return their number."""
+    count = sum(found.impossible.values())
+    columns = f"{found.samples:9} {found.whole:9} {found.in_unwinder:9} {count:10}"
+    sys.stdout.write(f"{columns}  {collector:9}  {program}\n")
+    for stack, times in sorted(found.impossible.items(), key=lambda item: -item[1])[:10]:
+        sys.stdout.write(f"{times:9}  {stack}\n")
+    sys.stdout.flush()
+    return count
 
 
 if __name__ == "__main__":

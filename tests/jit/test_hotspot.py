@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,61 +15,16 @@ from pyprof.runtime_code.hotspot.methods import show_class
 from pyprof.runtime_code.hotspot.stub_names import STUB_LIST
 from pyprof.runtime_code.hotspot.vm import JavaVm
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
+from tests.jit.java_ladder import MAIN, MODES, PROGRAM, compile_ladder, impossible_calls, ladder, own
 from tests.live.support.recording import Recording, dump, record, running
 from tests.support import need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
-MAIN = "Ladder.main"
-PROGRAM = Path(__file__).parent / "programs" / "Ladder.java"
-CALLS = {
-    "main": {"all"},
-    "all": {"recurse", "catcher", "virtual", "lambda", "allocate", "sort", "copy"},
-    "recurse": {"recurse", "three"},
-    "three": {"two"},
-    "two": {"one", "spin"},
-    "one": {"spin"},
-    "catcher": {"thrower", "spin"},
-    "thrower": {"spin"},
-    "virtual": {"A.area", "B.area", "C.area"},
-    **{name: {"spin"} for name in ("A.area", "B.area", "C.area", "lambda$lambda$0")},
-    "lambda": {"Lambda.applyAsLong", "Lambda.get$Lambda"},
-    "Lambda.applyAsLong": {"lambda$lambda$0"},
-    "sort": {"Lambda.compare"},
-    "Lambda.compare": {"lambda$sort$1"},
-}
-"""The functions of the program that each of them calls, directly or through functions of the library."""
-MODES = {
-    "interpreted": ["-Xint"],
-    "C1": ["-XX:TieredStopAtLevel=1"],
-    "C2": ["-XX:-TieredCompilation"],
-    "tiered": [],
-    "growing code cache": ["-XX:-SegmentedCodeCache", "-XX:InitialCodeCacheSize=200k"],
-}
-
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("java")
-    subprocess.run([need("javac"), "-d", str(folder), str(PROGRAM)], check=True, timeout=300)
-    return folder
-
-
-@contextmanager
-def ladder(classes: Path, *options: str) -> Iterator[int]:
-    with running(need("java"), *options, "-XX:+UseSerialGC", "-cp", classes, "Ladder") as process:
-        yield process.pid
-
-
-def own(stack: tuple[str, ...]) -> list[str]:
-    """Return the functions of the program in a stack from root to leaf."""
-    names = (re.match(r"Ladder(?:\.|\$\$?)(.*)", frame.partition(" / ")[0]) for frame in stack)
-    return [found[1] for found in names if found and not found[1].endswith(".<init>")]
-
-
-def impossible_calls(recording: Recording) -> list[tuple[str, str]]:
-    pairs = [pair for stack in recording.stacks for pair in zip(own(stack), own(stack)[1:], strict=False)]
-    return [(caller, callee) for caller, callee in pairs if callee not in CALLS.get(caller, set())]
+    return compile_ladder(tmp_path_factory.mktemp("java"))
 
 
 def has_compiled(recording: Recording) -> bool:
@@ -83,7 +36,7 @@ def test_stacks_are_whole_and_have_no_impossible_caller(classes: Path, tmp_path:
     with ladder(classes, *MODES[mode]) as pid:
         recording = record(pid, tmp_path, seconds=3, until=has_compiled)
     in_java = {stack: n for stack, n in recording.stacks.items() if own(stack)}
-    assert impossible_calls(recording) == []
+    assert [call for stack in recording.stacks for call in impossible_calls(stack)] == []
     assert {own(stack)[0] for stack in in_java} == {"main"}
     assert sum(in_java.values()) > 0.3 * recording.samples
     assert recording.whole > 0.98

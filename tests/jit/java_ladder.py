@@ -1,0 +1,70 @@
+"""A Java program whose call graph is known (programs/Ladder.java), and the judgement of its stacks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from tests.live.support.recording import running
+from tests.support import need
+
+MAIN = "Ladder.main"
+PROGRAM = Path(__file__).parent / "programs" / "Ladder.java"
+CALLS = {
+    "main": {"all"},
+    "all": {"recurse", "catcher", "virtual", "lambda", "allocate", "sort", "copy"},
+    "recurse": {"recurse", "three"},
+    "three": {"two"},
+    "two": {"one", "spin"},
+    "one": {"spin"},
+    "catcher": {"thrower", "spin"},
+    "thrower": {"spin"},
+    "virtual": {"A.area", "B.area", "C.area"},
+    **{name: {"spin"} for name in ("A.area", "B.area", "C.area", "lambda$lambda$0")},
+    "lambda": {"Lambda.applyAsLong", "Lambda.get$Lambda"},
+    "Lambda.applyAsLong": {"lambda$lambda$0"},
+    "sort": {"Lambda.compare"},
+    "Lambda.compare": {"lambda$sort$1"},
+}
+"""The functions of the program that each of them calls, directly or through functions of the library."""
+MODES = {
+    "interpreted": ["-Xint"],
+    "C1": ["-XX:TieredStopAtLevel=1"],
+    "C2": ["-XX:-TieredCompilation"],
+    "tiered": [],
+    "growing code cache": ["-XX:-SegmentedCodeCache", "-XX:InitialCodeCacheSize=200k"],
+}
+
+
+def compile_ladder(folder: Path) -> Path:
+    """Compile the program into a folder, and return the folder. JDK 8 and later can run it."""
+    command = [need("javac"), "--release", "8", "-Xlint:-options", "-d", str(folder), str(PROGRAM)]
+    subprocess.run(command, check=True, timeout=300)
+    return folder
+
+
+@contextmanager
+def ladder(classes: Path, *options: str, java: str = "java") -> Iterator[int]:
+    with running(need(java), *options, "-XX:+UseSerialGC", "-cp", classes, "Ladder") as process:
+        yield process.pid
+
+
+def own(stack: tuple[str, ...]) -> list[str]:
+    """Return the functions of the program in a stack from root to leaf."""
+    names = (re.match(r"Ladder(?:\.|\$\$?)(.*)", frame.partition(" / ")[0]) for frame in stack)
+    return [found[1] for found in names if found and not found[1].endswith(".<init>")]
+
+
+def impossible_calls(stack: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the calls in a stack of the program's functions that the program does not make, as (caller, callee).
+
+    The caller is "" if a stack that is not truncated begins with another function than main.
+    """
+    functions = own(stack)
+    begins = functions[:1] if functions[:1] != ["main"] and not stack[0].startswith("[") else []
+    wrong = [(caller, callee) for caller, callee in pairwise(functions) if callee not in CALLS.get(caller, set())]
+    return [*(("", first) for first in begins), *wrong]
