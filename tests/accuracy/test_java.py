@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from tests.accuracy.java import sample_java
 from tests.accuracy.thrown import COLLECTORS
 from tests.jit.java_ladder import compile_ladder, impossible_calls
+from tests.live.support.recording import record, running
+from tests.support import need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -39,3 +43,31 @@ def test_calls_that_the_program_does_not_make_are_impossible(
     stack: tuple[str, ...], calls: list[tuple[str, str]]
 ) -> None:
     assert impossible_calls(stack) == calls
+
+
+def test_loops_with_and_without_safepoints_have_their_shares(tmp_path: Path) -> None:
+    source = Path(__file__).parent / "programs" / "Bias.java"
+    subprocess.run([need("javac"), "-d", str(tmp_path), str(source)], check=True, timeout=300)
+    apart = ("-XX:CompileCommand=quiet", "-XX:CompileCommand=dontinline,Bias::counted")
+    command = (need("java"), "-XX:+UseSerialGC", *apart, "-cp", tmp_path, "Bias")
+    with running(*command, stdin=subprocess.PIPE) as process:
+        while sum(ask(process)[:2]) < 1e9:
+            time.sleep(0.1)
+        before = ask(process)
+        found = record(process.pid, tmp_path, rate=999, until=lambda found: found.samples > 500)
+        after = ask(process)
+    counted, polled, *_ = (end - begin for begin, end in zip(before, after, strict=True))
+    leaves = [(stack[-1].partition(" / ")[0], count) for stack, count in found.stacks.items()]
+    ours = {name: sum(count for leaf, count in leaves if leaf == f"Bias.{name}") for name in ("counted", "polled")}
+    samples, share = sum(ours.values()), counted / (counted + polled)
+    assert samples > 100
+    assert abs(ours["counted"] / samples - share) < 5 * (share * (1 - share) / samples) ** 0.5, (ours, before, after)
+
+
+def ask(process: subprocess.Popen[str]) -> tuple[int, ...]:
+    """Return the program's counters: nanoseconds in each loop, and how often a stack trace has found each."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return tuple(map(int, process.stdout.readline().split()))
