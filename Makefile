@@ -122,15 +122,21 @@ docs: $(BIN)/sphinx-build ## the manual as HTML in build/docs; a broken link is 
 # what CI needs, resolved once; a tenth of these modules is ever imported, so the interpreter compiles them when it is
 $(VENV)/ci: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) '.[fuzz,docs]' --no-compile
-	@touch $(BIN)/pyprof $(BIN)/pytest $(BIN)/sphinx-build $(VENV)/fuzz $@
+	$(INSTALL) '.[fuzz,docs,native]' --no-compile
+	@touch $(BIN)/pyprof $(BIN)/pytest $(BIN)/sphinx-build $(VENV)/fuzz $(VENV)/native $@
 
 check: lint types test-all ## lint, types, tests
 
 bpf: ## compile the program in the kernel (needs clang and llvm); its object is part of the package
 	collectors/bpf/build
 
-native: ## compile the code that samples by stops (needs clang and lld); it is part of the package
+$(VENV)/native: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[dev,native]'
+	@touch $(BIN)/pyprof $(BIN)/pytest $@
+
+native: $(VENV)/native ## compile the walker of stacks (the compiler comes from the package index) and the code that samples by stops (needs clang and lld); both are part of the package
+	$(BIN)/python native/build.py
 	collectors/native/build
 
 bench: $(BIN)/pytest ## run the benchmarks (see bench/README.md)

@@ -163,7 +163,12 @@ def test_ctypes_is_used_for_the_c_library_and_for_our_own_code_only() -> None:
         for _, path in sources()
         if any("ctypes" in line for line in path.read_text().splitlines() if line.startswith(("import", "from")))
     ]
-    assert sorted(users) == ["collectors/linux/libc.py", "collectors/native/bindings.py"]
+    assert sorted(users) == [
+        "collectors/linux/libc.py",
+        "collectors/native/bindings.py",
+        "unwind/native_library.py",
+        "unwind/native_walk.py",
+    ]
 
 
 @pytest.mark.parametrize("init", [path for _, path in sources() if path.name == "__init__.py"], ids=str)

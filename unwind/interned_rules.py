@@ -1,6 +1,6 @@
 """The interned rules of a recording, and caches of the rows that unwinding has looked up.
 
-A rule has columns if the batch walker can execute it. These are the "fast" rules:
+A rule has columns if the native walker can execute it. These are the "fast" rules:
 
     cfa = sp|fp + cfa_off;   sp = cfa + the architecture's sp_off
     ra  = [cfa + ra_off] | lr
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Set
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,14 +42,8 @@ _ROOM = 256
 Row = tuple[int, int, int]
 """Unwind row (start, end, rule id): the rule holds from start up to, but not including, end."""
 
-Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
-"""Columns of unwind rows: arrays (start, end, rule id), each of shape (rows,), ascending by start."""
-
-Column = TypeVar("Column", npt.NDArray[np.uint64], npt.NDArray[np.int64])
-
 _PLACE_BITS = 13
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_HIGHEST = (1 << 64) - 1
 
 
 class MetPcs:
@@ -93,8 +86,6 @@ class RowCache:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._rows: list[Row] = []
-        self._fresh: list[Row] = []
-        self._columns: Columns = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
 
     def find_row(self, pc: int) -> Row | None:
         """Return the cached unwind row that covers pc, or None."""
@@ -112,7 +103,6 @@ class RowCache:
         at = bisect_right(self._starts, row[0])
         self._starts.insert(at, row[0])
         self._rows.insert(at, row)
-        self._fresh.append(row)
         return row
 
     def clear(self) -> None:
@@ -124,44 +114,10 @@ class RowCache:
             gone = {row[0] for row in map(self.find_row, pcs) if row is not None}
             kept = [row for row in self._rows if row[0] not in gone]
             self.__init__()  # type: ignore[misc]
-            self._rows, self._fresh, self._starts = kept, list(kept), [row[0] for row in kept]
+            self._rows, self._starts = kept, [row[0] for row in kept]
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def merge_columns(self) -> Columns:
-        """Return the cached unwind rows as arrays. Rows that were added since the last call are merged in."""
-        if self._fresh:
-            fresh = sorted(self._fresh)
-            self._fresh = []
-            starts, ends, ids = zip(*fresh, strict=True)
-            added = np.array(starts, np.uint64)
-            at = np.searchsorted(self._columns[0], added)
-            at += np.arange(len(at))
-            kept = np.ones(len(self._columns[0]) + len(at), np.bool_)
-            kept[at] = False
-            until = np.array([min(end, _HIGHEST) for end in ends], np.uint64)
-            self._columns = (
-                _merged(self._columns[0], added, kept, at),
-                _merged(self._columns[1], until, kept, at),
-                _merged(self._columns[2], np.array(ids, np.int64), kept, at),
-            )
-        return self._columns
-
-
-def _merged(old: Column, added: Column, kept: npt.NDArray[np.bool_], at: npt.NDArray[np.int64]) -> Column:
-    """Return a column of unwind rows with values inserted.
-
-    Args:
-        old: The column so far, of shape (n,).
-        added: The values to insert, of shape (k,).
-        kept: Mask of the old values in the result, of shape (n + k,).
-        at: Indexes of the added values in the result, of shape (k,).
-    """
-    new = np.empty(len(kept), old.dtype)
-    new[kept] = old
-    new[at] = added
-    return new
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 
-import numpy as np
-import numpy.typing as npt
-
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
-from pyprof.unwind.interned_rules import MetPcs
-
-U64 = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
 
 CALL_BYTES = 8
 """Size in bytes of the longest call instruction that is recognized."""
@@ -58,7 +51,6 @@ class SpaceCode:
         self._images = images
         self._arch = arch
         self._verdicts: dict[int, Verdict] = {}
-        self._met: dict[str, MetPcs] = {}
 
     def read(self, avma: int, size: int) -> bytes:
         """Return the bytes of the target's code at an address, `size` bytes or fewer."""
@@ -99,28 +91,6 @@ class SpaceCode:
                 self._verdicts.clear()
             known = self._verdicts[avma] = self._judge(avma)
         return known
-
-    def mask_return_addresses(self, avmas: U64) -> Mask:
-        """Return a mask of shape (n,) of the addresses that classify_return_address() does not rule out."""
-        return self._each("returns", avmas, lambda avma: self.classify_return_address(avma) is not Verdict.NO)
-
-    def mask_possible(self, avmas: U64) -> Mask:
-        """Return a mask of shape (n,) of the addresses that is_impossible() does not rule out."""
-        return self._each("possible", avmas, lambda avma: not self.is_impossible(avma))
-
-    def _each(self, name: str, avmas: U64, question: Callable[[int], bool]) -> Mask:
-        """Return a predicate's value for each address, from a cache where it has the value.
-
-        Args:
-            name: Name of the cache.
-            avmas: Addresses, of shape (n,).
-            question: The predicate. Its value for an address must never change.
-        """
-        met = self._met.get(name)
-        if met is None:
-            met = self._met[name] = MetPcs()
-        found = met.find_ids(avmas, lambda fresh: np.array([question(avma) for avma in fresh.tolist()], np.int64))
-        return found.astype(np.bool_)
 
     def _judge(self, avma: int) -> Verdict:
         if not self.is_executable(avma - 1):

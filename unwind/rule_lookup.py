@@ -12,9 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
-
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.frame_sources import CODE, FALLBACK
@@ -28,7 +25,7 @@ from pyprof.options import UnwindOptions
 from pyprof.unwind.code_analysis.code_rules import ANALYSED_ARCH, AnalysedCode, CodeRules
 from pyprof.unwind.heuristics.epilogue import MAX_CODE, epilogue_rule, sigreturn_rule
 from pyprof.unwind.heuristics.frame_overwriting_code import find_replacing_spans, restores_other_frame, unprovable_rule
-from pyprof.unwind.interned_rules import UNCOVERED_ID, KnownRule, MetPcs, Row, RowCache, RuleTable
+from pyprof.unwind.interned_rules import UNCOVERED_ID, KnownRule, Row, RowCache, RuleTable
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.module_sources import READERS, Reader, open_sources, order_sources, promises_frame_pointers
 from pyprof.unwind.return_address_check import SpaceCode, Verdict
@@ -44,9 +41,6 @@ cleared.
 
 MAX_PROBLEMS = 8
 """Maximum number of broken places in unwind tables that are reported for one module. All of them are counted."""
-
-MANY_PCS = 64
-"""Minimum number of pcs in one lookup for which a cache of single pcs is worth its memory."""
 
 
 class FileTables:
@@ -365,6 +359,9 @@ class SpaceIndex:
     """The unwind rules of one address space.
 
     All pcs are lookup pcs: pc - 1 for a return address (model.walk.lookup_pc).
+
+    Attributes:
+        version: A number that changes whenever rules change that do not last.
     """
 
     def __init__(self, index: RuleIndex, space: AddressSpace) -> None:
@@ -372,7 +369,7 @@ class SpaceIndex:
         self.code = SpaceCode(space, index.images, index.arch, partial(index.runtime.is_reserved, space))
         self._index = index
         self._caches = (RowCache(), RowCache())
-        self._met: dict[bool, MetPcs] = {}
+        self.version = 1
         self._time_ns = 0
         self._mark = (0, 0)
         self._at_run_time: tuple[set[int], set[int]] = (set(), set())
@@ -388,91 +385,67 @@ class SpaceIndex:
         mark = (runtime.version(self.space), bisect_right(runtime.changes(self.space), time_ns))
         if mark != self._mark:
             self._mark = mark
-            for cache, pcs in zip(self._caches, self._at_run_time, strict=True):
-                cache.drop_rows(pcs)
-                pcs.clear()
-            self._met.clear()
+            for cache, starts in zip(self._caches, self._at_run_time, strict=True):
+                cache.drop_rows(starts)
+                starts.clear()
+            self.version += 1
 
     def rule_id(self, pc: int, exact: bool) -> int:
         """Return the id of the unwind rule of one lookup pc."""
-        cache = self._caches[exact]
-        row = cache.find_row(pc)
-        if row is None:
-            row = self._miss(cache, pc, exact)
-        return row[2]
+        return self.lasting_rule_id(pc, exact)[0]
 
     def find_rule(self, pc: int, exact: bool) -> KnownRule | None:
         """Return the unwind rule of one lookup pc, or None if no table covers it."""
         return self._index.rules.entries[self.rule_id(pc, exact)]
 
-    def rule_ids(self, pcs: npt.NDArray[np.uint64], exact: bool) -> npt.NDArray[np.int64]:
-        """Return the ids of the unwind rules of many lookup pcs.
-
-        Args:
-            pcs: Lookup pcs, of shape (n,), either all of return addresses or none.
-            exact: They are not of return addresses.
-
-        Returns:
-            Rule ids, of shape (n,).
-        """
-        if len(pcs) < MANY_PCS:
-            return self._search(pcs, exact)
-        met = self._met.get(exact)
-        if met is None:
-            met = self._met[exact] = MetPcs()
-        return met.find_ids(pcs, lambda missed: self._search(missed, exact))
-
-    def _search(self, pcs: npt.NDArray[np.uint64], exact: bool) -> npt.NDArray[np.int64]:
-        starts, ends, ids = self._caches[exact].merge_columns()
-        if len(starts):
-            at = np.searchsorted(starts, pcs, side="right") - 1
-            found = ids[at]
-            hit = (pcs < ends[at]) & (at >= 0)
-            if hit.all():
-                return found
-        else:
-            found = np.zeros(len(pcs), np.int64)
-            hit = np.zeros(len(pcs), np.bool_)
-        missed = np.flatnonzero(~hit)
-        unique, inverse = np.unique(pcs[missed], return_inverse=True)
-        found[missed] = np.array([self.rule_id(pc, exact) for pc in unique.tolist()], np.int64)[inverse]
-        return found
+    def lasting_rule_id(self, pc: int, exact: bool) -> tuple[int, bool]:
+        """Return the id of the unwind rule of one lookup pc, and whether it holds in every version of the rules."""
+        cache = self._caches[exact]
+        row = cache.find_row(pc)
+        if row is None:
+            row = self._miss(cache, pc, exact)
+        return row[2], row[0] not in self._at_run_time[exact]
 
     def _miss(self, cache: RowCache, pc: int, exact: bool) -> Row:
         if len(cache) >= MAX_ROWS:
             cache.clear()
         image = self._index.images.image(self.space, pc)
         if image is None:
-            return cache.add_row(self._run_time_row(pc, exact), pc)
-        if self._index.runtime.is_in_file(self.space, pc):
-            self._at_run_time[exact].add(pc)
+            row, changes = self._run_time_row(pc, exact)
+            return self._add_changing(cache, row, pc, exact) if changes else cache.add_row(row, pc)
+        changes = self._index.runtime.is_in_file(self.space, pc)
+        if changes:
             found = self._index.runtime.rows(self.space, pc, exact, self._time_ns, self._rule_at)
             if found is not None:
-                return cache.add_row(self._index.make_row(*found, self.code, pc, (pc, pc), exact), pc)
+                return self._add_changing(
+                    cache, self._index.make_row(*found, self.code, pc, (pc, pc), exact), pc, exact
+                )
         start, end, rule = self._index.find_row(image, self.code, pc, exact)
         base = pc - image.rel(pc)
         module = image.module  # a broken table may claim more than there is
-        return cache.add_row((max(base + start, module.start), min(base + end, module.end), rule), pc)
+        row = max(base + start, module.start), min(base + end, module.end), rule
+        return self._add_changing(cache, row, pc, exact) if changes else cache.add_row(row, pc)
+
+    def _add_changing(self, cache: RowCache, row: Row, pc: int, exact: bool) -> Row:
+        """Add a row that holds only until the rules change, and return it as it was stored."""
+        row = cache.add_row(row, pc)
+        self._at_run_time[exact].add(row[0])
+        return row
 
     def _rule_at(self, pc: int, exact: bool) -> Rule | None:
         known = self.find_rule(pc, exact)
         return None if known is None else known.rule
 
-    def _run_time_row(self, pc: int, exact: bool) -> Row:
-        """Return the unwind row of a pc in JIT code, which no file contains."""
+    def _run_time_row(self, pc: int, exact: bool) -> tuple[Row, bool]:
+        """Return the unwind row of a pc in JIT code, which no file contains, and whether it may change."""
         module = self.space.module_at(pc)
         if module is None and not self._index.runtime.is_reserved(self.space, pc):
-            return (pc, pc + 1, self._index.find_uncovered_rule_id(self.code, pc, exact))
-        self._at_run_time[exact].add(pc)
+            return (pc, pc + 1, self._index.find_uncovered_rule_id(self.code, pc, exact)), False
         found = self._index.runtime.rows(self.space, pc, exact, self._time_ns, self._rule_at)
         if found is None:
-            return (
-                pc,
-                pc + 1,
-                self._index.find_sourceless_rule_id(self.code, pc, exact),
-            )
+            return (pc, pc + 1, self._index.find_sourceless_rule_id(self.code, pc, exact)), True
         start, end, rule = self._index.make_row(*found, self.code, pc, (pc, pc), exact)
-        return (start, end, rule) if module is None else (max(start, module.start), min(end, module.end), rule)
+        return ((start, end, rule) if module is None else (max(start, module.start), min(end, module.end), rule)), True
 
     def has_frame_pointers(self, pc: int) -> bool:
         """Return True if an unwind table of the module at pc promises frame records for code that it does not cover."""

@@ -1,8 +1,8 @@
 """The reference unwinder: one frame at a time, with all registers as Python integers. It specifies unwinding.
 
-A walk takes registers (None where unknown), the sample's memory and rules, and returns a LaneWalk. batch_walk.py does
-the same for thousands of samples at once and must find the same frames. It hands every sample that needs a SLOW rule to
-this module, which walks the sample from its first frame.
+A walk takes registers (None where unknown), the sample's memory and rules, and returns a LaneWalk. The native walker
+(native/walk) does the same by plain rules for thousands of samples at once and must find the same frames. batch_walk.py
+hands what it does not know to this module.
 """
 
 from __future__ import annotations
@@ -314,23 +314,6 @@ class LaneWalk:
     shared: tuple[SharedFrames, int] | None = None
 
 
-class EarlierWalk(Protocol):
-    """The protocol of an earlier walk of the same thread, whose outer frames a later walk may reuse."""
-
-    @property
-    def top(self) -> int: ...
-
-    def join_cached(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
-        """Return the callers of the frame with these registers up to the root, or None if they are unknown.
-
-        Args:
-            registers: Registers of the frame.
-            sp: The frame's stack pointer.
-            depth: Number of frames found so far.
-        """
-        ...
-
-
 Rules = Callable[[int, bool], KnownRule | None]
 """Function that finds the unwind rule of the table that covers a pc: (lookup pc, pc is not a return address) -> rule,
 or None.
@@ -394,16 +377,13 @@ class ScalarWalker:
     proves_call: ProvesCall
     allows_call: ProvesCall
 
-    def walk(
-        self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: EarlierWalk | None = None
-    ) -> LaneWalk:
+    def walk(self, registers: Registers, memory: LaneMemory, keep_registers: bool = False) -> LaneWalk:
         """Unwind the stack of a sample from its innermost frame.
 
         Args:
             registers: Registers of the innermost frame.
             memory: Memory of the sample.
             keep_registers: Keep the registers of each frame in the result.
-            known: An earlier walk of the thread. If this walk meets it, it ends there and has a tail.
         """
         arch = self.arch
         self.budget.begin_stack()
@@ -411,7 +391,7 @@ class ScalarWalker:
         walk = LaneWalk([(registers.values[arch.pc] or 0, registers.exact, Trust.CONTEXT, sp)])
         walk.registers = [registers] if keep_registers else None
         walk.top = sp if memory.holds(sp) else 0
-        self.append_callers(walk, registers, memory, self.max_depth - 1, earlier=known)
+        self.append_callers(walk, registers, memory, self.max_depth - 1)
         return walk
 
     def append_callers(
@@ -421,7 +401,6 @@ class ScalarWalker:
         memory: LaneMemory,
         most: int,
         accept: Accept | None = None,
-        earlier: EarlierWalk | None = None,
     ) -> None:
         """Append the callers of a frame to a walk, one frame at a time.
 
@@ -431,7 +410,6 @@ class ScalarWalker:
             memory: Memory of the sample.
             most: Maximum number of callers to append.
             accept: Checks each caller; a rejected caller ends the walk.
-            earlier: An earlier walk of the thread, whose outer frames may be reused.
         """
         arch = self.arch
         frames = walk.frames
@@ -470,10 +448,6 @@ class ScalarWalker:
                 frames.append((values[arch.pc] or 0, registers.exact, outcome.trust, values[arch.sp] or 0))
                 if walk.registers is not None:
                     walk.registers.append(registers)
-                if earlier is not None:
-                    walk.tail = earlier.join_cached(registers, values[arch.sp] or 0, len(frames))
-                    if walk.tail is not None:
-                        walk.end, walk.top = _ROOT, max(walk.top, earlier.top)
 
     def find_caller(self, known: KnownRule | None, pc: int, registers: Registers, memory: LaneMemory) -> Outcome:
         """Compute the caller of one frame by its unwind rule, or by the fallback.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -19,35 +20,23 @@ from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.records import dataclass
-from pyprof.unwind.batch_walk import BatchWalk, read_first_registers
+from pyprof.unwind.batch_walk import BatchWalk, WalkedSpace, read_first_registers
 from pyprof.unwind.dwarf_expressions import Budget
 from pyprof.unwind.heuristics.call_evidence import CallSites
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
-from pyprof.unwind.heuristics.outer_frame_cache import StackCache
 from pyprof.unwind.heuristics.stack_scan import ScanFallback
 from pyprof.unwind.heuristics.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.module_sources import READERS, Reader
-from pyprof.unwind.one_sample_walk import PlainRules, PlainWalker
+from pyprof.unwind.native_library import find_library
+from pyprof.unwind.native_walk import NativeWalker
 from pyprof.unwind.rule_lookup import RuleIndex, SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Fallback, ScalarWalker
 
 I64 = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Space:
-    """The parts that unwind samples of one address space."""
-
-    index: SpaceIndex
-    walker: ScalarWalker
-    single: PlainWalker
-    outer: StackCache
-    deep: DeepStacks
 
 
 class Unwinder:
@@ -76,7 +65,8 @@ class Unwinder:
         self._readers = readers
         self._runtime = runtime or NoRuntimeRules()
         self._indexes: dict[tuple[str, int], RuleIndex] = {}
-        self._spaces: dict[tuple[str, int, int], _Space] = {}
+        self._native: dict[tuple[str, int], NativeWalker] = {}
+        self._spaces: dict[tuple[str, int, int], tuple[WalkedSpace, DeepStacks]] = {}
         self._budget = Budget()
         self._until_ns = 0
 
@@ -96,14 +86,14 @@ class Unwinder:
         """
         found = []
         for lane, space_id in enumerate(batch.space.tolist()):
-            space = self._space(batch.arch, batch.spaces[space_id])
+            space, _ = self._space(batch.arch, batch.spaces[space_id])
             walk = space.walker.walk(read_first_registers(batch, lane), LaneMemory(batch, lane), keep_registers=True)
             found.append([registers.values for registers in walk.registers or ()])
         return found
 
     def function_range(self, arch: Arch, space: AddressSpace, pc: int, exact: bool) -> tuple[int, int] | None:
         """Return (start, end) in the process of the function at a frame's pc, or None if no unwind table covers it."""
-        return self._space(arch, space).index.function_range(lookup_pc(pc, exact), exact)
+        return self._space(arch, space)[0].index.function_range(lookup_pc(pc, exact), exact)
 
     def known_start(self, image: Image, svma: int, names: Collection[str]) -> int | None:
         """Return the start of the function that covers a file address if a walk has already found its rows, else None.
@@ -129,33 +119,24 @@ class Unwinder:
             index.retire(files)
 
     def _walk(self, batch: SampleBatch, by_steps: bool) -> Walk:
-        index = self._index(batch.arch)
         self._pass_time(batch)
-        walk = BatchWalk(batch, index.rules, self._options.max_depth)
+        walk = BatchWalk(batch, self._open_native(batch.arch) if by_steps else None)
         fresh = batch.kind != SampleKind.UNCHANGED
-        last: dict[int, tuple[I64, _Space]] = {}
+        deferred = []
         for space_id in distinct(batch.space[fresh]).tolist():
-            space = self._space(batch.arch, batch.spaces[space_id])
+            space, deep = self._space(batch.arch, batch.spaces[space_id])
             for lanes in self._by_time(batch, np.flatnonzero(fresh & (batch.space == space_id)), space.index):
                 if by_steps and not space.walker.fallback.needs_all:
-                    version = self._rules_at(int(batch.time_ns[lanes].max()), space.index.space)
-                    space.outer.renew(version)
-                    space.deep.renew(version)
-                    lanes = walk.walk_beyond_copy(lanes, space.walker, space.deep)
+                    deep.renew(self._rules_at(int(batch.time_ns[lanes].max()), space.index.space))
                     settled = not self._runtime.changes(space.index.space)
-                    walk.walk_space(
-                        walk.walk_known_deep(lanes, space.walker, space.outer), space.index, space.single, settled
-                    )
-                    last[space_id] = lanes, space
+                    walk.walk_space(walk.walk_beyond_copy(lanes, space.walker, deep), space, settled)
                 else:
                     walk.walk_scalar(lanes, space.walker)
             self._name_dear_rules([space.index.space])
+            deferred.append(space.index.space)
         walk.walk_deferred()
-        self._name_dear_rules(space.index.space for _, space in last.values())
-        found = walk.collect_walk()
-        for lanes, space in last.values():
-            walk.cache_deep_walks(found, lanes, space.walker, space.outer)
-        return found
+        self._name_dear_rules(deferred)
+        return walk.collect_walk()
 
     def _name_dear_rules(self, spaces: Iterable[AddressSpace]) -> None:
         """Report the module whose DWARF expressions exceeded the budget, which is in one of these address spaces."""
@@ -185,6 +166,10 @@ class Unwinder:
         times = batch.time_ns[lanes]
         first, last = (int(times.min()), int(times.max())) if len(lanes) else (0, 0)
         cuts = changes[bisect_right(changes, first) : bisect_right(changes, last)]
+        if not cuts:
+            index.set_time(last)
+            yield lanes
+            return
         part = np.searchsorted(np.array(cuts, np.int64), times, side="right")
         for which in distinct(part).tolist():
             index.set_time(int(times[part == which].max()))
@@ -202,21 +187,28 @@ class Unwinder:
             )
         return self._indexes[key]
 
-    def _space(self, arch: Arch, space: AddressSpace) -> _Space:
+    def _open_native(self, arch: Arch) -> NativeWalker | None:
+        """Return the native walker of an architecture, or None if there is none on this machine."""
+        key = arch.name, arch.pac_mask
+        library = find_library()
+        if key not in self._native and library is not None:
+            self._native[key] = NativeWalker(library, arch, self._index(arch).rules, self._options.max_depth)
+        return self._native.get(key)
+
+    def _space(self, arch: Arch, space: AddressSpace) -> tuple[WalkedSpace, DeepStacks]:
         key = arch.name, arch.pac_mask, space.id
         if key not in self._spaces:
             rules = self._index(arch)
             index = rules.open_space(space)
             recovery = FramePointerRecovery(arch, space, index.code, index)
             fallback = self._fallback(arch, space, index, recovery)
-            walker, plain = self._walker(arch, index, fallback, recovery), PlainRules(arch, index, rules.rules)
-            self._spaces[key] = _Space(
-                index,
-                walker,
-                PlainWalker(walker, plain, rules.rules),
-                StackCache(),
-                DeepStacks(arch, plain, rules.rules),
-            )
+            native = self._open_native(arch)
+            tables, follow_rules = None, None
+            if native is not None:
+                tables = native.open_space(fallback.enabled)
+                follow_rules = partial(native.follow_rules, index, tables)
+            walked = WalkedSpace(index, self._walker(arch, index, fallback, recovery), tables)
+            self._spaces[key] = walked, DeepStacks(arch, follow_rules, rules.rules)
         return self._spaces[key]
 
     def _walker(

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.options import is_confined
 
     print("this machine")
-    bad = show(attach_checks.machine_findings())
+    bad = show([*attach_checks.machine_findings(), check_native_walker()])
     if not bad and not arguments.pid:
         show_machine_plans(show_facts(0))
     if arguments.pid:
@@ -59,6 +59,17 @@ def run(arguments: argparse.Namespace) -> int:
         except ProcessLookupError:
             raise NoSuchProcess(f"process {arguments.pid} has ended meanwhile", "ps -e lists the processes") from None
     return int(bad)
+
+
+def check_native_walker() -> Finding:
+    """Return whether native code walks the stacks on this machine."""
+    from pyprof.diagnostics import Finding
+    from pyprof.unwind.native_library import describe_problem
+
+    problem = describe_problem()
+    if problem:
+        return Finding(False, f"stacks are walked in Python, which is slower: {problem}")
+    return Finding(True, "stacks are walked by native code")
 
 
 def examine(pid: int, sandbox: bool) -> bool:

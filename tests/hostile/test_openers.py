@@ -34,6 +34,8 @@ ALLOWED = {
     ("collectors/gdb/target_files.py", "open"): "a new file in a private folder, O_EXCL",
     ("collectors/bpf/kernel_types.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
     ("collectors/bpf/sampler.py", ".read_bytes"): "the object that is installed with the package",
+    ("unwind/native_library.py", ".read_bytes"): "the object and its manifest, which are installed with the package",
+    ("unwind/native_library.py", "ctypes.CDLL"): "that object",
     ("profiler/recording/private_database.py", ".write_bytes"): "a copy in a new private folder",
     ("profiler/recording/private_database.py", "sqlite3.connect"): "that copy",
     (

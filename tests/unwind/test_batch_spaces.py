@@ -1,4 +1,4 @@
-"""Tests of batches with several address spaces, each with enough samples for vectorized steps, or all together."""
+"""Tests of batches with several address spaces."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, lookup_pc, lookup_pcs
 from pyprof.objfile.images import Image
 from pyprof.options import UnwindOptions
-from pyprof.unwind.batch_walk import BatchWalk
-from pyprof.unwind.interned_rules import RowCache
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import BASE, HandImages, Program, batch_of, make_lane, unwinder_of
 from tests.unwind.test_batch import MANY, assert_same, frames_of
 
 
-def test_every_space_of_a_batch_is_walked_by_steps_from_depth_zero() -> None:
+def test_every_space_of_a_batch_is_walked_from_depth_zero() -> None:
     program = Program(X86_64, 11)
     lanes = [make_lane(program, 1 + n % 17) for n in range(3 * MANY)]
     for n, lane in enumerate(lanes):
@@ -48,9 +46,7 @@ class _Images(HandImages):
 
 
 @pytest.mark.parametrize("sources", [UnwindOptions().sources, ("eh_frame",)], ids=["fallback", "tables"])
-def test_spaces_with_a_few_lanes_each_go_together_by_the_rules_of_each(
-    sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spaces_with_a_few_lanes_each_go_together_by_the_rules_of_each(sources: tuple[str, ...]) -> None:
     programs = [Program(X86_64, seed) for seed in range(20, 28)]
     lanes = [make_lane(programs[n % 8], 1 + n % 13, signals=n % 5 == 0 and n % 13 > 2) for n in range(8 * 6)]
     for n, lane in enumerate(lanes):
@@ -59,10 +55,7 @@ def test_spaces_with_a_few_lanes_each_go_together_by_the_rules_of_each(
     tables = {id(program.elf): program.source for program in programs}
     readers = {"eh_frame": lambda elf, arch, diagnostics: tables[id(elf)]}
     unwinder = Unwinder(_Images(programs), UnwindOptions(sources=sources), Diagnostics(), readers)
-    alone: list[int] = []
-    monkeypatch.setattr(BatchWalk, "_few", lambda self, lane, single: alone.extend(lane.tolist()))
     walk = unwinder.walk(batch)
-    assert not alone
     assert_same(walk, unwinder.walk_scalar(batch))
     if len(sources) > 1:
         assert [frames_of(walk, n) for n in range(len(lanes))] == [lane.frames for lane in lanes]
@@ -71,7 +64,3 @@ def test_spaces_with_a_few_lanes_each_go_together_by_the_rules_of_each(
 def test_return_address_zero_is_looked_up_alike_one_by_one_and_in_columns() -> None:
     columns = lookup_pcs(np.array([0], np.uint64), np.array([False]))
     assert lookup_pc(0, False) == int(columns[0]) == 2**64 - 1
-    rows = RowCache()
-    rows.add_row((2**64 - 1, 2**64, -2), 2**64 - 1)
-    starts, ends, ids = rows.merge_columns()
-    assert (starts.tolist(), ends.tolist(), ids.tolist()) == ([2**64 - 1], [2**64 - 1], [-2])

@@ -1,4 +1,4 @@
-"""Tests of cached rule ids by pc, which must equal those of a search until the rules change."""
+"""Tests of cached rules by pc, which must be those of the time when rules change while the process runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from pyprof.options import UnwindOptions
 from pyprof.unwind import interned_rules
 from pyprof.unwind.interned_rules import MetPcs
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuleAt
-from pyprof.unwind.rule_lookup import MANY_PCS, RuleIndex
+from pyprof.unwind.rule_lookup import RuleIndex
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
-
-U64 = npt.NDArray[np.uint64]
 
 
 @pytest.mark.parametrize("bits", [1, 4, 13])
@@ -26,7 +24,7 @@ def test_ids_are_those_that_a_search_gives(monkeypatch: pytest.MonkeyPatch, bits
     monkeypatch.setattr(interned_rules, "_PLACE_BITS", bits)
     random, met, searched = np.random.default_rng(bits), MetPcs(), 0
 
-    def search(pcs: U64) -> npt.NDArray[np.int64]:
+    def search(pcs: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         nonlocal searched
         searched += len(pcs)
         return (pcs % np.uint64(1000)).astype(np.int64) + 1
@@ -66,10 +64,13 @@ def test_rules_that_change_while_a_process_runs_are_those_of_the_time(exact: boo
     index = RuleIndex(X86_64, ImageStore(diagnostics), UnwindOptions(), diagnostics, runtime=registered)
     mapping = Mapping(BASE, BASE + 0x1000, "rwxp", 0, "00:00", 0, "")
     rules = index.open_space(AddressSpace(1, 1, 0, (mapping,), lambda avma, size: b"", ""))
-    pcs = np.arange(BASE, BASE + 4 * MANY_PCS, dtype=np.uint64)
+    versions = set()
     for size in (16, 32, 48):
         registered.size = size
         rules.set_time(size)
+        versions.add(rules.version)
         for _ in range(2):
-            offsets = index.rules.cfa_off[rules.rule_ids(pcs, exact)]
-            assert set(offsets.tolist()) == {size}
+            found = [rules.lasting_rule_id(pc, exact) for pc in range(BASE, BASE + 8)]
+            assert {int(index.rules.cfa_off[rule]) for rule, _ in found} == {size}
+            assert not any(lasting for _, lasting in found)
+    assert len(versions) == 3

@@ -21,7 +21,7 @@ from pyprof.model.sample import Piece
 from pyprof.model.walk import SharedFrames
 from pyprof.records import dataclass
 from pyprof.unwind.interned_rules import RuleTable
-from pyprof.unwind.one_sample_walk import UNKNOWN, FrameRun
+from pyprof.unwind.native_walk import UNKNOWN, FrameRun
 from pyprof.unwind.scalar import CachedFrames, LaneWalk
 
 U64 = npt.NDArray[np.uint64]

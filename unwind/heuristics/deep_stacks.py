@@ -16,6 +16,8 @@ It compares the walk with the known chain, an earlier complete walk of the same 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,13 +37,18 @@ from pyprof.unwind.heuristics.deep_stack_reuse import (
     slice_frames,
 )
 from pyprof.unwind.interned_rules import CFA_FP, FP_SAVED, RuleTable
-from pyprof.unwind.one_sample_walk import OUTERMOST_RULE, UNKNOWN, PlainRules
+from pyprof.unwind.native_walk import OUTERMOST_RULE, UNKNOWN, FrameRun
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+Follow = Callable[[npt.NDArray[np.unsignedinteger], tuple[int, int, int, int], int], FrameRun]
+"""Function that finds the callers of a frame by the simplest rules, as NativeWalker.follow_rules() does: memory as
+words; address of the first word, and pc, sp and fp of the frame; maximum number of callers.
+"""
 
 _INNER = 32
 """Number of frames of a deep stack that the reference unwinder walks before fast rules are tried, and again where those
@@ -76,9 +83,16 @@ class _Noting(LaneMemory):
 class DeepStacks:
     """The last complete walk of each thread with a deep stack in one address space, and walks that reuse them."""
 
-    def __init__(self, arch: Arch, rules: PlainRules, table: RuleTable) -> None:
+    def __init__(self, arch: Arch, follow_rules: Follow | None, table: RuleTable) -> None:
+        """Create an empty cache of walks.
+
+        Args:
+            arch: The architecture.
+            follow_rules: Follows the simplest rules. Without it the reference unwinder walks up to _MAX_SCALAR frames.
+            table: All rules.
+        """
         self._arch = arch
-        self._rules = rules
+        self._follow_rules = follow_rules
         self._table = table
         self._known: dict[int, DeepStackReuse] = {}
         self._tried: dict[int, int] = {}
@@ -92,7 +106,6 @@ class DeepStacks:
         """
         if version != self._version:
             self._version = version
-            self._rules.drop_rules()
             self._known.clear()
             self._tried.clear()
 
@@ -255,14 +268,15 @@ class DeepStacks:
             pc, sp, last_fp, _ = path.state()
             result.top = max(result.top, sp if sp <= memory.high else 0)
             asked = min(2 * asked, walker.max_depth - len(path))
-            run = self._rules.follow_rules(words, memory.low, pc, sp, last_fp, asked)
-            path.add_run(run, self._table)
-            if run.root:
-                result.end = StackEnd.ROOT
-                result.top = max(result.top, path.top if path.top <= memory.high else 0)
-                return result, path
-            if len(run) == asked:
-                continue
+            if self._follow_rules is not None:
+                run = self._follow_rules(words, (memory.low, pc, sp, last_fp), asked)
+                path.add_run(run, self._table)
+                if run.root:
+                    result.end = StackEnd.ROOT
+                    result.top = max(result.top, path.top if path.top <= memory.high else 0)
+                    return result, path
+                if len(run) == asked:
+                    continue
             pc, sp, last_fp, _ = path.state()
             called_pc, _, _, called_exact = path.state(2)
             values: list[int | None] = [None] * len(arch.registers)

@@ -20,7 +20,7 @@ from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.worker_process import close_all_but
 from pyprof.symbolize import demangle
-from pyprof.unwind import module_sources
+from pyprof.unwind import module_sources, native_library
 
 _LATE = (
     "pyprof.window_flush_protocol",
@@ -56,6 +56,7 @@ def load() -> None:
         call_names(machine)
     for name in _ENCODINGS:
         codecs.lookup(name)
+    native_library.find_library()
 
 
 class Sandbox:
