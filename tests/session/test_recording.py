@@ -305,7 +305,7 @@ def test_error_of_the_worker_is_kept_beside_what_was_recorded(
             raise ZeroDivisionError("a bug")
         add(recorder, batch)
 
-    monkeypatch.setattr(Recorder, "add", breaks)
+    monkeypatch.setattr(Recorder, "add_batch", breaks)
     with opened(target.pid) as recording:
         recording.start()
         assert recording.wait(10)
