@@ -33,6 +33,7 @@ ALLOWED = {
     ("collectors/targets/attach_checks.py", "open"): "/proc/sys by names of ours",
     ("collectors/gdb/target_files.py", "open"): "a new file in a private folder, O_EXCL",
     ("collectors/bpf/kernel_types.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
+    ("collectors/bpf/process_ends.py", ".read_bytes"): "the object that is installed with the package",
     ("collectors/bpf/sampler.py", ".read_bytes"): "the object that is installed with the package",
     ("unwind/native_library.py", ".read_bytes"): "the object and its manifest, which are installed with the package",
     ("unwind/native_library.py", "ctypes.CDLL"): "that object",
