@@ -28,7 +28,8 @@ def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
     ranges = states.ranges
     after = {start: _next_ranges(states, start) for start in states.starts}
     within = {start: after[start] if not ranges[start].calls else () for start in states.starts}
-    evidence = _reach([states.start], within)
+    begin = states.find(states.start)  # None if the code at the start has no known state
+    evidence = _reach([] if begin is None else [begin], within)
     if len(evidence) == len(ranges):
         return
     evidence |= {start for start, found in ranges.items() if found.leaves}
