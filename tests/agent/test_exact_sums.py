@@ -304,6 +304,7 @@ def test_process_that_began_within_the_window_has_all_of_its_time() -> None:
 def test_process_that_ended_has_the_time_until_it_was_read_last() -> None:
     clocks = ProcessClocks()
     with worker() as child:
+        spun(child)  # a process whose clock still shows no time is not read
         processes = seen(child.pid)
         start_ns = begin_window_now(clocks, processes)
         spun(child)
@@ -320,6 +321,7 @@ def test_process_that_ended_has_the_time_until_it_was_read_last() -> None:
 def test_parts_after_the_end_of_a_process_leave_its_unread_time_to_samples() -> None:
     clocks = ProcessClocks()
     with worker() as child:
+        spun(child)  # a process whose clock still shows no time is not read
         processes = seen(child.pid)
         start_ns = begin_window_now(clocks, processes)
         spun(child)
