@@ -104,7 +104,7 @@ class ProcessEnds:
         except (OSError, FormatError) as error:
             raise ProgramRefused(f"This kernel has no type information: {error}.", "") from None
 
-    def take(self) -> list[ProcessEnd]:
+    def read_ends(self) -> list[ProcessEnd]:
         """Return the processes that have ended since the last call."""
         places, until = self._ring.take_records()
         words, found = self._ring.words, []

@@ -201,7 +201,7 @@ class Agent:
                 if not self._ending:
                     lane.tend()
             self._table.find_processes()
-            self._ended.take()
+            self._ended.attribute_ends()
             self._keep_budget()
             self._steps.total_ns()
             self._health.beat()

@@ -50,7 +50,7 @@ class EndedFacts:
 
 
 class EndedProcesses:
-    """The processes that have ended since the last look. take() may be called from any thread.
+    """The processes that have ended since the last look. attribute_ends() may be called from any thread.
 
     Attributes:
         unattributed_ns: Processor time of processes that no look had found and whose rule needs what is gone.
@@ -85,15 +85,15 @@ class EndedProcesses:
             self._table, self._groups = table, groups
             self._found, self._seen = None, {}
         for group in groups:
-            group.before_reading = self.take
+            group.before_reading = self.attribute_ends
 
-    def take(self) -> None:
+    def attribute_ends(self) -> None:
         """Give the recordings the processor time of the processes that have ended."""
         with self._lock:
             table = self._table
             if self._ends is None or table is None:
                 return
-            ends = self._ends.take()
+            ends = self._ends.read_ends()
             self._note_running(table)
             judged: dict[tuple[object, ...], RuleVerdict | None] = {}
             for end in ends:

@@ -21,17 +21,17 @@ from pyprof.model.reasons import said
 from pyprof.records import dataclass, replace
 
 MAX_FILES = 10
-"""Number of a flight recorder's windows in the kept time, unless a window would be shorter than SHORTEST_S or longer
+"""Number of a flight recorder's windows in the kept time, unless a window would be shorter than MIN_S or longer
 than MAX_S.
 """
-SHORTEST_S, MAX_S = 1.0, 60.0
+MIN_S, MAX_S = 1.0, 60.0
 _SUFFIX = ".pyprof"
 UNREADABLE = said("kept_unreadable")
 
 
 def window_s(last_s: float) -> float:
     """Return the length of a flight recorder's window for a kept time, both in seconds."""
-    return min(max(last_s / MAX_FILES, SHORTEST_S), MAX_S)
+    return min(max(last_s / MAX_FILES, MIN_S), MAX_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from pyprof.collectors.bpf.process_ends import ProcessEnd
 from pyprof.collectors.cpu_accounts import TICK_NS
 from pyprof.records import replace
 from tests.agent.test_exact_sums import sums, window
-from tests.bpf.test_process_ends import ANCESTOR
+from tests.bpf.test_process_ends import ANCESTOR, load_program
 
 END = ProcessEnd(10**12, 5000, 30_000_000, 77, os.getpid(), 0, "convert", "cron", False)
 OWN_CGROUP = Path("/proc/self/cgroup").read_text().splitlines()
@@ -71,7 +71,7 @@ class Reported:
     def __init__(self) -> None:
         self.ends: list[ProcessEnd] = []
 
-    def take(self) -> list[ProcessEnd]:
+    def read_ends(self) -> list[ProcessEnd]:
         ends, self.ends = self.ends, []
         return ends
 
@@ -147,6 +147,7 @@ def test_short_processes_without_samples_are_one_row_for_each_name_and_labels() 
 @pytest.mark.parametrize("kind", ["ignore", "waits"])
 def test_short_processes_are_in_the_sums_of_their_service(kind: str, tmp_path: Path) -> None:
     """The parent belongs to no service, and ignores its children or waits for them."""
+    load_program().close()
     spool, log, config = tmp_path / "spool", tmp_path / "log", tmp_path / "agent.toml"
     config.write_text('[windows]\nevery = "2s"\n[[rule]]\nname = "shortlived"\nservice = "short"\n')
     command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]
@@ -160,8 +161,10 @@ def test_short_processes_are_in_the_sums_of_their_service(kind: str, tmp_path: P
     ):
 
         def wait(condition: Callable[[], object]) -> None:
+            deadline = time.monotonic() + 120
             while not condition():
                 assert agent.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)
 
         try:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 import pytest
 
 from pyprof.collectors.bpf import process_ends
+from pyprof.collectors.bpf.bpf_object import ProgramRefused
 from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
 from pyprof.collectors.cpu_accounts import TICK_NS
 from pyprof.collectors.linux import procfs
+from tests.support import missing
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 ANCESTOR = """
 import os, signal, sys, threading, time
@@ -41,9 +43,18 @@ for line in sys.stdin:
 """
 
 
+def load_program() -> ProcessEnds:
+    """Return the loaded program that reports ended processes, or skip the test where the kernel refuses it."""
+    try:
+        return ProcessEnds()
+    except ProgramRefused as error:
+        missing(f"needs BPF: {error.message} {error.hint}")
+        raise
+
+
 @pytest.fixture
 def ends() -> Iterator[ProcessEnds]:
-    found = ProcessEnds()
+    found = load_program()
     yield found
     found.close()
 
@@ -52,7 +63,7 @@ def wait_for(ends: ProcessEnds, pid: int) -> ProcessEnd:
     """Return the report of an ended process."""
     deadline = time.monotonic() + 60
     while True:
-        for end in ends.take():
+        for end in ends.read_ends():
             if end.pid == pid:
                 return end
         assert time.monotonic() < deadline
@@ -87,12 +98,12 @@ def test_threads_are_not_reported(ends: ProcessEnds) -> None:
     with subprocess.Popen([sys.executable, "-c", program]) as process:
         pass
     wait_for(ends, process.pid)
-    assert [end for end in ends.take() if end.pid == process.pid] == []
+    assert [end for end in ends.read_ends() if end.pid == process.pid] == []
 
 
 def test_reports_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_ends, "RING_SIZE", 4096)
-    ends = ProcessEnds()
+    ends = load_program()
     try:
         pids = set()
         for _ in range(60):
@@ -102,7 +113,7 @@ def test_reports_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> No
             pids.add(child)
         deadline, found = time.monotonic() + 60, 0
         while not ends.lost:
-            found += sum(end.pid in pids for end in ends.take())
+            found += sum(end.pid in pids for end in ends.read_ends())
             assert time.monotonic() < deadline
         assert found < 60
     finally:
