@@ -92,7 +92,7 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
     """Answer a query with the amounts of each time step: one line for each value of the label `by`, largest first.
 
     An amount is null for a time step without a window of that value: a host that was not recorded did not use zero
-    seconds.
+    seconds. Whether a value of another label was recorded is not known where it has no samples.
     """
     chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MAX_POINTS)
     unit, longest_ns = store.windows(chosen)
@@ -110,11 +110,16 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
             if set(chosen.labels) <= set(own.items()):
                 line = sums.setdefault(own.get(by, "(none)") if by else "", {})
                 line[step] = line.get(step, 0) + amount
-    recorded = store.host_steps(chosen, step_ns) if by == "host" else {}
+    hosts = [value for name, value in chosen.labels if name == "host"]
+    is_by_hosts = len(hosts) == len(chosen.labels) and by in ("", "host")
+    recorded = store.host_steps(chosen, step_ns) if is_by_hosts and (hosts or by) else {"": set(covered)}
 
     def absent(value: str, step: int) -> int | None:
-        """Return 0 for a time step in which the host was recorded and used nothing, None for one without a window."""
-        return 0 if step in recorded.get(value, ()) or (not by and step in covered) else None
+        """Return 0 for a time step in which a host, or any host, was recorded and used nothing; None for other steps
+        and other labels.
+        """
+        host = hosts[0] if hosts and not by else value
+        return 0 if is_by_hosts and step in recorded.get(host, ()) else None
 
     ordered = sorted(sums.items(), key=lambda line: (-sum(line[1].values()), line[0]))
     lines = [
