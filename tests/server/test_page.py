@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,17 @@ def complaints(browser: Browser) -> list[Any]:
     logged = [event["params"]["entry"] for event in browser.events if event["method"] == "Log.entryAdded"]
     thrown = [event["params"] for event in browser.events if event["method"] == "Runtime.exceptionThrown"]
     return thrown + [entry for entry in logged if entry["level"] != "verbose"]
+
+
+@pytest.mark.parametrize("page", ["fleet", "functions", "builds"])
+def test_page_of_an_empty_server_has_a_title_and_says_what_helps(browser: Browser, tmp_path: Path, page: str) -> None:
+    with served(tmp_path / "data") as client:
+        opened(browser, client, f"?page={page}")
+        content = browser.run("document.getElementById('content').innerText")
+        assert content.startswith("No window has come in this span.")
+        assert "[[push]]" in content
+        assert not browser.run("document.querySelector('.error, table')")
+        assert browser.run("document.getElementById('title').textContent")
 
 
 def test_services_lead_to_their_flame_graph_and_back(browser: Browser, server: Served) -> None:

@@ -98,8 +98,14 @@ function choice(label, values, chosen, then) {
 
 /** @type {(error: unknown) => HTMLElement} */
 function errorElement(error) {
+  if (error instanceof Refusal && error.reason === "nothing_there") return emptyElement();
   const text = error instanceof Error ? error.message : String(error);
   return element("p", { className: "error", role: "alert" }, text);
+}
+
+/** What helps where a span has no windows. */
+function emptyElement() {
+  return element("p", { className: "hint" }, "No window has come in this span. Choose a longer span, or check that an agent has a [[push]] of type pyprof to this server: pyprof agent status shows whether it sends.");
 }
 
 /** @type {(rest: Rest | null, noun: string, unit: string) => HTMLElement[]} */

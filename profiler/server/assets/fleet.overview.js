@@ -4,6 +4,7 @@
 /** @type {(place: Place) => Promise<Node[]>} */
 async function fleetPage(place) {
   const span = wholeSpan(place);
+  say("All services", spanWords(span));
   /** @type {ServicesAnswer} */
   const found = await ask("services", { type: place.type, ...span, compare: WEEK_S });
   const whole = found.services.reduce((sum, row) => sum + (row.rate || 0), 0);
@@ -24,13 +25,14 @@ async function fleetPage(place) {
     { title: "Hosts", kind: "number wide" },
     { title: "Windows", kind: "number wide" },
   ];
-  if (!rows.length) return [element("p", { className: "hint" }, "No window has come in this span. Choose a longer span, or check that an agent has a [[push]] of type pyprof to this server: pyprof agent status shows whether it sends.")];
+  if (!rows.length) return [emptyElement()];
   return [element("h2", {}, "Services"), table("Services", columns, rows), ...restElement(found.rest, "service", found.unit)];
 }
 
 /** @type {(place: Place) => Promise<Node[]>} */
 async function functionsPage(place) {
   const span = chosenSpan(place);
+  say("Functions of the fleet", spanWords(span));
   /** @type {FunctionsAnswer} */
   const found = await ask("functions", { ...selectionWords(place, span), limit: 100 });
   const basis = found.samples === null ? "" : ` by ${formatCount(found.samples, "sample")}`;
@@ -56,6 +58,7 @@ async function functionsPage(place) {
 /** @type {(place: Place) => Promise<Node[]>} */
 async function buildsPage(place) {
   const span = wholeSpan(place);
+  say("Builds", spanWords(span));
   /** @type {BuildsAnswer} */
   const found = await ask("builds", { type: place.type, ...span });
   say("Builds", `${formatCount(found.builds.length, "file")} ${spanWords(span)}`);
@@ -73,6 +76,7 @@ async function buildsPage(place) {
     { title: "Truncated", kind: "number" },
     { title: "Remedy", kind: "wide" },
   ];
+  if (!rows.length) return [emptyElement()];
   return [element("h2", {}, "Names and unwinding, by build"), table("Builds", columns, rows), ...restElement(found.rest, "file", found.unit)];
 }
 
