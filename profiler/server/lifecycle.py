@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from pyprof.server.database import Store
 from pyprof.server.health import DISK_FULL, STORE_FAILED, ServerHealth
 from pyprof.server.indexer import Indexer, Retention
 from pyprof.server.metrics import ServerMetrics
-from pyprof.server.refusal_log import RefusalLog
+from pyprof.server.refusal_log import INTERVAL_S, RefusalLog
 from pyprof.server.segment_files import SegmentFiles
 from pyprof.server.sql_engine import opened
 from pyprof.server.stack_digest_cache import TenantStackCaches
@@ -124,19 +125,29 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
 
 
 class _LogHandler(logging.Handler):
-    """A log handler that passes lines of uvicorn and other libraries to the server's log, in its form."""
+    """A log handler that passes lines of uvicorn and other libraries to the server's log, in its form: one a minute
+    from each place in their code, because clients cause some of them.
+    """
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
-        self._say = say
+        self._say, self._clock = say, clock
+        self._logged: dict[tuple[str, str, int], tuple[float, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        now, place = self._clock(), (record.name, record.pathname, record.lineno)
+        last, unlogged = self._logged.get(place, (now - INTERVAL_S, 0))
+        if now - last < INTERVAL_S:
+            self._logged[place] = last, unlogged + 1
+            return
+        self._logged[place] = now, 0
+        more = {"unlogged_before": unlogged} if unlogged else {}
         level = "error" if record.levelno >= logging.ERROR else "warning"
         try:
             text = record.getMessage().strip()
             if record.exc_info and record.exc_info[1] is not None:
                 text = f"{text}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
-            self._say(level, "library message", logger=record.name, message=text[:_MAX_MESSAGE])
+            self._say(level, "library message", logger=record.name, message=text[:_MAX_MESSAGE], **more)
         except Exception:  # logging must not end a request
             self.handleError(record)
 

@@ -132,6 +132,19 @@ def test_lines_of_libraries_have_the_form_of_the_servers_own(monkeypatch: pytest
     assert log.lines == said
 
 
+def test_invalid_requests_are_one_line_a_minute() -> None:
+    log, now = Log(), [0.0]
+    handler = lifecycle._LogHandler(log, lambda: now[0])
+    record = logging.LogRecord(
+        "uvicorn.error", logging.WARNING, "http.py", 1, "Invalid HTTP request of %s", ("x",), None
+    )
+    for _ in range(5):
+        handler.handle(record)
+    now[0] = INTERVAL_S
+    handler.handle(record)
+    assert [fields.get("unlogged_before", 0) for _, _, fields in log.lines] == [0, 4]
+
+
 def test_each_failure_is_a_reason_with_a_status() -> None:
     assert set(FAILURES) <= STATUS.keys()
     assert STATUS.keys() >= UNLOGGED
