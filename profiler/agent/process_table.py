@@ -79,14 +79,25 @@ def _known(text: str) -> str:
 
 
 def _cgroup(pid: int) -> str:
-    """Return a process's control group: the path in the unified hierarchy, else in systemd's or the first one."""
     try:
         with open(f"/proc/{pid}/cgroup", "rb") as file:
-            lines = [line.split(":", 2) for line in os.fsdecode(file.read(_MAX_ENVIRONMENT)).splitlines()]
+            return choose_cgroup(os.fsdecode(file.read(_MAX_ENVIRONMENT)))
     except OSError:
         return ""
+
+
+def choose_cgroup(text: str) -> str:
+    """Return a process's control group from the text of /proc/PID/cgroup: the path that names a container, else one
+    below the root.
+
+    The unified hierarchy is the first choice, then systemd's. A host that mounts both versions may keep the unified
+    path of a container at the root or at the container runtime's unit.
+    """
+    lines = [line.split(":", 2) for line in text.splitlines()]
     paths = {parts[1]: parts[2] for parts in lines if len(parts) == 3}
-    return paths.get("") or paths.get("name=systemd") or next(iter(paths.values()), "")
+    ordered = [paths.pop(name) for name in ("", "name=systemd") if name in paths] + list(paths.values())
+    found = next(filter(_CONTAINER.search, ordered), "") or next((path for path in ordered if path != "/"), "")
+    return found or next(iter(ordered), "")
 
 
 def _variable(pid: int, name: str) -> str:

@@ -16,7 +16,7 @@ from pyprof.agent import process_table
 from pyprof.agent.config import parse
 from pyprof.agent.config_schema import SamplingChoice
 from pyprof.agent.own_cpu import OwnCpu
-from pyprof.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection
+from pyprof.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection, choose_cgroup
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, judge
 from pyprof.collectors.linux import procfs
 from pyprof.records import replace
@@ -67,6 +67,27 @@ def began_ns(pid: int) -> int:
 def again(found: ProcessTable) -> dict[int, process_table.ObservedProcess]:
     found._next, found._census = 0.0, b""
     return found.find_processes()
+
+
+CONTAINER = "ab12" * 16
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"0::/kubepods.slice/cri-containerd-{CONTAINER}.scope\n", f"/kubepods.slice/cri-containerd-{CONTAINER}.scope"),
+        (f"3:cpu,cpuacct:/x\n1:name=systemd:/docker/{CONTAINER}\n0::/\n", f"/docker/{CONTAINER}"),
+        (
+            f"4:memory:/docker/{CONTAINER}\n1:name=systemd:/\n0::/system.slice/containerd.service\n",
+            f"/docker/{CONTAINER}",
+        ),
+        ("5:pids:/a.slice\n1:name=systemd:/system.slice/b.service\n0::/\n", "/system.slice/b.service"),
+        ("0::/\n", "/"),
+        ("", ""),
+    ],
+)
+def test_control_group_is_the_path_that_names_a_container_or_a_unit(text: str, found: str) -> None:
+    assert choose_cgroup(text) == found
 
 
 def test_facts_are_those_of_the_process() -> None:
