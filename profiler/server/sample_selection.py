@@ -101,7 +101,7 @@ def _moment(name: str, text: str) -> int:
     except ValueError:
         raise Refused("bad_question", f"{name} is no number of seconds since 1970") from None
     if not 0 <= seconds <= _MAX_S:
-        raise Refused("bad_question", f"{name} is no number of seconds since 1970")
+        raise Refused("bad_question", f"{name} is not between 0 and {_MAX_S:,} seconds since 1970")
     return int(seconds * 1e9)
 
 

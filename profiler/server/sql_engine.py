@@ -93,6 +93,8 @@ def address(url: str) -> StoreAddress:
         or not named
     ):
         known = "chdb:///FOLDER, or clickhouse://HOST:PORT/DATABASE?cluster=NAME"
+        if parts.scheme in ("chdb", "clickhouse"):
+            raise UsageError(f"the store's URL is not a complete {parts.scheme}:// address", known)
         raise UsageError(f"{parts.scheme[:40]}://... is not a store that this server knows", known)
     if ":" in login:
         raise UsageError(

@@ -101,6 +101,7 @@ def test_tables_of_a_cluster_have_a_second_one_sharded_by_the_stack() -> None:
         ('[[tenant]]\nname = "a"\nwrite_token_file = "/absent"', 1, "/absent cannot be read"),
         ('[[tenant]]\nnames = "a"', 1, "its settings are name"),
         ('[server]\nstore = "clickhouses://h/a"', 2, "clickhouses://... is not a store"),
+        ('[server]\nstore = "clickhouse://h:99999/a"', 2, "not a complete clickhouse:// address"),
         ('[server]\nstore = "clickhouse://h/a?secure=1"', 2, "?secure=, which is not supported"),
         ('[server]\nstore = "clickhouse://u:secret@h/a"', 2, "server.store_password_file"),
         ('[server]\nstore_password_file = "/absent"', 2, "/absent cannot be read"),
