@@ -10,6 +10,7 @@ duty_cycle              Duty cycle of threads that switch too often: their event
 event_manager           The events of a recording: their scope, their copy size, and the time that they have counted
 event_scope             The scope of events: each processor with all its threads, or the threads of the recording
 event_set               Events on threads, one for each thread and processor, and a reader of the rings
+mapping_alarm           Events on all processors that wake the collector when a process of the machine maps code
 pending_mappings        Changes of a process's mappings that are not applied yet: new mappings, execs
 process_events          Forks, execs and new file mappings of a recording's processes
 process_set             The processes of a recording: the selected ones, those that match later, and their children

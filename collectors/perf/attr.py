@@ -80,6 +80,15 @@ def ring_owner(watermark: int) -> bytes:
     )  # fmt: skip
 
 
+def mapping_reporter() -> bytes:
+    """Return the perf_event_attr of an event that counts nothing and records each new executable mapping.
+
+    The kernel wakes a poll at each record.
+    """
+    flags = _EXCLUDE_KERNEL | _EXCLUDE_HV | _MMAP | _WATERMARK
+    return _ATTR.pack(_SOFTWARE, _ATTR.size, _DUMMY, 0, 0, 0, flags, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A perf event that takes samples.

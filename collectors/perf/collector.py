@@ -21,6 +21,7 @@ from pyprof.collectors.perf.copy_size import AbsentPages, choose_ring_size
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.event_scope import Scope, choose_scope
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
+from pyprof.collectors.perf.mapping_alarm import MappingAlarm
 from pyprof.collectors.perf.process_set import ProcessSet
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan
 from pyprof.collectors.perf.ring import list_online_cpus, open_rings
@@ -98,6 +99,7 @@ class PerfCollector:
         self.members = ProcessSet(pid, selection, options, TrackedProcesses(ids, options.subprocesses))
         self.watch: Callable[[], int | None] | None = None
         self._watch_times = WatchTimes(options, self.wakes)
+        self._alarm: MappingAlarm | None = None
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.handover = options.handover
         self._options = options
@@ -198,6 +200,7 @@ class PerfCollector:
     def batches(self) -> Iterator[SampleBatch]:
         cadence, handover = Cadence(self._options, self._trial, self.hold_s), self.handover
         handover.wake = self._waiter.wake
+        self._open_alarm()
         handover.report_sampling()
         last = self._leaving = False
         begun_ns, end_ns = time.monotonic_ns(), 0
@@ -224,6 +227,16 @@ class PerfCollector:
                 cadence.note_flush(time.thread_time_ns() - spent_ns)
             if not last and handover.gave(until_ns):
                 yield self.maker.nothing
+
+    def _open_alarm(self) -> None:
+        """Let the kernel report new code if `watch` must learn of it soon, so that the rings need not be polled."""
+        if self.watch is None or self.wakes or self._alarm is not None or not self._events.scope.processors:
+            return
+        with contextlib.suppress(PerfNotAllowed):
+            self._alarm = MappingAlarm(self._reader.rings.owners)
+            self._undo.callback(self._alarm.close)
+            self._waiter.add_alarms(self._alarm.fds)
+            self._watch_times = WatchTimes(self._options, wakes=True)
 
     def _silent_ns(self) -> int:
         """Return the maximum time without a batch, after which an empty one is yielded."""
@@ -263,7 +276,7 @@ class PerfCollector:
         """
         now, notified = time.monotonic_ns(), self._waiter.notified
         if self._watch_times.is_due(now, notified):
-            self._waiter.notified = False
+            self._waiter.clear_notice()
             again_ns = watch()
             if again_ns is None:
                 return None

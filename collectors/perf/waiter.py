@@ -12,6 +12,9 @@ from pyprof.options import HOLD, CollectOptions
 
 FIRST_FLUSH_NS = 20_000_000
 
+_ONCE = select.EPOLLIN | select.EPOLLONESHOT
+"""Flags of epoll(7) for one report. Other programs may start all the time, and each would wake the collector."""
+
 _WATCH_NS, _WATCHES = 10_000_000, 50
 """Minimum time in ns between two checks for new processes, and their maximum number while samples may wait.
 
@@ -36,7 +39,7 @@ class Waiter:
     wake() may be called from a signal handler and from other threads.
 
     Attributes:
-        notified: True after a ring reported new processes. The caller resets it.
+        notified: True after a ring or an alarm reported new processes, until clear_notice().
     """
 
     def __init__(self) -> None:
@@ -47,6 +50,7 @@ class Waiter:
         self._watched: set[int] = set()
         self._ring = -1
         self._rings: set[int] = set()
+        self._alarms: tuple[int, ...] = ()
         self._closed = False
         self._lock = threading.RLock()  # a signal handler may interrupt the owner of the lock
 
@@ -68,6 +72,19 @@ class Waiter:
             self._rings.add(fd)
             self._poll.register(fd, select.EPOLLIN | select.EPOLLET)
 
+    def add_alarms(self, fds: Iterable[int]) -> None:
+        """Wait for these descriptors of a MappingAlarm, too. Each reports once until clear_notice() is called."""
+        self._alarms = tuple(fds)
+        for fd in self._alarms:
+            self._poll.register(fd, _ONCE)
+
+    def clear_notice(self) -> None:
+        """Wait for further reports of new processes, because the caller looks for those that were reported."""
+        if self.notified:
+            self.notified = False
+            for fd in self._alarms:
+                self._poll.modify(fd, _ONCE)
+
     def wait(self, ns: float, pidfds: Iterable[int]) -> list[int]:
         """Wait until a process ends or a wakeup arrives, and return the pidfds of ended processes.
 
@@ -81,7 +98,7 @@ class Waiter:
                 self._poll.register(fd, select.EPOLLIN)
         ended = []
         for fd, _ in self._poll.poll(max(ns, 0) / 1e9):
-            self.notified |= fd == self._ring
+            self.notified |= fd == self._ring or fd in self._alarms
             if fd == self._wake:
                 os.eventfd_read(fd)  # otherwise each later wait would return at once
             if fd in self._watched:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from subprocess import PIPE
 
 import numpy as np
 import pytest
 
+from pyprof.collectors.perf import collector as collector_module
 from pyprof.collectors.perf.attr import PerfNotAllowed, refusal
 from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.event_set import FOREVER_NS
+from pyprof.collectors.perf.mapping_alarm import MappingAlarm
+from pyprof.collectors.perf.ring import list_online_cpus
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
@@ -226,3 +231,62 @@ def test_samples_wait_longer_where_no_process_is_young(spinner: int, monkeypatch
         assert taken._patience_ns() == taken.young_wait_ns
     finally:
         taken.close()
+
+
+def alarm_of(cpus: Iterable[int]) -> MappingAlarm:
+    try:
+        return MappingAlarm(cpus)
+    except PerfNotAllowed as error:
+        missing(f"needs events on processors: {error.message} {error.hint}")
+        raise
+
+
+def test_the_alarm_of_new_mappings_rings_at_each_exec_and_is_never_full() -> None:
+    alarm = alarm_of(list_online_cpus())
+    poll = select.epoll()
+    for fd in alarm.fds:
+        poll.register(fd, select.EPOLLIN | select.EPOLLET)
+    program = [sys.executable, "-S", "-c", ""]
+    for _ in range(3):  # each maps more than a page of records
+        poll.poll(0)  # reports of other programs
+        subprocess.run(program, check=True)
+        assert poll.poll(10)
+    poll.close()
+    alarm.close()
+
+
+def test_a_collector_with_an_alarm_looks_for_new_programs_only_when_it_rings(
+    spinner: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count the looks of a collector whose alarm is a pipe, because other processes would ring the real one."""
+    alarm_of(list_online_cpus()).close()
+    alarm, ringer = os.pipe()
+
+    class Pipe:
+        def __init__(self, cpus: Iterable[int]) -> None:
+            self.fds = [alarm]
+
+        def close(self) -> None:
+            os.close(alarm)
+
+    monkeypatch.setattr(collector_module, "MappingAlarm", Pipe)
+    taken = collector(spinner, CollectOptions(rate_hz=99))
+    looks: list[int] = []
+
+    def look() -> int:
+        looks.append(time.monotonic_ns())
+        return FOREVER_NS
+
+    taken.watch = look
+    begun_ns, rung_ns = time.monotonic_ns(), 0
+    for _ in taken.batches():
+        now = time.monotonic_ns()
+        if not rung_ns and now > begun_ns + 1_000_000_000:
+            rung_ns = now
+            unasked = len(looks)
+            os.write(ringer, b"!")
+        elif rung_ns and looks[-1] > rung_ns:
+            break
+    assert unasked <= 9  # at growing distances; a hundred a second without the alarm
+    taken.close()
+    os.close(ringer)

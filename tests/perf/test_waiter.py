@@ -49,6 +49,33 @@ def is_ready(waiter: Waiter) -> bool:
     return bool(poll.poll(0))
 
 
+def test_an_alarm_that_rings_all_the_time_wakes_once_until_its_notice_is_cleared() -> None:
+    """Wake once for many new mappings, because other processes of a busy machine map code all the time."""
+    waiter = Waiter()
+    alarm, ringer = os.pipe()
+    waiter.add_alarms([alarm])
+    assert not is_ready(waiter)
+    for _ in range(2):
+        os.write(ringer, b"!")
+        assert is_ready(waiter)
+        waiter.wait(1e9, ())
+        assert waiter.notified
+        os.write(ringer, b"!")
+        assert not is_ready(waiter)
+        os.read(alarm, 2)
+        waiter.clear_notice()
+        assert not waiter.notified
+        assert not is_ready(waiter)
+    os.write(ringer, b"!")
+    waiter.wait(1e9, ())
+    os.write(ringer, b"!")
+    waiter.clear_notice()
+    assert is_ready(waiter)  # a report between the wakeup and the reading is not missed
+    waiter.close()
+    os.close(alarm)
+    os.close(ringer)
+
+
 MS = 1_000_000
 NEVER = 2**62
 
