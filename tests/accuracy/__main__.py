@@ -12,7 +12,7 @@ from pathlib import Path
 import tests.accuracy
 from tests import support
 from tests.accuracy import no_tables, thrown
-from tests.accuracy.java import sample_java
+from tests.accuracy.java import has_virtual_threads, sample_java, sample_virtual_threads
 from tests.accuracy.thrown import COLLECTORS, Verdict
 from tests.jit.java_ladder import MODES, compile_ladder
 
@@ -45,6 +45,9 @@ def main() -> int:
                 for collector in collectors:
                     found = sample_java(mode, collector, classes, Path(folder), options.samples, java)
                     wrong += show(found, collector, f"{java} {mode}")
+                    if has_virtual_threads(java):
+                        found = sample_virtual_threads(mode, collector, classes, Path(folder), options.samples, java)
+                        wrong += show(found, collector, f"{java} {mode}, virtual threads")
     return 3 if wrong else 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.accuracy.java import sample_java
 from tests.accuracy.thrown import COLLECTORS
-from tests.jit.java_ladder import compile_ladder, impossible_calls
+from tests.jit.java_ladder import compile_ladder, impossible_calls, impossible_virtual_calls
 from tests.live.support.recording import record, running
 from tests.support import need
 
@@ -43,6 +43,30 @@ def test_calls_that_the_program_does_not_make_are_impossible(
     stack: tuple[str, ...], calls: list[tuple[str, str]]
 ) -> None:
     assert impossible_calls(stack) == calls
+
+
+@pytest.mark.parametrize(
+    ("stack", "calls"),
+    [
+        (("jdk.internal.vm.Continuation.run", "Virtual.work", "Virtual.down / Virtual.java:25", "Virtual.spin"), []),
+        (("jdk.internal.vm.Continuation.run", "cont_returnBarrier", "Virtual.wide", "Virtual.spin"), []),
+        (("[truncated: no unwind rule]", "Virtual.thrower", "Virtual.rest"), []),
+        (
+            ("jdk.internal.vm.Continuation.run", "Virtual.wide", "Virtual.spin"),
+            [("jdk.internal.vm.Continuation.run", "wide")],
+        ),
+        (("start", "Virtual.work", "Virtual.down"), [("", "Continuation.run")]),
+        (
+            ("jdk.internal.vm.Continuation.run", "cont_returnBarrier", "Virtual.spin", "Virtual.down"),
+            [("spin", "down")],
+        ),
+    ],
+    ids=["all frames", "frozen frames", "truncated", "frame left out", "other root", "other order"],
+)
+def test_calls_that_the_virtual_threads_do_not_make_are_impossible(
+    stack: tuple[str, ...], calls: list[tuple[str, str]]
+) -> None:
+    assert impossible_virtual_calls(stack) == calls
 
 
 def test_loops_with_and_without_safepoints_have_their_shares(tmp_path: Path) -> None:

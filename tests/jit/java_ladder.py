@@ -41,8 +41,9 @@ MODES = {
 
 
 def compile_ladder(folder: Path) -> Path:
-    """Compile the program into a folder, and return the folder. JDK 8 and later can run it."""
-    command = [need("javac"), "--release", "8", "-Xlint:-options", "-d", str(folder), str(PROGRAM)]
+    """Compile the programs into a folder, and return the folder. JDK 8 and later can run Ladder."""
+    programs = str(PROGRAM), str(PROGRAM.with_name("Virtual.java"))
+    command = [need("javac"), "--release", "8", "-Xlint:-options", "-d", str(folder), *programs]
     subprocess.run(command, check=True, timeout=300)
     return folder
 
@@ -51,6 +52,39 @@ def compile_ladder(folder: Path) -> Path:
 def ladder(classes: Path, *options: str, java: str = "java") -> Iterator[int]:
     with running(need(java), *options, "-XX:+UseSerialGC", "-cp", classes, "Ladder") as process:
         yield process.pid
+
+
+VIRTUAL_CALLS = {
+    "work": {"down", "wide", "catcher"},
+    "down": {"down", "rest", "spin"},
+    "wide": {"wide", "rest", "spin"},
+    "catcher": {"thrower", "spin"},
+    "thrower": {"thrower", "rest", "spin"},
+}
+"""The functions of programs/Virtual.java that each of them calls."""
+FROZEN = "cont_returnBarrier"
+"""Frame that stands for frozen ones: a thread continues there with some function of the program."""
+
+
+@contextmanager
+def virtual_threads(classes: Path, *options: str, java: str = "java") -> Iterator[int]:
+    """Run the program with virtual threads (programs/Virtual.java). It needs JDK 21 or later."""
+    with running(need(java), *options, "-cp", classes, "Virtual") as process:
+        yield process.pid
+
+
+def impossible_virtual_calls(stack: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the calls in a stack that programs/Virtual.java does not make, as (caller, callee)."""
+    names = [frame.partition(" / ")[0].removeprefix("Virtual.") for frame in stack]
+    functions = [name for name in names if name in VIRTUAL_CALLS or name in ("rest", "spin")]
+    wrong = [
+        (caller, callee) for caller, callee in pairwise(functions) if callee not in VIRTUAL_CALLS.get(caller, set())
+    ]
+    if functions and not stack[0].startswith("["):
+        before = names[names.index(functions[0]) - 1]
+        wrong += [(before, functions[0])] if functions[0] != "work" and before != FROZEN else []
+        wrong += [("", "Continuation.run")] if "jdk.internal.vm.Continuation.run" not in names else []
+    return wrong
 
 
 def own(stack: tuple[str, ...]) -> list[str]:

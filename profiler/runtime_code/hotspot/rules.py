@@ -91,6 +91,20 @@ _BARRIER = re.compile(
 """Pattern of the entry barrier of HotSpot's compiled methods: push $-1; push %rbp; mov %rsp,%rbp ... leave; add
 $8,%rsp; ret.
 """
+_RETURNED = re.compile(
+    rb"\x49\x8b\xa7.{4}(\x50)(\x48\x83\xec\x10).{1,32}?(\x48\x83\xec\x08)\xe8.{4}(\x48\x83\xc4\x08)"
+    rb".{1,32}?(\x48\x83\xc4\x10)(\x58).{1,16}?\x48\x2b\xe3",
+    re.DOTALL,
+)
+"""Pattern of the code to which a thawed frame of a virtual thread returns while more frames are frozen: mov
+n(%r15),%rsp; push %rax; sub $16,%rsp ... sub $8,%rsp; call; add $8,%rsp ... add $16,%rsp; pop %rax ... sub %rbx,%rsp.
+"""
+_THAWED = re.compile(rb"\x48\x8b\xe3\x48\x83\xec\x10(\x5d)\xc3", re.DOTALL)
+"""Pattern of how that code and that of a first thaw continue in a thawed frame: mov %rbx,%rsp; sub $16,%rsp; pop %rbp;
+ret.
+"""
+_THAW = re.compile(rb"\x59\x49\x8b\xff(?=(?:\x48\xc7\xc6|\xbe)\x00{4})")
+"""Pattern of the stub that thaws the first frames of a virtual thread: pop %rcx; mov %r15,%rdi; mov $0,%esi."""
 _ROOM = re.compile(rb"\x48\x83\xec([\x00-\x7f])")
 """Pattern of the instruction that reserves stack in HotSpot's code: sub $n,%rsp."""
 _PUSH_BYTE = 0x6A
@@ -323,6 +337,62 @@ class FrameRules:
         ]
         return _rows(blob.start + start, blob.start + start + size, inside, parts)
 
+    def thawed(self, entry_size: int, reserved: tuple[int, int]) -> Rule:
+        """Return the unwind rule of the frame to which the last thawed frame of a virtual thread returns.
+
+        That is Continuation.enterSpecial, which has a ContinuationEntry at its sp. Arguments of the thawed frame may
+        lie between, so the entry is the first place that a return address into HotSpot's code follows.
+
+        Args:
+            entry_size: Size of a ContinuationEntry in bytes.
+            reserved: Start and end of the memory that is reserved for HotSpot's code.
+        """
+        low, high = reserved
+        fp = (self._arch.fp, RegRule(RegKind.AT_CFA, -16))
+        expr = _find_entry(entry_size + 8, low, high - low)
+        return Rule(-1, 0, RegRule(RegKind.AT_CFA, -8), (*self._lost, fp), cfa_expr=expr)
+
+    def continuations(self, blob: Blob, code: bytes, entry_size: int) -> tuple[list[int], list[FunctionRows]]:
+        """Return how the stubs that thaw frames of virtual threads lead to Continuation.enterSpecial.
+
+        Its frame holds a ContinuationEntry, the caller's rbp and a return address.
+
+        Args:
+            blob: A blob of stubs.
+            code: Machine code of the blob.
+            entry_size: Size of a ContinuationEntry in bytes.
+
+        Returns:
+            The addresses to which a thawed frame returns while more frames are frozen, and the unwind rows of the code
+            there and of the first thaw. Both are empty if the stubs are elsewhere. The code that copies more frames has
+            no rows, because its distance from the entry is not known.
+        """
+        returned = list(_RETURNED.finditer(code))
+        if not returned:
+            return [], []
+        start, size = blob.start, entry_size + 16
+        found: list[FunctionRows] = []
+        for at in returned:
+            parts = [
+                (at.end(1), at.end(2), self.sized(size + 8)),
+                (at.end(2), at.end(3), self.sized(size + 24)),
+                (at.end(3), at.end(4), self.sized(size + 32)),
+                (at.end(4), at.end(5), self.sized(size + 24)),
+                (at.end(5), at.end(6), self.sized(size + 8)),
+            ]
+            parts = [(low - at.start(), high - at.start(), rule) for low, high, rule in parts]
+            found.append(_rows(start + at.start(), start + at.end(), self.sized(size), parts))
+        ends = list(_THAWED.finditer(code))
+        thaw = _THAW.search(code, 0, returned[0].start())
+        until = next((end.start() for end in ends if thaw is not None and end.start() > thaw.end()), 0)
+        if thaw is not None and until:
+            low, high = start + thaw.start(), start + until
+            found.append(FunctionRows(low, high, (low, low + 1), (self.entered, self.linked)))
+        for end in ends:
+            low, pop, high = (start + offset for offset in (end.start(1), end.end(1), end.end()))
+            found.append(FunctionRows(low, high, (low, pop), (self._pushed, self.entered)))
+        return [start + at.start() for at in returned], found
+
     def codelet(self, codelet: Codelet, code: bytes) -> FunctionRows | None:
         """Return the unwind rows of a part of HotSpot's interpreter at exact pcs.
 
@@ -391,6 +461,34 @@ class FrameRules:
         return _rows(blob.start, blob.end, self.entered, parts) if code else None
 
 
+def _find_entry(offset: int, low: int, size: int) -> bytes:
+    """Return a DWARF expression of the CFA of Continuation.enterSpecial, whose frame begins at sp or above.
+
+    It tests the word at `offset` in each place, because the alignment of frames is known.
+
+    Args:
+        offset: Offset of the return address from the ContinuationEntry.
+        low: Start of the memory that is reserved for HotSpot's code.
+        size: Its size in bytes.
+    """
+    sp = bytes((_BREG0 + _DWARF_ORDER.index("rsp"), 0))
+    dup, deref, minus, lit0, ge, swap, lt, both = (
+        bytes((op,)) for op in (0x12, 0x06, 0x1C, 0x30, 0x2A, 0x16, 0x2D, 0x1A)
+    )
+    add, const, bra = b"\x23", b"\x0e", b"\x28"
+    first = dup + add + bytes((offset,)) + deref + const + low.to_bytes(8, "little") + minus
+    test = first + dup + lit0 + ge + swap + const + size.to_bytes(8, "little") + lt + both
+    following = add + bytes((_FRAME_ALIGNMENT,)) + dup + sp + minus + const + _MAX_ARGUMENTS.to_bytes(8, "little") + lt
+    again = bra + (-len(test) - 3 - len(following) - 3).to_bytes(2, "little", signed=True)
+    missing = lit0 + deref
+    leave = bra + len(following + again + missing).to_bytes(2, "little")
+    return sp + test + leave + following + again + missing + add + bytes((offset + 8,))
+
+
+_FRAME_ALIGNMENT = 16
+"""Alignment in bytes of sp where HotSpot's compiled code calls."""
+_MAX_ARGUMENTS = 512
+"""Maximum size in bytes of the arguments between a thawed frame and the frame below. A Java method has at most 255."""
 _BREG0 = 0x70
 _KEEP_HIGHER = bytes((0x14, 0x14, 0x2B, 0x28, 1, 0, 0x16, 0x13))
 """DWARF operations that leave the higher of two numbers: over, over, gt, bra +1, swap, drop."""

@@ -43,6 +43,14 @@ MANY_STUBS = (STUBS, "MethodHandles adapters")
 CALL_STUB = "call_stub"
 """Name of the frame through which native code calls Java, as HotSpot's sources call it."""
 
+RETURN_BARRIER = "cont_returnBarrier"
+"""Name of the frame that stands for the frozen frames of a virtual thread, as HotSpot's sources call it."""
+_ENTRY_SIZE = 64
+"""Size of a ContinuationEntry in bytes in the versions that do not state it (JDK 19 to 23)."""
+
+MAX_ENTRY = 112
+"""Maximum size of a ContinuationEntry in bytes."""
+
 _METHOD_SLOT, _FIRST_BYTECODE_SLOT = -24, -64
 """Offsets of the Method and, from JDK 9 on, of the bytecode pointer in an interpreter frame of Java, relative to
 rbp.
@@ -109,6 +117,9 @@ class JavaVm:
         self._frames_at: dict[tuple[int, int, int], int] = {}
         self._codelets: list[Codelet] | None = None
         self._part_rows: dict[int, FunctionRows | None] = {}
+        self._continuations: dict[int, tuple[list[int], list[FunctionRows]]] = {}
+        self._entry_size = min(self.structs.sizes.get("ContinuationEntry", _ENTRY_SIZE), MAX_ENTRY)
+        self._thawed = self._frames.thawed(self._entry_size, self.cache.reserved)
         self._call_stub_return = self._static_word(("StubRoutines", "_call_stub_return_address"))
         self._bytecode_slot = _FIRST_BYTECODE_SLOT + 8 * (self.methods.version < 9)
         self._r13 = arch.registers.index("r13")
@@ -143,6 +154,8 @@ class JavaVm:
             self.interpreter = blob
         if not blob.is_nmethod:
             places: dict[int, tuple[Place, ...]] = {self._call_stub_return - 1: ((CALL_STUB, None, 0),)}
+            if blob.name.startswith(STUBS):
+                places |= {avma - 1: ((RETURN_BARRIER, None, 0),) for avma in self._find_continuations(blob)[0]}
             is_listed = self._stub_list and blob.name.startswith(MANY_STUBS)
             stubs = read_stubs(self.memory, self._stub_list, blob.start, blob.end) if is_listed else ()
             return JavaCode(blob, blob.name, rows=self._stub_rows(blob), stubs=stubs, places=places)
@@ -211,8 +224,10 @@ class JavaVm:
         if not exact and pc + 1 == self._call_stub_return:
             return FunctionRows(pc, pc + 1, (pc,), (self._frames.call_stub,))
         if blob.name.startswith(STUBS):
-            barrier = self._barrier(blob)
-            return barrier if barrier is not None and barrier.start <= pc < barrier.end else None
+            returns, parts = self._find_continuations(blob)
+            if not exact and pc + 1 in returns:
+                return FunctionRows(pc, pc + 1, (pc,), (self._thawed,))
+            return next((rows for rows in (self._barrier(blob), *parts) if rows and rows.start <= pc < rows.end), None)
         if not exact:
             if blob.frame_size < 16:
                 return None
@@ -220,6 +235,14 @@ class JavaVm:
         if blob.start not in self._part_rows:
             self._part_rows[blob.start] = self._frames.stub(blob, self._code(blob.start, blob.end))
         return self._part_rows[blob.start]
+
+    def _find_continuations(self, blob: Blob) -> tuple[list[int], list[FunctionRows]]:
+        """Return what FrameRules.continuations() finds in a blob of stubs."""
+        found = self._continuations.get(blob.start)
+        if found is None:
+            code = self._code(blob.start, blob.end)
+            found = self._continuations[blob.start] = self._frames.continuations(blob, code, self._entry_size)
+        return found
 
     def _barrier(self, blob: Blob) -> FunctionRows | None:
         """Return the unwind rows of the stub that compiled Java methods call while the garbage collector works, None if
