@@ -66,7 +66,8 @@ OTHER_CLASSES = {
         "PusherService",
     ),  # formats and libraries
     *("CodeView", "HotSpot", "MiniDebugInfo", "PerfSupportPlugin"),  # compilers and their formats
-    *("CodeBlob", "CompressedLineNumberReadStream", "MacroAssembler", "PcDesc"),  # HotSpot
+    *("CodeBlob", "CompressedLineNumberReadStream", "ContinuationEntry", "JavaThread", "MacroAssembler"),  # HotSpot
+    *("OopHandle", "PcDesc", "UseCompactObjectHeaders", "UseCompressedClassPointers", "UseCompressedOops"),
     *(
         "BytecodeArray",
         "FeedbackVector",

@@ -23,7 +23,7 @@ from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
 from pyprof.model.thread_keys import ProcessKey, ThreadKey
 from pyprof.model.walk import Trust
-from pyprof.records import dataclass, field
+from pyprof.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from pyprof.comparison.result import Comparison
@@ -156,6 +156,19 @@ class ThreadInfo:
     def process_key(self) -> ProcessKey:
         """The key that distinguishes the thread's process from others with the same pid."""
         return ProcessKey(self.pid, self.process_started)
+
+
+def rename_threads(threads: tuple[ThreadInfo, ...], names: Mapping[tuple[int, int], str]) -> tuple[ThreadInfo, ...]:
+    """Return the threads with the names that their programs gave them, by (pid, tid).
+
+    If several threads had the same tid, only the last one is renamed.
+    """
+    last: dict[tuple[int, int], int] = {}
+    for t in threads:
+        last[t.pid, t.tid] = max(t.started, last.get((t.pid, t.tid), 0))
+    return tuple(
+        replace(t, name=names.get((t.pid, t.tid), t.name)) if t.started == last[t.pid, t.tid] else t for t in threads
+    )
 
 
 @dataclass(frozen=True, slots=True)

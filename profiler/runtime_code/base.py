@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -103,7 +103,12 @@ class ManagedRuntime(CodeSource, Protocol):
 
     Attributes:
         reserved: Start and end of memory that the runtime makes executable as it needs it, (0, 0) if unknown.
+        thread_names: Names that the program gave to its threads, by tid in the process's own pid namespace. Those of
+            ended threads may be among them.
     """
+
+    @property
+    def thread_names(self) -> Mapping[int, str]: ...
 
     @property
     def reserved(self) -> tuple[int, int]: ...

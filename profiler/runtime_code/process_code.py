@@ -33,6 +33,9 @@ t.
 _CLOCK_SLACK_NS = 1_000_000_000
 """Tolerance in ns if the first write of a process's perf map seems to precede the start of the process."""
 
+MAX_TIDS = 1 << 16
+"""Maximum number of threads of a process in another pid namespace whose tids are kept."""
+
 Spans = tuple[Span[Any] | None, ...]
 """The description of a JIT code address by each source, in the order of ProcessCode.sources."""
 
@@ -44,6 +47,7 @@ class ProcessCode:
 
     Attributes:
         arch: Architecture of the process.
+        pid: Pid of the process.
         runtimes: The managed runtimes that may run in it. They are sources, too.
         sources: The sources in the order in which they give unwind rules and the module's name.
         ended_ns: CLOCK_MONOTONIC time of finish(), None before.
@@ -54,7 +58,7 @@ class ProcessCode:
     def __init__(
         self, space: AddressSpace, arch: Arch, options: UnwindOptions, diagnostics: Diagnostics, find: FindSymbols
     ) -> None:
-        self.arch = arch
+        self.arch, self.pid = arch, space.pid
         self._jitdump = JitdumpCode(file_owners(space), arch, diagnostics)
         self._perf_map = PerfMapCode(perf_map_file(space), diagnostics)
         from pyprof.runtime_code.runtimes import RUNTIMES  # only for processes that generate code
@@ -74,6 +78,8 @@ class ProcessCode:
         wanted = [(ranks.get(unwinding.get(s.label, ""), -1), at) for at, s in enumerate(self.sources)]
         self._asked = [at for rank, at in sorted(wanted) if rank >= 0]
         self._find = find
+        self._is_nested = file_owners(space) is not None and len(_namespace_ids(space.pid)) > 1
+        self._own_tids: dict[int, int] = {}
         self._space: AddressSpace | None = None
         self._symbols: Sequence[tuple[bytes, int]] = ()
         self._looked_ns = ALWAYS
@@ -171,12 +177,35 @@ class ProcessCode:
         """Return True if everything that names a frame has been read: only managed runtimes describe it."""
         return all(span is None or source in self.runtimes for source, span in zip(self.sources, spans, strict=True))
 
+    def note_threads(self, tids: Sequence[int]) -> None:
+        """Find the tids of sampled threads in the process's own pid namespace, by which its runtime knows them."""
+        for tid in tids if self._is_nested else ():
+            if tid not in self._own_tids:
+                if len(self._own_tids) >= MAX_TIDS:
+                    self._own_tids.clear()
+                self._own_tids[tid] = next(reversed(_namespace_ids(tid)), 0)
+
+    def thread_names(self) -> dict[int, str]:
+        """Return the names that the program gave to its threads, by tid."""
+        names = {tid: name for runtime in self.runtimes for tid, name in runtime.thread_names.items()}
+        if not self._is_nested:
+            return names
+        return {tid: names[own] for tid, own in self._own_tids.items() if own in names}
+
     def is_reserved(self, avma: int) -> bool:
         """Return True if a managed runtime has reserved an address for its code."""
         return any(low <= avma < high for low, high in (runtime.reserved for runtime in self.runtimes))
 
     def first_spans(self, pc: int) -> Spans:
         return tuple(source.spans.first(pc) for source in self.sources)
+
+
+def _namespace_ids(tid: int) -> list[int]:
+    """Return the numbers of a thread in the pid namespaces that it is in, its own last; [] if it has ended."""
+    try:
+        return [int(number) for number in _status(tid).get("NSpid", "").split()]
+    except (OSError, ValueError):
+        return []
 
 
 def file_owners(space: AddressSpace) -> frozenset[int] | None:

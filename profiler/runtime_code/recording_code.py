@@ -20,6 +20,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.columns import distinct
 from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.profile import ThreadInfo, rename_threads
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Walk, lookup_pcs
 from pyprof.objfile.base import ObjectFile
@@ -227,6 +228,7 @@ class RuntimeCode:
             process = self.process(space) if len(inside) else None
             if process is None:
                 continue
+            process.note_threads(distinct(batch.tid[batch.space == space_id]).tolist())
             if code is None:
                 code = np.zeros(len(walk.pc), np.int32)
             for part, time_ns in self._parts(process, batch.time_ns[lane[inside]]):
@@ -325,6 +327,12 @@ class RuntimeCode:
             self._next += 1
             self._codes[number] = _Code(process, spans, space, pc)
         return number
+
+    def name_threads(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
+        """Return the threads with the names that managed runtimes have for them."""
+        processes = sorted(self._processes.values(), key=lambda process: process.ended_ns is None)
+        names = {(process.pid, tid): name for process in processes for tid, name in process.thread_names().items()}
+        return rename_threads(threads, names) if names else threads
 
     # The methods that the symbolizer calls.
 

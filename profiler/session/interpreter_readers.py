@@ -19,10 +19,10 @@ from pyprof.interpreters.function_numbers import FunctionTable, NamedCode
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.model.interpreter_state import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import Module
-from pyprof.model.profile import Line, ThreadInfo
+from pyprof.model.profile import Line, ThreadInfo, rename_threads
 from pyprof.objfile.byte_source import open_regular
 from pyprof.options import DEFAULT_STACK_SIZE
-from pyprof.records import dataclass, field, replace
+from pyprof.records import dataclass, field
 
 _MAP_HEAD = 1 << 20
 _NEVER_SAMPLED = -(1 << 40)
@@ -177,14 +177,8 @@ class Runtimes:
         If several threads had the same tid, only the last one is renamed. Earlier ones got their names when they ended
         (StackReader.left).
         """
-        last: dict[tuple[int, int], int] = {}
-        for t in threads:
-            last[t.pid, t.tid] = max(t.started, last.get((t.pid, t.tid), 0))
         names = {(pid, tid): name for pid, p in self.processes.items() for tid, name in p.current.names.items()}
-        return tuple(
-            replace(t, name=names.get((t.pid, t.tid), t.name)) if t.started == last[t.pid, t.tid] else t
-            for t in threads
-        )
+        return rename_threads(threads, names)
 
     def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
         """Read the local variables of a thread's current interpreter frames.

@@ -238,4 +238,4 @@ class Session:
             settled=settled,
         )
         self.runtimes.read_names()
-        return replace(profile, threads=self.runtimes.named(profile.threads))
+        return replace(profile, threads=self.code.name_threads(self.runtimes.named(profile.threads)))

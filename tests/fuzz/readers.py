@@ -67,6 +67,7 @@ from pyprof.unwind.formats.libunwind.registered_info import DynReader, RegionFor
 from pyprof.unwind.formats.libunwind.registered_tables import open_table
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 from tests.breakpad.test_fuzz import exhaust as use_symbol_file
+from tests.jit.java_threads import exhaust as read_java_threads
 from tests.jit.java_vm import exhaust as read_java_vm
 from tests.jit.js_engine import exhaust as read_js_engine
 from tests.jit.memory import Memory
@@ -310,6 +311,10 @@ def java_vm(data: bytes) -> None:
     read_java_vm(data)
 
 
+def java_threads(data: bytes) -> None:
+    read_java_threads(data)
+
+
 def js_engine(data: bytes) -> None:
     read_js_engine(data)
 
@@ -398,7 +403,19 @@ READERS: dict[str, Reader] = {
     for reader in (
         *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
         *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
-        *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, java_vm, js_engine, names),
+        *(
+            cython,
+            procfs,
+            perf_records,
+            bpf_records,
+            kernel_types,
+            libunwind,
+            gdb_jit,
+            java_vm,
+            java_threads,
+            js_engine,
+            names,
+        ),
         *(imported, pushed, asks, push_answers, sample_columns, packed_blocks, go_table, goroutine_offsets),
     )
 }

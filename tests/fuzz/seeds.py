@@ -28,6 +28,8 @@ from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.importers.test_perf_script import USUAL
 from tests.jit import test_jitdump as jit
+from tests.jit.java_threads import LAYOUTS as JAVA_LAYOUTS
+from tests.jit.java_threads import image as java_threads_image
 from tests.jit.java_vm import image as java_vm_image
 from tests.jit.js_engine import image as js_engine_image
 from tests.jit.test_libunwind_list import INFO, LIST, REGION, with_procedure
@@ -155,6 +157,7 @@ def seeds() -> Mapping[str, list[bytes]]:
         "libunwind": [b"".join(bytes(memory.pieces[at]).ljust(200, b"\0") for at in (LIST, INFO, REGION))],
         "gdb_jit": [struct.pack("<IIQQ4Q", 1, 1, 24, 24, 0, 0, 64, 64)],
         "java_vm": [java_vm_image()],
+        "java_threads": [java_threads_image(layout)[0] for layout in JAVA_LAYOUTS.values()],
         "js_engine": [js_engine_image()],
         "names": [
             b"_ZN3foo3barIiSt6vectorIiSaIiEEEEvT_T0_",

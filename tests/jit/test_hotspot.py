@@ -59,8 +59,9 @@ def test_thread_that_sleeps_in_a_native_method_has_a_whole_stack(tmp_path: Path)
     subprocess.run([need("javac"), "-d", str(tmp_path), str(source)], check=True, timeout=300)
     with running(need("java"), "-Xint", "-cp", tmp_path, "Reader") as process:
         found = dump(process.pid)["threads"]
-    stacks = [[frame["function"] for frame in thread["frames"]] for thread in found]
-    (own,) = [stack for stack in stacks if "Reader.main" in stack]
+    stacks = [([frame["function"] for frame in thread["frames"]], thread["name"]) for thread in found]
+    ((own, name),) = [(stack, name) for stack, name in stacks if "Reader.main" in stack]
+    assert name == "reader whose name has more than 15 bytes"
     methods = own[own.index("sun.nio.ch.SocketDispatcher.read0") : own.index("Reader.main")]
     assert all(name.startswith(("java.", "sun.")) for name in methods)
     assert own[own.index("Reader.main") + 1] == "call_stub"

@@ -25,9 +25,16 @@ from pyprof.runtime_code.hotspot.stub_names import STUB_LIST
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
 
 if TYPE_CHECKING:
+    from pyprof.runtime_code.hotspot.thread_names import JavaThreadNames
     from pyprof.runtime_code.hotspot.vm import JavaCode, JavaVm, Place
 
 ARCHES = ("x86_64",)
+MIN_NAMES_NS = 500_000_000
+"""Minimum time between two readings of the names of a Java process's threads, in nanoseconds."""
+NAMES_REST = 100
+"""Factor that limits the readings of thread names: after one that took t, there is none for NAMES_REST * t."""
+MAX_NAMES = 1 << 16
+"""Number of names of a Java process's threads after which those of ended threads are dropped."""
 REST = 20
 """Factor that limits the checks of known HotSpot code: code whose check took t is not checked again for REST * t."""
 MIN_REST_NS = 100_000_000
@@ -78,6 +85,9 @@ class HotspotCode(NoImage):
         self._misses: set[int] = set()
         self._looked_ns = self._rest_until_ns = self._methods_until_ns = 0
         self._interpreted: dict[tuple[int, int], Span[JavaCode]] = {}
+        self._names: JavaThreadNames | None = None
+        self._names_until_ns = 0
+        self.thread_names: dict[int, str] = {}
 
     def update(self, scan: CodeScan) -> bool:
         if scan.quick or self._broken:
@@ -86,11 +96,13 @@ class HotspotCode(NoImage):
         if self._vm is None:
             return bool(symbols) and self._open(scan, symbols)
         self._vm.memory.renew(scan.space.read)
+        self._read_thread_names(scan)
         if scan.now_ns < self._rest_until_ns:
             return False
         return self._examine(scan)
 
     def _open(self, scan: CodeScan, symbols: Mapping[bytes, int]) -> bool:
+        from pyprof.runtime_code.hotspot.thread_names import JavaThreadNames
         from pyprof.runtime_code.hotspot.vm import JavaVm
 
         try:
@@ -103,7 +115,19 @@ class HotspotCode(NoImage):
             report_problem(self._diagnostics, self.label, problem_of(error))
             return False
         self._looked_ns = scan.now_ns
+        with suppress(FormatError):
+            self._names = JavaThreadNames(self._vm.memory, self._vm.structs, self._vm.methods.version)
+        self._read_thread_names(scan)
         return True
+
+    def _read_thread_names(self, scan: CodeScan) -> None:
+        """Read the names of Java's threads if they were not read recently."""
+        if self._names is None or scan.now_ns < self._names_until_ns:
+            return
+        before_ns = time.monotonic_ns()
+        found = self._names.read_names()
+        self.thread_names = (self.thread_names if len(self.thread_names) < MAX_NAMES else {}) | found
+        self._names_until_ns = scan.now_ns + max(MIN_NAMES_NS, NAMES_REST * (time.monotonic_ns() - before_ns))
 
     def _examine(self, scan: CodeScan) -> bool:
         """Drop the HotSpot code that has changed. Return True if any has, or if missing code may exist now.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
@@ -78,6 +79,7 @@ class V8Code(NoImage):
     label = "v8"
     in_memory = True
     reserved = (0, 0)
+    thread_names: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, arch: Arch, diagnostics: Diagnostics) -> None:
         self.spans = JsSpans(self)

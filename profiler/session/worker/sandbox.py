@@ -27,6 +27,7 @@ _LATE = (
     "pyprof.objfile.minidump.modules",
     "pyprof.session.interpreter_merge_batch",
     "pyprof.session.journal_writer",
+    "pyprof.runtime_code.hotspot.thread_names",
     "pyprof.runtime_code.hotspot.vm",
     "pyprof.runtime_code.runtimes",
     "pyprof.runtime_code.v8.engine",
