@@ -28,6 +28,7 @@ HEAVY = {
     "pyprof.collectors.offcpu": "for --mode offcpu and wall",
     "pyprof.collectors.bpf": "for interpreters, and commands that are started",
     "pyprof.collectors.replay": "for tests",
+    "pyprof.unwind.code_analysis": "for functions without tables; compiling its pattern takes 50 ms",
     "pyprof.unwind.formats.exidx": "for 32-bit ARM",
     "pyprof.unwind.formats.sframe": "for files that have it",
     "pyprof.exporters.flamegraph": "for its format",
@@ -63,6 +64,21 @@ main()
 """
 
 
+COLLECT = """
+import gc
+from pyprof.cli.before_imports import prepare
+prepare("record")
+counts = []
+gc.callbacks.append(lambda phase, _: counts.append(phase))
+import pyprof.session.worker.worker_loop, pyprof.session.recording_factory
+during_imports = len(counts)
+from pyprof.session.worker.worker_process import freeze_loaded_objects
+freeze_loaded_objects()
+objects = [[] for _ in range(50_000)]
+print(during_imports, len(counts) - during_imports)
+"""
+
+
 def loaded(out: Path, *arguments: str) -> list[set[str]]:
     """Return the modules of each process of a command at its end."""
     subprocess.run([sys.executable, "-c", LOAD, str(out), *arguments], capture_output=True, timeout=60, check=False)
@@ -77,6 +93,13 @@ def test_help_loads_no_more_than_parsers(tmp_path: Path) -> None:
     (modules,) = loaded(tmp_path / "loaded", "--help")
     assert modules & {*HEAVY, "numpy", "pyprof.model.profile", "pyprof.session.session"} == set()
     assert ours(modules) <= 42
+
+
+def test_imports_of_urgent_commands_have_no_garbage_collections() -> None:
+    found = subprocess.run([sys.executable, "-c", COLLECT], capture_output=True, text=True, timeout=60, check=True)
+    during_imports, afterwards = map(int, found.stdout.split())
+    assert during_imports == 0
+    assert afterwards > 0
 
 
 @pytest.mark.live

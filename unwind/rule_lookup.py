@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -19,10 +20,10 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
+from pyprof.model.x86_prologues import begins_with_prologue
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.unwind.code_analysis.code_rules import ANALYSED_ARCH, AnalysedCode, CodeRules
 from pyprof.unwind.heuristics.epilogue import MAX_CODE, epilogue_rule, sigreturn_rule
 from pyprof.unwind.heuristics.frame_overwriting_code import find_replacing_spans, restores_other_frame, unprovable_rule
 from pyprof.unwind.interned_rules import UNCOVERED_ID, KnownRule, Row, RowCache, RuleTable
@@ -30,6 +31,12 @@ from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.module_sources import READERS, Reader, open_sources, order_sources, promises_frame_pointers
 from pyprof.unwind.return_address_check import SpaceCode, Verdict
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, Rule, Source
+
+if TYPE_CHECKING:
+    from pyprof.unwind.code_analysis.code_rules import AnalysedCode, CodeRules
+
+ANALYSED_ARCH = "x86_64"
+"""Name of the architecture whose code is analysed."""
 
 MAX_ROWS = 1 << 19
 """Maximum number of cached unwind rows per address space. A full cache is cleared."""
@@ -225,9 +232,11 @@ class RuleIndex:
             if piece is None:
                 return (rel, rel + 1, special or self._epilogue(code, pc, exact))
             return self.make_row(piece.rows, Trust.CODE, code, pc, (svma, rel), exact)
-        if lacks_rows(found[0], self.arch):
+        start = found[0].start
+        # most such functions push nothing; the first analysis of a function costs some 0.1 s
+        if lacks_rows(found[0], self.arch) and begins_with_prologue(image.file.at_svma(start, 8)):
             piece = self.find_code(image, svma)
-            if piece is not None and piece.function == found[0].start and piece.pushes:
+            if piece is not None and piece.function == start and piece.pushes:
                 found = piece.rows, Trust.CODE
         row = self.make_row(*found, code, pc, (svma, rel), exact)
         return self._mark_replaced_frame(row, *found, image, code, rel, exact)
@@ -237,6 +246,8 @@ class RuleIndex:
         file = image.file
         if CODE not in self._names or self.arch.name != ANALYSED_ARCH or not file.is_here:
             return None
+        from pyprof.unwind.code_analysis.code_rules import CodeRules  # few programs need it
+
         key = id(file)
         if key not in self._code_rules:
             tables = self.open_tables(image)

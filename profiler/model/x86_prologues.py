@@ -33,7 +33,15 @@ _MOVES_SP_WIDE = re.compile(
 _STORES_TOP = re.compile(
     rb"[\x48\x4c]?\x89[\x04\x0c\x14\x1c\x24\x2c\x34\x3c]\x24"
 )  # mov %reg,(%rsp): a ret jumps there
+_PROLOGUE = re.compile(rb"\xf3\x0f\x1e\xfa|\x41[\x54-\x57]|[\x53\x55]|\x48[\x81\x83]\xec")
 _ENDBR = (b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb")
+
+
+def begins_with_prologue(code: bytes | memoryview, at: int = 0) -> bool:
+    """Return True if x86-64 code begins at an offset as functions do: endbr64, a push of a callee-saved register, or
+    `sub $n,%rsp`.
+    """
+    return _PROLOGUE.match(code, at) is not None
 
 
 def _signed(code: bytes, at: int, size: int) -> int:

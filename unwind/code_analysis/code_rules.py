@@ -31,8 +31,6 @@ from pyprof.unwind.code_analysis.x86_flow import (
 from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED, decode
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 
-ANALYSED_ARCH = "x86_64"
-
 MAX_GUESSES = 16
 """Maximum number of functions without a known start that are tried one after another, for one pc."""
 

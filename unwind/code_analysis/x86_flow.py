@@ -16,6 +16,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pyprof.model.x86_prologues import begins_with_prologue
 from pyprof.records import dataclass, field
 from pyprof.unwind.code_analysis.x86_instructions import (
     CALLEE_SAVED,
@@ -55,7 +56,6 @@ _BOUND = re.compile(
 )
 _LOOK_BACK = 96
 _PLT = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(....)", re.DOTALL)  # jmp *slot(%rip)
-_PROLOGUE = re.compile(rb"\xf3\x0f\x1e\xfa|\x41[\x54-\x57]|[\x53\x55]|\x48[\x81\x83]\xec")
 _PROBE = re.compile(
     rb"\x4c\x8d\x9c\x24(....)\x48\x81\xec\x00\x10\x00\x00\x48\x83\x0c\x24\x00\x4c\x39\xdc\x75\xef", re.DOTALL
 )
@@ -180,7 +180,7 @@ def has_prologue(code: Code, at: int) -> bool:
     """Return True if the code at an aligned address begins as functions do: endbr64, or a callee-saved register is
     pushed.
     """
-    return at % 16 == 0 and at >= code.base and _PROLOGUE.match(code.data, at - code.base) is not None
+    return at % 16 == 0 and at >= code.base and begins_with_prologue(code.data, at - code.base)
 
 
 def end_of_padding(code: Code, at: int) -> int:

@@ -35,7 +35,9 @@ def _class(values: Iterable[int], follow: bool = False) -> bytes:
             runs[-1][1] = value
         else:
             runs.append([value, value])
-    found = b"[" + b"".join(b"\\x%02x-\\x%02x" % (first, last) for first, last in runs) + b"]"
+    # parsing an escape of four characters takes several times as long as the byte itself
+    spans = (re.escape(bytes(run[:1])) + (b"-" + re.escape(bytes(run[1:])) if run[0] < run[1] else b"") for run in runs)
+    found = b"[" + b"".join(spans) + b"]"
     return b"(?=" + found + b")" if follow else found
 
 

@@ -33,6 +33,7 @@ _LATE = (
     "pyprof.runtime_code.v8.engine",
     "pyprof.symbolize.frame_cache",
     "pyprof.symbolize.go_names",
+    "pyprof.unwind.code_analysis.code_rules",
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "numpy.ma", "tokenize", "traceback"),
 )
