@@ -415,6 +415,8 @@ def main() -> int:
     arguments = parser.parse_args()
     names = [name for name in CASES if fnmatch.fnmatch(name, arguments.only)]
     names = [name for name in names if not name.startswith(("py-spy", "perf")) or shutil.which(name.split()[0])]
+    if sys.dont_write_bytecode:
+        parser.error("bytecode is not cached (PYTHONDONTWRITEBYTECODE): each command would compile what it imports")
     if os.geteuid() or not names:
         sys.exit("bench.busy needs root" if names else f"no command is called {arguments.only!r}")
     started = machine()

@@ -16,15 +16,8 @@ if len(sys.argv) > 1:
 
 from pyprof.cli.main import run
 
-GARBAGE = 20_000
-"""Threshold of Python's cyclic garbage collector, in new objects; the default is 700.
-
-Imports make far more objects, but few cycles.
-"""
-
 
 def main() -> None:
-    gc.set_threshold(GARBAGE)
     code = run(sys.argv[1:])
     gc.freeze()  # avoids a search for garbage in all objects at exit
     sys.exit(code)

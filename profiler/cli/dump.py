@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -172,14 +171,14 @@ def of_live(arguments: argparse.Namespace) -> Subject:
     )
     remote = remote_options(arguments)
     from pyprof.cli.interrupts import listen
-    from pyprof.session.worker.worker_process import exit_at_once, forked_early
+    from pyprof.session.worker.worker_process import exit_at_once, forked_early, freeze_loaded_objects
 
     with forked_early(options.confined) as start:
         listen(lambda number: exit_at_once(128 + number))
 
         from pyprof.session import thread_dump
 
-        gc.freeze()  # Loaded objects stay: no garbage collection needs to look at them.
+        freeze_loaded_objects()
         if remote is not None:
             found = thread_dump.of_stub(remote, options, start)
         else:

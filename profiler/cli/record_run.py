@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -103,8 +102,9 @@ class Invocation:
         from pyprof.collectors.targets.launch import launch
         from pyprof.session import recording_factory
         from pyprof.session.worker import priority
+        from pyprof.session.worker.worker_process import freeze_loaded_objects
 
-        gc.freeze()  # Loaded objects stay: no garbage collection needs to look at them.
+        freeze_loaded_objects()
         if command:
             self._command = launch(command, environment)
             priority.give_usual(self._command.pid)

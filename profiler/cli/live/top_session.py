@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from pyprof.collectors.targets.launch import LaunchedCommand, launch
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.records import dataclass
 from pyprof.session.recording import Recording
+from pyprof.session.worker.worker_process import freeze_loaded_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class LiveSession:
 
     def run(self, view: View) -> int:
         """Run `pyprof top` until the user leaves, and return the exit code."""
-        gc.freeze()
+        freeze_loaded_objects()
         listen(self._ending)
         try:
             recording = self._watched.begin(self._wanted.options.mode)

@@ -51,6 +51,10 @@ It may be writing a profile or opening a slow file.
 """
 
 
+_GARBAGE = 20_000
+"""Threshold of Python's cyclic garbage collector during a recording, in new objects; the default is 700."""
+
+
 class WorkerDied(PyprofError):
     """The worker process has ended before it was requested to."""
 
@@ -316,6 +320,14 @@ def forked_early(confined: bool = True, sink_fds: Sequence[int] = ()) -> Iterato
             worker.close(patience_s=0)
 
 
+def freeze_loaded_objects() -> None:
+    """Exclude all objects from garbage collection when the modules are loaded, because they stay, and collect the
+    others at the usual time.
+    """
+    gc.freeze()
+    gc.set_threshold(_GARBAGE)
+
+
 def _run(job: Callable[[], None]) -> None:
     """Run a job in the forked child and exit. Nothing inherited is flushed or closed, because sinks would write it
     twice.
@@ -331,7 +343,6 @@ def _run(job: Callable[[], None]) -> None:
 
 
 def _child(ends: Sequence[Channel], confined: bool, kept: Sequence[int]) -> None:
-    gc.freeze()
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGCHLD, signal.SIGALRM):
@@ -414,6 +425,7 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
     io_deadline.set_expiry_check(lambda: hurry.late)
     if confined:
         sandbox.load()
+    freeze_loaded_objects()
     box = sandbox.Sandbox(notices, kept)
     missing = box.confine() if confined else (sandbox.UNCONFINED,)
     service = Service(channel, box.keeper, hurry, missing)
