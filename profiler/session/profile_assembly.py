@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.columns import distinct
-from pyprof.model.profile import Profile, ThreadInfo, ValueType
+from pyprof.model.prefix_tree import Tree, rewrite
+from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
 from pyprof.model.thread_keys import ProcessKey
 from pyprof.objfile.images import ImageStore
@@ -99,7 +100,30 @@ def assemble(
         summary=Summary(),
     )
     summary = replace(summarize(window, profile, names.diagnostics, rate_hz), names=names.counts - before)
-    return inlined_inside(replace(profile, summary=summary))
+    return inlined_inside(without_tracepoint_frames(replace(profile, summary=summary)))
+
+
+def without_tracepoint_frames(profile: Profile) -> Profile:
+    """Remove the kernel's function that calls the tracers of a tracepoint from the inner end of stacks.
+
+    The stack of a switch or wakeup begins there while two programs trace it. With one tracer the kernel calls it
+    directly (static_call), and the stack begins in the scheduler.
+    """
+    frames = profile.frames
+    traced = [f.kind == FrameKind.KERNEL and f.title.startswith("__traceiter_sched_") for f in frames]
+    if not any(traced):
+        return profile
+    parent, frame = profile.parent.tolist(), profile.frame.tolist()
+    calls = {above for node, above in enumerate(parent) if node and frames[frame[node]].pc}
+    tree = Tree()
+    hidden = [node not in calls and traced[frame[node]] for node in range(len(parent))]
+    place = np.array(rewrite(parent, lambda node: () if hidden[node] else (frame[node],), tree), np.int32)
+    return replace(
+        profile,
+        parent=np.array(tree.parent, np.int32),
+        frame=np.array(tree.frame, np.int32),
+        stack=place[profile.stack],
+    )
 
 
 def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:

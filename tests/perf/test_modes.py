@@ -147,12 +147,8 @@ def test_a_wait_has_the_kernels_frames_up_to_the_scheduler(program: int, tmp_pat
         of_both = {stack for stack in found.stacks if stack[0].startswith("both (tid")}
         return {stack for stack in of_both if stack[-1] == "[sleeping: clock_nanosleep]"}
 
-    def innermost(stack: tuple[str, ...]) -> str:
-        """Return the kernel's innermost function, without that of a tracepoint that another test traces, too."""
-        return stack[-3] if stack[-2].startswith("__traceiter_") else stack[-2]
-
     def scheduled(found: Recording) -> set[tuple[str, ...]]:
-        return {stack for stack in naps(found) if "schedule" in innermost(stack)}
+        return {stack for stack in naps(found) if "schedule" in stack[-2]}
 
     def has_scheduled(found: Recording) -> bool:
         return sum(found.stacks[stack] for stack in scheduled(found)) > 10
