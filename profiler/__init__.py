@@ -30,8 +30,8 @@ window_flush_protocol  The flush protocol between the owner of windows and the c
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # typing takes 5 ms, and Ctrl-C prints a traceback until __main__ runs
 if TYPE_CHECKING:
     from pyprof.api import attach, dump, record
     from pyprof.comparison.result import Comparison

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-import signal
-import sys
+import _signal  # signal imports enum
 
 # this comes before all other imports, which take long on a busy machine
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends the process without a traceback
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C during the imports ends the process without a traceback
+
+import gc
+import sys
+
 if len(sys.argv) > 1:
     from pyprof.cli.before_imports import prepare
 

@@ -9,10 +9,10 @@ modules of both would be mixed.
 
 from __future__ import annotations
 
-import signal
+import _signal  # signal imports enum, which takes several times as long as the rest of the interpreter's start
 
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from now on ends this process without a traceback
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C from now on ends this process without a traceback
 
 import os
 import sys

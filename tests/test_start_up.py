@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,20 @@ print(during_imports, len(counts) - during_imports)
 """
 
 
+LOADED_AT_HANDLER = """
+import _signal, os, sys
+before = set(sys.modules)
+def report(number, action):
+    print(*(sys.modules.keys() - before), flush=True)
+    assert (number, action) == (_signal.SIGINT, _signal.SIG_DFL)
+    os._exit(0)
+_signal.signal = report
+with open(sys.argv[1]) as file:
+    exec(file.read(), {"__name__": "started"})
+"""
+"""A program that reports which modules a file imports before it changes the action of SIGINT."""
+
+
 def loaded(out: Path, *arguments: str) -> list[set[str]]:
     """Return the modules of each process of a command at its end."""
     subprocess.run([sys.executable, "-c", LOAD, str(out), *arguments], capture_output=True, timeout=60, check=False)
@@ -100,6 +115,17 @@ def test_imports_of_urgent_commands_have_no_garbage_collections() -> None:
     during_imports, afterwards = map(int, found.stdout.split())
     assert during_imports == 0
     assert afterwards > 0
+
+
+@pytest.mark.parametrize("name", ["pyprof_start", "pyprof.__main__"])
+def test_ctrl_c_has_its_default_action_before_modules_are_loaded(name: str) -> None:
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    # without site, which imports many modules for an editable installation
+    command = [sys.executable, "-I", "-S", "-c", LOADED_AT_HANDLER, spec.origin]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.split() == ["__future__"]
 
 
 @pytest.mark.live
