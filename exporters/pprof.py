@@ -271,7 +271,7 @@ def encode_summary(summary: Summary) -> bytes:
     whole = summary.to_json()
     names = ("rate_wanted", "rate_reached", "skipped", "errors", "stops", "not_stopped", "processor")
     lacks = [
-        (module.path, module.build_id, problem.text, problem.remedy)
+        (module.path, module.build_id, problem.text, problem.remedy, problem.reason)
         for module in summary.modules
         for problem in module.problems
     ]

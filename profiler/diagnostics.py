@@ -15,10 +15,17 @@ from pyprof.records import dataclass, field
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """A defect of a module's data, and the command that fixes it ("" if there is none)."""
+    """A defect of a module's data.
+
+    Attributes:
+        text: What is wrong.
+        remedy: The command that fixes it, "" if there is none.
+        reason: Name of its reason (pyprof.model.reasons), "" if it is not known.
+    """
 
     text: str
     remedy: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,8 @@ class Finding:
 class Diagnostics:
     """Counters of one recording (number of events by key), and the problems of its modules by path.
 
-    A key is a short, stable, lower-case sentence ("thread held by a debugger"), which is printed as it is.
+    A key is the name of a row in the table of reasons, such as thread_held_by_debugger. A detail may follow the name:
+    unwind_table_broken:.eh_frame. pyprof.model.reasons has their texts.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

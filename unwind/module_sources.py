@@ -94,7 +94,7 @@ def open_sources(
         try:
             source = reader(file, arch, diagnostics)
         except FormatError as error:
-            diagnostics.count(f"{name}: broken, not used")
+            diagnostics.count(f"unwind_table_broken:{name}")
             diagnostics.problem(file.name, problem_of(error))
             continue
         if source is not None:

@@ -119,7 +119,7 @@ class FileTables:
         try:
             function = source.function_at(svma)
         except FormatError as error:
-            self._diagnostics.count(f"{source.name}: broken entry, skipped")
+            self._diagnostics.count(f"unwind_entry_broken:{source.name}")
             self._broken += 1
             if self._broken <= MAX_PROBLEMS:
                 self._diagnostics.problem(self._path, problem_of(error))

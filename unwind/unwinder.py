@@ -142,7 +142,7 @@ class Unwinder:
         """Report the module whose DWARF expressions exceeded the budget, which is in one of these address spaces."""
         budget = self._budget
         if budget.refused:
-            self._diagnostics.count("unwind rules that compute too much", budget.refused)
+            self._diagnostics.count("unwind_rules_too_costly", budget.refused)
             module = next(filter(None, (space.module_at(budget.at) for space in spaces)), None)
             if module is not None:
                 self._diagnostics.problem(module.path, problem("rules_compute_too_much"))

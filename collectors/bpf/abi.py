@@ -32,7 +32,7 @@ class LossReason(IntEnum):
 
     Attributes:
         comment: Comment in losses.h.
-        counted: Message for the user (profiler/model/reason_table.py), "" for none.
+        counted: The counter (profiler/model/reason_table.py), "" for none.
     """
 
     comment: str
@@ -47,34 +47,34 @@ class LossReason(IntEnum):
     RING_FULL = 1, "no room for the record"
     NO_USER_MODE = 2, "a kernel thread, or no registers"
     STACK_UNREADABLE = 3, "pages of the stack could not be read: never touched, or swapped out"
-    STACK_CUT = 4, "longer than MOST_STACK", "stack longer than a record of the kernel's program holds"
-    STACK_END_GUESSED = 5, "the list of mappings was locked", "stack's end not known while mappings change"
+    STACK_CUT = 4, "longer than MOST_STACK", "bpf_stack_too_long"
+    STACK_END_GUESSED = 5, "the list of mappings was locked", "stack_end_unknown"
     NO_THREAD_STATE = (
         6,
         "of an interpreter's process: the thread has none",
-        "thread of an interpreter's process without a state in it",
+        "thread_without_interpreter_state",
     )
-    FRAME_UNREADABLE = 7, "of an interpreter", "interpreter's frame that was not in memory"
+    FRAME_UNREADABLE = 7, "of an interpreter", "interpreter_frame_not_in_memory"
     TOO_MANY_FRAMES = (
         8,
         "more than MOST_FRAMES",
-        "more frames of an interpreter than a record of the kernel's program holds",
+        "bpf_too_many_interpreter_frames",
     )
     OVER_BUDGET = (
         9,
         "the run took longer than MOST_RUN_NS: frames and stack end where it was then",
-        "kernel's program had no more time for a sample",
+        "bpf_time_limit",
     )
     WAIT_LOST = (
         10,
         "no room for the end of a wait, or for its thread in the table: only in the sums, or nowhere",
-        "end of a wait found no room in the ring",
+        "wait_end_lost",
     )
     NO_STACK_OF_WAIT = 11, "its thread waits so often that not each wait is copied, or there was no room for it"
     ARRIVAL_MISSED = (
         12,
         "a thread leaves its processor, and the program was not called when it came",
-        "arrival of a thread at a processor that the kernel did not report",
+        "switch_in_missed",
     )
 
 

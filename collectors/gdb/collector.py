@@ -104,7 +104,7 @@ class GdbRemoteCollector:
                 raise
             self._stopping = True
             self._notes["lost"] = said("stub_lost_early", why=f"{error.message} {error.hint}".strip())
-            self._diagnostics.count("connection to the stub ended early")
+            self._diagnostics.count("stub_connection_ended")
         yield from split_at_flushes(handover, self._batch.take_batches(), handover.ended_ns or time.monotonic_ns())
 
     def _wait(self, control: Control, alive_ns: int) -> bool:
@@ -168,7 +168,7 @@ class GdbRemoteCollector:
         packet = target.stub.read_registers(thread_id) if thread is not None else None
         if thread is None or packet is None:
             self._threads.note_ended(thread_id)
-            self._diagnostics.count("thread ended while it was looked at")
+            self._diagnostics.count("thread_ended")
             return
         at_ns = time.monotonic_ns()
         values = target.registers.read_values(packet, target.stub.read_register)

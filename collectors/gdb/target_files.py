@@ -89,7 +89,7 @@ class RemoteFiles:
         with open(local, "xb") as out:
             out.write(data)
         self._fetched[path] = local
-        self._diagnostics.count("file fetched through the stub")
+        self._diagnostics.count("file_fetched_from_stub")
 
     def close(self) -> None:
         """Remove the files that were fetched through the GDB stub. Files that are open stay readable."""

@@ -113,7 +113,7 @@ class Connector:
                 self._known.discard(ended)
                 new.pop(ended, None)
                 if not self._is_sampled(ended):
-                    self._diagnostics.count("child ended before its first sample")
+                    self._diagnostics.count("process_ended_early")
         if self._look_again:  # children that existed before the socket was open, or that an overflow lost
             self._look_again = False
             for child in find_descendants(self._known):
@@ -130,7 +130,7 @@ class Connector:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     return
-                self._diagnostics.count("too many processes began at once to follow them all")
+                self._diagnostics.count("too_many_new_processes")
                 self._look_again = True
                 continue
             event = parse_event(message)

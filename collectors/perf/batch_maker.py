@@ -126,7 +126,7 @@ class BatchMaker:
             if record.kind in (LOST, LOST_SAMPLES):
                 lost += parse_lost(record.kind, record.body)
             elif record.kind == THROTTLE:
-                self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
+                self._diagnostics.count("kernel_throttled")
         self._tracked.apply_records(found.others)
         samples, left_out = read_samples(
             self._rings.words,
@@ -141,7 +141,7 @@ class BatchMaker:
         kept, switched_kept = self._kept(samples, space), self._kept(switched, switched_space)
         if lost:
             self.lost += lost
-            self._diagnostics.count("sample lost: the ring was full", lost)
+            self._diagnostics.count("samples_lost", lost)
             for history in self._tracked.histories.values():
                 if history.image.alive:
                     history.distrust_mappings()
@@ -153,9 +153,9 @@ class BatchMaker:
         """Count samples that have no user registers, except for those of idle processors."""
         kernel = among(pids, self._of_kernel(set(pids[pids > 0].tolist())))
         if kernel.any():
-            self._diagnostics.count("sample of a kernel thread", int(np.count_nonzero(kernel)))
+            self._diagnostics.count("kernel_thread_sample", int(np.count_nonzero(kernel)))
         if (ending := (pids != 0) & ~kernel).any():
-            self._diagnostics.count("sample without registers (a thread that ends)", int(np.count_nonzero(ending)))
+            self._diagnostics.count("sample_without_registers", int(np.count_nonzero(ending)))
 
     def _of_kernel(self, pids: set[int]) -> set[int]:
         """Return the pids that are kernel threads."""
@@ -192,7 +192,7 @@ class BatchMaker:
         """Return a mask of the samples to keep, and count samples of unknown processes."""
         unknown = (space == 0) & ~among(samples.pid, self._excluded_pids)
         if unknown.any():
-            self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
+            self._diagnostics.count("unknown_process_sample", int(np.count_nonzero(unknown)))
         kept: Mask = (space > 0) & self.mask_wanted(samples.tid, samples.time_ns)
         kept &= samples.time_ns < min(self.end_ns, self._handover.ended_ns or FOREVER_NS)
         if self._running:

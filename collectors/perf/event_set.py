@@ -311,7 +311,7 @@ class RingReader:
         found.add_descendants(self.rings.words)
         found.others.sort(key=lambda record: record.time_ns)
         if found.broken:
-            self.diagnostics.count("ring held something else than records", found.broken)
+            self.diagnostics.count("ring_record_invalid", found.broken)
         return found
 
     def read_forks(self) -> list[Fork]:

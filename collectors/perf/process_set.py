@@ -110,7 +110,7 @@ class ProcessSet:
                 self._fresh.add(pid)
                 self.joined([pid])
             except (ProcessLookupError, PermissionError):
-                diagnostics.count("process may not be looked at")
+                diagnostics.count("process_not_permitted")
                 yield pid
 
     @property

@@ -152,7 +152,7 @@ class Switches:
         for cpu, ring in self.rings.rings.items():
             found.heard_ns[cpu] = scan_ring(ring, self.rings.words, until_ns, found, self._heard_ns[cpu])
         if found.broken:
-            self.diagnostics.count("ring held something else than records", found.broken)
+            self.diagnostics.count("ring_record_invalid", found.broken)
         return found
 
     def _forks(self) -> list[Fork]:
@@ -178,7 +178,7 @@ class Switches:
         ]
         lost = sum(parse_lost(r.kind, r.body) for r in found.others if r.kind in (LOST, LOST_SAMPLES))
         if lost:
-            self.diagnostics.count("record of a switch lost: the ring was full", lost)
+            self.diagnostics.count("switch_records_lost", lost)
             self.lost_ns += count_covered_ns([gap for gap in found.gaps if gap[1] != FOREVER_NS])
         paused, gaps = self.cycle.paused, found.gaps + self.cycle.take_gaps()
         self._count(tid[kind != IN])

@@ -82,7 +82,7 @@ class CoreFileCollector(SavedCollector):
         for thread in self._notes.threads:
             words = np.frombuffer(thread.registers, np.dtype(f"{core.order}u{word}"))
             if max(slots.values()) >= len(words):
-                self._tolerated["thread without its registers"] += 1
+                self._tolerated["thread_without_registers"] += 1
                 continue
             row = np.zeros(len(arch.registers), np.uint64)
             row[list(slots)] = words[list(slots.values())]
@@ -90,7 +90,7 @@ class CoreFileCollector(SavedCollector):
             unknown |= _fp_registers(arch, core, thread, row)
             tid = thread.tid
             if tid <= 0 or tid in seen:
-                self._tolerated["thread without an id of its own"] += 1
+                self._tolerated["thread_without_id"] += 1
                 tid = next(n for n in range(1, len(seen) + 2) if n not in seen)
             seen.add(tid)
             if not threads:
@@ -110,7 +110,7 @@ class CoreFileCollector(SavedCollector):
         mappings = modules.read_mappings()
         self._tolerated.update(modules.oddities)
         if self._memory.lost:
-            self._tolerated["core file is cut off: bytes missing"] += self._memory.lost
+            self._tolerated["core_truncated"] += self._memory.lost
         self._files.space = AddressSpace(0, self.pid, 0, mappings, self._memory.read, sysroot, self._files.find_file)
         return replace(self._files.space, read=self._files.read)
 

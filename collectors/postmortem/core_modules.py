@@ -27,8 +27,8 @@ all code.
 MAX_PARTS = 16
 """Maximum number of memory regions of one library without a file in a core file."""
 
-NO_PROGRAM = "core without NT_FILE, and its program was not found: modules not known"
-OTHER_PROGRAM = "program file differs from the one that the core is of"
+NO_PROGRAM = "core_without_file_list"
+OTHER_PROGRAM = "core_program_differs"
 
 
 class CoreModules:

@@ -121,7 +121,7 @@ def _with_ids_of_their_own(threads: list[DumpThread], dump: CrashDump) -> dict[i
     for thread in threads:
         tid = thread.tid
         if not 0 < tid < MAX_TID or tid in found:
-            dump.oddities["thread without an id of its own"] += 1
+            dump.oddities["thread_without_id"] += 1
             while lowest in found:
                 lowest += 1
             tid = lowest

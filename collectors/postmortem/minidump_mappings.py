@@ -26,7 +26,7 @@ def read_mappings(dump: CrashDump) -> tuple[Mapping, ...]:
     modules = sorted(dump.modules, key=lambda module: (module.base, -module.size))
     for number, module in enumerate(modules, 1):
         if module.base < end:
-            dump.oddities["module overlaps another: left out"] += 1
+            dump.oddities["module_overlap"] += 1
             continue
         following = modules[number].base if number < len(modules) else module.base + module.size
         end = min(module.base + module.size, following) if following > module.base else module.base + module.size

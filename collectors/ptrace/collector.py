@@ -241,7 +241,7 @@ class PtraceCollector:
             self._stopper.poll_pending()
             first = self._sample_displaced() if self._sampler.turns.must_search else None
             if self._finder is not None and self._sampler.turns.must_list:
-                self._targets.add_processes(self._finder.find_children(self._targets.by_pid), "child")
+                self._targets.add_processes(self._finder.find_children(self._targets.by_pid))
             for target in self._to_look_at():
                 if rest is not None and rest.target is target and rest.checks is not None and not rest.changed:
                     checks = rest.checks

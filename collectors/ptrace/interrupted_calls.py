@@ -14,8 +14,8 @@ from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.linux.syscalls import EINTR, can_restart
 from pyprof.diagnostics import Diagnostics
 
-RESTARTED = "system call of the target restarted"
-INTERRUPTED = "system call of the target may have failed with EINTR"
+RESTARTED = "system_call_restarted"
+INTERRUPTED = "system_call_interrupted"
 
 _MEMORY = 32 << 10
 """Size in bytes of the buffer for a system call's arguments: two arrays of the maximum number of struct iovec."""
@@ -71,7 +71,7 @@ class InterruptedCalls:
         """Return True if the stop has cut the thread's system call short, and count it."""
         if found is None or can_end_by_itself(found, tid):
             return False
-        self._diagnostics.count(f"system call of the target cut short by a stop: {found.name}")
+        self._diagnostics.count(f"system_call_cut_short:{found.name}")
         return True
 
     def _restart(self, status: int, regset: Regset) -> None:

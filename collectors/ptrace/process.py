@@ -73,7 +73,7 @@ class TracedProcess:
             self.spaces = SpaceTracker(
                 self.directory,
                 ids.next_id,
-                lambda: diagnostics.count("modules changed while a sample was taken"),
+                lambda: diagnostics.count("modules_changed"),
                 query,
             )
         except BaseException:

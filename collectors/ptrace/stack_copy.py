@@ -127,7 +127,7 @@ class StackCopy:
         """Read no more interpreter frames of a thread after an error. Sampling continues, because the native stack is
         valid.
         """
-        self._diagnostics.count("reader of an interpreter's frames failed, its frames are left out")
+        self._diagnostics.count("interpreter_reader_failed")
         thread.reader = None
 
     def _copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:

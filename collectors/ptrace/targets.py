@@ -26,7 +26,7 @@ from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
-CUT_COUNTER = "stack longer than --stack-size, cut there"
+CUT_COUNTER = "stack_size_exceeded"
 
 _FEW = 16
 """Maximum number of sampled processes whose children are read at each visit."""
@@ -100,21 +100,21 @@ class Targets:
         finally:
             directory.close()
 
-    def add_processes(self, pids: Iterable[int], what: str = "process") -> None:
-        """Add processes that are not sampled yet; `what` names the processes in diagnostics."""
+    def add_processes(self, pids: Iterable[int]) -> None:
+        """Add processes that are not sampled yet."""
         for pid in pids:
             if self._is_sampled(pid) or pid == os.getpid():
                 continue
             try:
                 self.add_process(pid)
             except ProcessLookupError:
-                self._diagnostics.count(f"{what} ended before its first sample")
+                self._diagnostics.count("process_ended_early")
                 self._past_births += 1
                 self.brief += 1
                 self._seen.add(pid)
             except PermissionError:
                 self.refused.add(pid)
-                self._diagnostics.count(f"{what} may not be looked at")
+                self._diagnostics.count("process_not_permitted")
 
     def find_new_child(self, is_it: Callable[[bytes], bool]) -> int:
         """Return the pid of a new child of the first processes whose /proc/TID/sched satisfies `is_it`; 0 if none."""
@@ -127,7 +127,7 @@ class Targets:
 
     def open_child(self, pid: int, builder: BatchBuilder[ArenaMemory]) -> tuple[Thread, SpaceTracker] | None:
         """Add a child process and return its first thread, or None if the process has ended or may not be read."""
-        self.add_processes([pid], "child")
+        self.add_processes([pid])
         target = self.by_pid.get(pid)
         if target is None:
             return None
@@ -217,7 +217,7 @@ class Targets:
         """Note that a process may no longer be read, and stop sampling it."""
         if not target.denied:
             target.denied = True
-            self._diagnostics.count("process may not be looked at any more")
+            self._diagnostics.count("process_permission_lost")
 
     def learn(self, feedback: Feedback) -> None:
         """Learn how much stack the walks of a batch needed, for the next copies of the same threads."""

@@ -158,7 +158,7 @@ class ThreadRounds:
             thread.ended = True
         except PermissionError:
             self._sampler.refused.add(thread.tid)
-            self._diagnostics.count("thread may not be traced")
+            self._diagnostics.count("thread_not_traceable")
         else:
             if taken and not thread.has_name:
                 self._targets.describe_thread(target, thread)

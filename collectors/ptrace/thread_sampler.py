@@ -147,7 +147,7 @@ class ThreadSampler:
             if not self._idle:
                 break
         else:
-            self._diagnostics.count("thread ran while it was read from outside")
+            self._diagnostics.count("thread_ran_while_read")
         thread.note_wakeup()
         return False
 
@@ -189,7 +189,7 @@ class ThreadSampler:
             call = parse_syscall(thread.read_syscall())
             if call is not None and can_survive_stop(call, thread.pid, spaces.image.arch):
                 return self._stop_asleep(thread, spaces, weight, call)
-            self._diagnostics.count("sleeping thread not stopped: its system call might fail")
+            self._diagnostics.count("sleeping_thread_not_stopped")
         self._unchanged(thread, spaces, weight, time.monotonic_ns())
         return True
 

@@ -92,7 +92,7 @@ The rehearsal brings code and page tables back into the caches while the target 
 """
 _STOP_TIMEOUT_NS = 100_000_000
 _SLICE_NS = 100_000
-FELL_ASLEEP = "thread blocked before the stop"
+FELL_ASLEEP = "thread_blocked_before_stop"
 
 
 class Stopper:
@@ -347,7 +347,7 @@ class Stopper:
         held.since_ns = time.monotonic_ns()
         late = held.since_ns - held.asked_ns > _STOP_TIMEOUT_NS
         if late:
-            self._diagnostics.count("thread did not stop within 0.1 s")
+            self._diagnostics.count("thread_stop_timeout")
         if late or read_stop_state(held.thread.tid) == "R":
             held.asked_ns = held.since_ns
             libc.interrupt(held.thread.tid)
@@ -414,7 +414,7 @@ class Stopper:
         if got < 0:
             return Outcome.GONE
         if regset is None:
-            self._diagnostics.count("thread ran code of another architecture")
+            self._diagnostics.count("thread_of_other_architecture")
             return Outcome.UNUSABLE
         asleep = partial(regset.was_asleep, self._calls.read)
         if regset.arch.kernel.syscall_number < 0 and regset.interrupted and asleep():
@@ -482,7 +482,7 @@ class Stopper:
         if status.get("State", "Z")[:1] in "ZX":
             return Outcome.GONE
         traced = status.get("TracerPid", "0") != "0"
-        self._diagnostics.count("thread held by a debugger" if traced else "thread may not be traced")
+        self._diagnostics.count("thread_held_by_debugger" if traced else "thread_not_traceable")
         return Outcome.REFUSED
 
     def _lost(self, tid: int) -> Outcome:

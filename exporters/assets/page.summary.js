@@ -105,8 +105,8 @@ function showSummary(model) {
     ...(hasEvidence(model) ? evidence(model) : []),
   ];
   if (summary.counters.length) parts.push(element("h3", null, "Counted"));
-  for (const { name, count, meaning, retry } of summary.counters) {
-    parts.push(facts([[name, groupThousands(count)]]), element("p", { class: "fine" }, retry ? `${meaning} What helps: ${retry}.` : meaning));
+  for (const { title, count, meaning, retry } of summary.counters) {
+    parts.push(facts([[title, groupThousands(count)]]), element("p", { class: "fine" }, retry ? `${meaning} What helps: ${retry}.` : meaning));
   }
   const lacking = summary.modules.filter((module) => module.problems.length);
   parts.push(element("h3", null, "Modules with missing information"));

@@ -19,7 +19,7 @@ from pyprof.interpreters.function_numbers import UNKNOWN, next_chain_number
 from pyprof.model.interpreter_state import Chain, FrameReadPlan, FunctionPlace, Gather, Run, SampleState
 from pyprof.records import replace
 
-LOST = "python function freed before its name was read"
+LOST = "python_function_freed"
 _MAX_PREPARED = 64
 """Maximum number of new Python threads that are read before their first stop, for versions without a data stack.
 

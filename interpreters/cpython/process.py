@@ -37,9 +37,7 @@ class PythonProcess:
         self._recording = recording
         self._programs = programs
         self._namespace_tid = namespace_tid
-        self._finder = RuntimeFinder(
-            programs, lambda why: recording.diagnostics.count(f"python frames not read: {why}")
-        )
+        self._finder = RuntimeFinder(programs, lambda why: recording.diagnostics.count(f"python_not_readable:{why}"))
         self._names = ThreadNameTable()
         self._opened: Runtime | None = None
         self._without_tasks_counted = False
@@ -145,9 +143,7 @@ class PythonProcess:
             frames.awaiters = Awaiters(memory, layout, layout.awaits, tasks, frames.codes)
         elif layout.awaits is None and not self._without_tasks_counted:
             self._without_tasks_counted = True
-            recording.diagnostics.count(
-                f"--async: CPython {layout.version} does not say which tasks await which: from 3.14 on"
-            )
+            recording.diagnostics.count(f"async_not_supported:{layout.version}")
 
     def read_names(self) -> None:
         if self.threads is not None:

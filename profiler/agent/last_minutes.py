@@ -17,7 +17,7 @@ from pyprof.model.profile import Profile
 from pyprof.session.flight_recorder import LastWindowsSink
 
 FOLDER = "kept"
-NOT_KEPT = "spool: window not kept for pyprof agent record, it could not be written"
+NOT_KEPT = "window_not_kept"
 _UNFINISHED = (".pyprof-", ".part")
 """Prefix and suffix of the names of unfinished files of stored windows."""
 _MODE = 0o700

@@ -36,7 +36,7 @@ class MetricKind:
 
 
 _CONDITION = ("reason", tuple(reason.name for reason in CONDITIONS))
-_MODE, _REASON = ("mode", SIMPLE_MODES), ("reason", tuple(REASONS))
+_MODE, _REASON = ("mode", SIMPLE_MODES), ("reason", REASONS)
 COUNTERS = (
     MetricKind("windows", "counter", "Windows that are in the spool.", _MODE),
     MetricKind("windows_not_written", "counter", "Windows that the spool could not take when they ended.", _MODE),
@@ -196,7 +196,7 @@ class Metrics:
         if metric.name in self._gauges:
             return self._gauges[metric.name]()
         if metric.labels is _REASON:
-            return dropped.get(REASONS[value], 0)
+            return dropped.get(value, 0)
         with self._lock:
             return self._counts.get((metric.name, value), 0)
 

@@ -28,24 +28,15 @@ from pyprof.agent.spool_io import Disk
 from pyprof.diagnostics import Diagnostics
 from pyprof.records import dataclass
 
-OLD = "spool: segment dropped, older than spool.max_age"
-MANY = "spool: segment dropped, more than spool.max_files"
-LARGE = "spool: segment dropped, more than spool.max_bytes"
-FULL = "spool: segment dropped, the disk is full"
-NOT_WRITTEN = "spool: segment lost, it could not be written"
-STRANGE = "spool: file that is no segment"
-REFUSED = "spool: refused segment dropped, more than are kept"
-REASONS = {
-    "old": OLD,
-    "many": MANY,
-    "large": LARGE,
-    "disk_full": FULL,
-    "not_written": NOT_WRITTEN,
-    "not_kept": NOT_KEPT,
-    "no_segment": STRANGE,
-    "refused": REFUSED,
-}
-"""Counters of dropped data by the words that metrics use for them."""
+OLD = "segment_dropped_max_age"
+MANY = "segment_dropped_max_files"
+LARGE = "segment_dropped_max_bytes"
+FULL = "segment_dropped_disk_full"
+NOT_WRITTEN = "segment_not_written"
+STRANGE = "spool_file_not_segment"
+REFUSED = "refused_segment_dropped"
+REASONS = (OLD, MANY, LARGE, FULL, NOT_WRITTEN, NOT_KEPT, STRANGE, REFUSED)
+"""Counters of dropped data, which are also the reasons in metrics."""
 QUEUE, ASIDE, SO_FAR = "queue", "refused", "sofar"
 _SAVED = re.compile(r"\d{19}-([0-9a-f]{32})")
 MAX_REFUSED = 100

@@ -95,13 +95,13 @@ def stated(module: DumpModule) -> dict[str, str | None]:
 def complain(profile: Profile) -> None:
     """Print the errors that were tolerated and what modules lack, with each remedy once."""
     from pyprof.model.reason_table import DUMPS
-    from pyprof.model.reasons import counted
+    from pyprof.model.reasons import counted, counter_title
 
     said = set()
     for key, count in profile.summary.errors.items():
         reason = counted(key)
         remedy = reason.retry if reason in DUMPS and reason.retry not in said else ""
-        terminal_output.complain(f"{key}: {count}", remedy)
+        terminal_output.complain(f"{counter_title(key)}: {count}", remedy)
         said.add(remedy)
     for module in profile.summary.modules:
         for problem in module.problems:
@@ -122,7 +122,13 @@ def lacks_files(profile: Profile) -> bool:
 def facts(subject: Subject) -> dict[str, Any]:
     """Return the additional JSON entries of a dumped process that has died."""
     problems = [
-        {"module": module.path, "build_id": module.build_id or None, "text": problem.text, "remedy": problem.remedy}
+        {
+            "module": module.path,
+            "build_id": module.build_id or None,
+            "reason": problem.reason,
+            "text": problem.text,
+            "remedy": problem.remedy,
+        }
         for module in subject.profile.summary.modules
         for problem in module.problems
     ]

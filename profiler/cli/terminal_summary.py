@@ -13,7 +13,7 @@ from pyprof.cli.terminal_output import advice, printable
 from pyprof.model.functions import Cost, lock_costs, process_costs
 from pyprof.model.idle_waits import MODES as IDLE_MODES
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
+from pyprof.model.reasons import ENDS, counted, counter_title, end_title, lacking, said
 from pyprof.model.summary import ENOUGH_SAMPLES, MUCH, NOT_SAMPLED_LABEL, ModuleSummary, Summary, lacks
 from pyprof.model.walk import StackEnd, Trust
 
@@ -28,13 +28,14 @@ _SHOWN_MISSING = 0.01
 reason.
 """
 _MISSING_ROW = "[not sampled]"
-_LOST = ("sample lost: the ring was full",)
+_LOST = ("samples_lost",)
 """Names of the counters of lost records whose time is in Summary.lost_s."""
 _ADVISED_HZ = (199, 499, 999)
 _SLOW = 0.95
 """Share of the requested sampling rate below which the summary prints the reached rate."""
 _FROM_OUTSIDE = said("sleepers_from_outside")
-_NAMELESS = SENTENCES["code_without_names"].sentence
+_NAMELESS, _NO_SYMBOLS = "code_without_names", "exported_names_only"
+"""Reasons of problems."""
 
 
 def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:
@@ -242,13 +243,13 @@ def _may_be_guessed(summary: Summary) -> bool:
 
 
 def _nameless(module: ModuleSummary) -> bool:
-    return any(problem.text == _NAMELESS for problem in module.problems)
+    return any(problem.reason == _NAMELESS for problem in module.problems)
 
 
 def _missing(summary: Summary) -> str:
     lacks = [module for module in summary.modules if module.problems]
-    without = [m for m in lacks if any("symbols" in problem.text for problem in m.problems)]
-    made = {m.path: problem for m in lacks for problem in m.problems if problem.text == _NAMELESS}
+    without = [m for m in lacks if any(problem.reason == _NO_SYMBOLS for problem in m.problems)]
+    made = {m.path: problem for m in lacks for problem in m.problems if problem.reason == _NAMELESS}
     parts = []
     if made:
         share = percent(sum(module.own for module in lacks if module.path in made), summary.shown.total)
@@ -282,7 +283,7 @@ def _details(summary: Summary, width: int) -> list[str]:
         if counts:
             lines += _labelled(label, ", ".join(f"{n:,} {name}" for name, n in counts.items()), width)
     for name, count in summary.errors.items():
-        lines += ["", *wrapped(f"  {count:,} × {name}", width, "    ")]
+        lines += ["", *wrapped(f"  {count:,} × {counter_title(name)}", width, "    ")]
         if found := counted(name):
             lines += wrapped(f"    {found.meaning}", width, "    ")
     return lines + lacking_modules(summary)
@@ -302,7 +303,7 @@ def lacking_modules(summary: Summary) -> list[str]:
 
 
 def _words(ends: Mapping[str, int]) -> dict[str, int]:
-    return {ENDS[name].words if name in ENDS else name: count for name, count in ends.items()}
+    return {ENDS[name].title if name in ENDS else name: count for name, count in ends.items()}
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:

@@ -152,7 +152,7 @@ class WindowWriter:
         from pyprof.model.reasons import said
 
         pid, target = self.subject.pid, self.how.target
-        if "thread may not be traced" in profile.summary.errors:
+        if "thread_not_traceable" in profile.summary.errors:
             return f"its threads may not be stopped: pyprof doctor {pid} says why"
         if target == "pid" and procfs.read_state(pid, pid) == "stopped":
             return f"the target is stopped: kill -CONT {pid}"

@@ -4,6 +4,7 @@ input are ignored.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.summary import ModuleSummary, Stops, Summary
 from pyprof.model.walk import StackEnd, Trust
+from pyprof.recording.older_names import counter_key, problem_reason
 from pyprof.records import dataclass
 
 FIELD, STACKS = 1000, 1001
@@ -79,12 +81,15 @@ def read_summary(text: bytes) -> Summary:
         raise FormatError("pprof", error.pos, "what the recording did is no JSON") from None
     whole = _part(found)
     stops, spent = _part(whole.get("stops")), _part(whole.get("processor"))
-    errors = [(name, count) for name, count in _part(whole.get("errors")).items() if isinstance(count, int)]
+    found = [(name, count) for name, count in _part(whole.get("errors")).items() if isinstance(count, int)]
+    errors: Counter[str] = Counter()
+    for name, count in found[:_MAX_COUNTERS]:
+        errors[counter_key(name)] += min(max(count, 0), _MAX_NUMBER)
     return Summary(
         rate_wanted=_amount(whole, "rate_wanted"),
         rate_reached=_amount(whole, "rate_reached"),
         skipped=int(_amount(whole, "skipped")),
-        errors={name: min(max(count, 0), _MAX_NUMBER) for name, count in errors[:_MAX_COUNTERS]},
+        errors=dict(errors),
         stops=Stops(
             int(_amount(stops, "count")), *(_amount(stops, f) for f in ("p50_us", "p99_us", "max_us", "share"))
         ),
@@ -103,9 +108,10 @@ def _modules(found: object) -> tuple[ModuleSummary, ...]:
     """Return the modules of a recording's summary with the problems that the file states for them."""
     problems: dict[tuple[str, str], list[Problem]] = {}
     for row in found[:MAX_LACKS] if isinstance(found, list) else ():
-        if isinstance(row, list) and len(row) == 4 and all(isinstance(text, str) for text in row):
-            path, build_id, text, remedy = row
-            problems.setdefault((path, build_id), []).append(Problem(text, remedy))
+        if isinstance(row, list) and len(row) in (4, 5) and all(isinstance(text, str) for text in row):
+            path, build_id, text, remedy, *reason = row
+            problem = Problem(text, remedy, *(reason or [problem_reason(text)]))
+            problems.setdefault((path, build_id), []).append(problem)
     return tuple(ModuleSummary(path, build_id, 0, tuple(each)) for (path, build_id), each in problems.items())
 
 

@@ -34,12 +34,12 @@ class SampleState(IntFlag):
 
 
 PARTIAL: dict[SampleState, str] = {
-    SampleState.NATIVE_CUT: "python frames beyond a native stack that is cut short",
-    SampleState.NO_PLACE: "python frames on no native frame",
-    SampleState.NO_MARKER: "python frames without a mark on the C stack",
-    SampleState.NO_RUN: "evaluator on the stack without python frames",
-    SampleState.BROKEN_CHAIN: "chain of python frames not whole",
-    SampleState.LONG_CHAIN: "more python frames than are copied",
+    SampleState.NATIVE_CUT: "python_frames_beyond_stack",
+    SampleState.NO_PLACE: "python_frames_without_place",
+    SampleState.NO_MARKER: "python_frames_without_marker",
+    SampleState.NO_RUN: "evaluator_without_frames",
+    SampleState.BROKEN_CHAIN: "python_frame_chain_broken",
+    SampleState.LONG_CHAIN: "python_frame_chain_too_long",
 }
 """Counters for interpreter frames that could not be merged completely with the native ones."""
 

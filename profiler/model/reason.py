@@ -30,13 +30,13 @@ class Reason:
     """A reason why something is lost or refused, with its texts for users.
 
     Attributes:
-        name: Stable name of the reason. `*` stands for any text.
+        name: Stable identifier of the reason, in snake_case. A counter may have a detail behind it: `name:detail`.
         stage: The stage at which it happens.
         sentence: What it means.
         retry: What avoids it next time, "" if nothing is known.
         lacks: What the profile lacks for a counter, as in "3 samples lost", "" if nothing important. {s} is the
-            plural's s; `*` is what it stands for at the end of the name.
-        words: For the end of a stack, its label for users.
+            plural's s; `*` is the counter's detail.
+        title: Short text for a counter, where `*` is its detail, or for the end of a stack.
         cuts: True if such a stack is truncated.
     """
 
@@ -45,13 +45,13 @@ class Reason:
     sentence: str
     retry: str = ""
     lacks: str = ""
-    words: str = ""
+    title: str = ""
     cuts: bool = False
 
     @property
-    def title(self) -> str:
+    def end_title(self) -> str:
         """The text for stacks that ended for this reason, in all outputs."""
-        return f"cut short: {self.words}" if self.cuts else self.words
+        return f"cut short: {self.title}" if self.cuts else self.title
 
     @property
     def meaning(self) -> str:

@@ -6,9 +6,7 @@ reasons whose text has arguments.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from functools import lru_cache
 
 from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
@@ -36,7 +34,9 @@ COUNTERS = (
     *reason_table.SPOOL,
     *reason_pushes.PUSH,
 )
-"""Reasons that are counted. The first reason whose name matches a counter applies to it."""
+"""Reasons that are counted."""
+
+_COUNTED = {reason.name: reason for reason in COUNTERS}
 
 SENTENCES = {
     reason.name: reason
@@ -60,20 +60,18 @@ def said(name: str, **arguments: object) -> str:
 def problem(name: str, **arguments: object) -> Problem:
     """Return the problem of a file by the name of its reason: a sentence, and the command that fixes it."""
     row = SENTENCES[name]
-    return Problem(row.sentence.format_map(arguments), row.retry.format_map(arguments))
+    return Problem(row.sentence.format_map(arguments), row.retry.format_map(arguments), name)
 
 
 def problem_counted(name: str) -> Problem:
-    """Return the problem of a file, by the name of its reason, that is also counted. The name of the counter is its
-    text.
-    """
-    found = counted(name)
-    return Problem(name, found.retry if found else "")
+    """Return the problem of a file, by the name of its reason, that is also counted."""
+    row = _COUNTED[name]
+    return Problem(row.title, row.retry, name)
 
 
 def problem_of(error: PyprofError) -> Problem:
     """Return the problem that an error describes. Its remedy is that of the error or of its reason."""
-    return Problem(error.message, remedy(error))
+    return Problem(error.message, remedy(error), error.reason)
 
 
 def remedy(error: PyprofError) -> str:
@@ -84,14 +82,15 @@ def remedy(error: PyprofError) -> str:
     return error.hint or (REFUSALS[error.reason].retry if error.reason in REFUSALS else "")
 
 
-@lru_cache(maxsize=1024)
-def counted(name: str) -> Reason | None:
-    """Return the reason that belongs to a counter's name, None if the table lacks it."""
-    return next((reason for reason in COUNTERS if _fits(reason.name, name)), None)
+def counted(key: str) -> Reason | None:
+    """Return the reason that belongs to the key of a counter, None if the table lacks it."""
+    return _COUNTED.get(key.partition(":")[0])
 
 
-def _fits(pattern: str, name: str) -> bool:
-    return bool(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL))
+def counter_title(key: str) -> str:
+    """Return the text for a counter's key, with its detail, or the key itself if the table lacks it."""
+    found = counted(key)
+    return found.title.replace("*", key.partition(":")[2]) if found else key
 
 
 def end_reason(label: str) -> Reason | None:
@@ -101,13 +100,13 @@ def end_reason(label: str) -> Reason | None:
         return ENDS.get(label)
     pattern = ENDS[f"{_OF_LANGUAGE}*"]
     spelling = _SPELLINGS.get(language, language.capitalize())
-    return replace(pattern, name=label, words=pattern.words.replace("*", spelling))
+    return replace(pattern, name=label, title=pattern.title.replace("*", spelling))
 
 
 def end_title(label: str) -> str:
     """Return the title for the label of a stack's end, or the label itself if the table lacks it."""
     found = end_reason(label)
-    return found.title if found else label
+    return found.end_title if found else label
 
 
 def lacking(counts: Mapping[str, int]) -> list[str]:
@@ -115,10 +114,10 @@ def lacking(counts: Mapping[str, int]) -> list[str]:
     added up.
     """
     sums: dict[str, int] = {}
-    for name, count in counts.items():
-        found = counted(name)
+    for key, count in counts.items():
+        found = counted(key)
         if found is not None and found.lacks and count:
-            words = found.lacks.replace("*", name.removeprefix(found.name.rstrip("*")))
+            words = found.lacks.replace("*", key.partition(":")[2])
             sums[words] = sums.get(words, 0) + count
     return [
         f"{count:,} " + words.replace("{s}", "s" * (count != 1)).replace("{es}", "es" * (count != 1))

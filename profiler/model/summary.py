@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pyprof.diagnostics import Problem
 from pyprof.model.reason import Reason
-from pyprof.model.reasons import counted, end_reason, problem
+from pyprof.model.reasons import counted, counter_title, end_reason, problem
 from pyprof.records import dataclass, field, field_names
 
 PARTLY_READ = "partly_interpreted"
@@ -312,11 +312,11 @@ class Summary:
             "functions_missing": [missing.to_json() for missing in self.functions_missing],
             "warnings": _problems(self.warnings),
             "counters": [
-                {"name": name, "count": count, **_explained(counted(name))}
+                {"name": name, "count": count, "title": counter_title(name), **_explained(counted(name))}
                 for name, count in sorted(self.errors.items())
             ],
             "reasons": {
-                name: {"title": found.title, **_explained(found)}
+                name: {"title": found.end_title, **_explained(found)}
                 for name in sorted({*self.ends, *self.shown.ends})
                 if (found := end_reason(name)) is not None
             },
@@ -328,7 +328,7 @@ def _fields(record: object) -> dict[str, object]:
 
 
 def _problems(problems: Iterable[Problem]) -> list[dict[str, str]]:
-    return [{"text": problem.text, "remedy": problem.remedy} for problem in problems]
+    return [{"reason": each.reason, "text": each.text, "remedy": each.remedy} for each in problems]
 
 
 def _explained(reason: Reason | None) -> dict[str, str]:

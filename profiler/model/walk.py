@@ -83,7 +83,7 @@ class StackEnd(IntEnum):
     @property
     def words(self) -> str:
         """The description of the stack's end that all outputs show to users."""
-        return ENDS[self.label].words
+        return ENDS[self.label].title
 
 
 @dataclass(frozen=True, eq=False)

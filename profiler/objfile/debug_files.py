@@ -74,7 +74,7 @@ class DebugFiles:
                 found = self._open(*way)
                 if found is not None and found.build_id == wanted:
                     return found
-        self._diagnostics.count("shared debug file not found")
+        self._diagnostics.count("shared_debug_file_not_found")
         return None
 
     def _search(self, file: ObjectFile, path: str, root: str, rights: Rights | None) -> ObjectFile | None:
@@ -92,7 +92,7 @@ class DebugFiles:
             same = debug.build_id == file.build_id if debug.build_id and file.build_id else _crc(debug) == link[1]
             if same:
                 return debug
-            self._diagnostics.count("debug file of another build")
+            self._diagnostics.count("debug_file_of_other_build")
         return None
 
     def _by_build_id(self, file: ObjectFile, root: str, rights: Rights | None) -> Iterator[_Way]:
@@ -125,14 +125,14 @@ class DebugFiles:
             fd = way()
         except OSError as error:
             if error.errno == errno.EACCES:
-                self._diagnostics.count("unreadable debug file")
+                self._diagnostics.count("debug_file_unreadable")
             return None
         try:
             file = open_object_file(fd)
             file.name = name
             return file
         except (OSError, ValueError):
-            self._diagnostics.count("unreadable debug file")
+            self._diagnostics.count("debug_file_unreadable")
             return None
         finally:
             io_deadline.close_descriptor(fd)

@@ -29,11 +29,11 @@ from pyprof.objfile.missing_file import AbsentFile
 from pyprof.objfile.pe import PeImage, find_windows_module
 from pyprof.records import dataclass, field
 
-DIFFERS = "file differs from the mapped one"
-SILENT = "file not read: its file system does not answer"
-NOT_FOUND = "file of a module not found"
-NOT_COMPARED = "file could not be compared with the mapped one"
-NO_SYMBOLS = "neither file nor symbol file of a module found"
+DIFFERS = "mapped_file_replaced"
+SILENT = "file_system_timeout"
+NOT_FOUND = "module_file_not_found"
+NOT_COMPARED = "module_file_not_compared"
+NO_SYMBOLS = "module_without_symbols"
 
 
 @dataclass(eq=False)
@@ -254,7 +254,7 @@ class ImageStore:
             else:
                 found = read_vdso_image(space, module)
         except FormatError:
-            self._diagnostics.count("broken ELF image in memory")
+            self._diagnostics.count("memory_image_broken")
             return None
         if found is None:
             return None
@@ -291,7 +291,7 @@ class ImageStore:
                 module.path, problem("file_differs", how=how) if here else problem("file_differs_elsewhere", how=how)
             )
         elif module.deleted and image and here:
-            self._diagnostics.count("deleted file read from memory")
+            self._diagnostics.count("deleted_file_read")
         elif unproved and image is None:
             self._diagnostics.count(NOT_COMPARED)
             self._diagnostics.problem(

@@ -58,7 +58,7 @@ class PeImage(AbsentFile):
         try:
             self.section_list = tuple(_sections(read, module.start, self.size))
         except (LookupError, ValueError, struct.error):
-            self.oddities.append("broken section headers of a windows module")
+            self.oddities.append("pe_section_headers_broken")
         for section in self.section_list:
             self.sections.setdefault(section.name, section)
         code: list[Segment] = [

@@ -8,6 +8,7 @@ checked_rows      Reads the rows of a recording file and checks the type of each
 column_codec      Codec for columns of numbers
 journal           A recording file that grows while its window is being recorded
 name_codes        Numbers that stand for names in a recording file
+older_names       Identifiers of counters and problems that files of older versions name by sentences
 private_database  Opens a recording file as a private database in memory
 reader            Reads a recording file as a Profile
 schema            The tables of a recording file: one SQL text

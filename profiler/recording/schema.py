@@ -15,7 +15,7 @@ from pyprof.records import dataclass
 
 APPLICATION_ID = 0x70797072
 """SQLite application id of recording files: the letters "pypr"."""
-VERSION = 4
+VERSION = 5
 
 SCHEMA = """\
 -- What the recording is. Keys: title; start_ns: since the epoch; duration_ns; period_ns: of sampling; gaps: FROM-TO,…
@@ -151,7 +151,7 @@ CREATE TABLE summary (
 
 -- What was counted on the way: what was lost, skipped or refused.
 CREATE TABLE counters (
-  name TEXT PRIMARY KEY, -- a sentence of docs/formats.md
+  name TEXT PRIMARY KEY, -- identifier of docs/formats.md; a detail may follow it: name:detail
   count INTEGER NOT NULL -- how often
 ) WITHOUT ROWID;
 
@@ -181,6 +181,7 @@ CREATE TABLE module_sums (
 CREATE TABLE problems (
   id INTEGER PRIMARY KEY, -- from 1 on
   module INTEGER NOT NULL, -- module_sums.id
+  reason TEXT NOT NULL, -- identifier of docs/formats.md; '': not known
   "text" TEXT NOT NULL, -- what it lacks
   remedy TEXT NOT NULL -- a command; '': nothing is known to help
 );

@@ -72,7 +72,8 @@ def _module_rows(modules: Sequence[ModuleSummary]) -> Iterator[tuple[str, CellRo
         yield "module_sums", (at, encode_cell(module.path), module.build_id or None, module.frames, module.own)
         for problem in module.problems:
             number += 1
-            yield "problems", (number, at, encode_cell(problem.text), encode_cell(problem.remedy))
+            texts = (problem.reason, problem.text, problem.remedy)
+            yield "problems", (number, at, *map(encode_cell, texts))
 
 
 def _language_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
@@ -149,8 +150,8 @@ def _counted(table: str, number: Number) -> Number:
 def _modules(rows: TableRows) -> tuple[ModuleSummary, ...]:
     stored = rows("module_sums")
     problems: list[list[Problem]] = [[] for _ in stored]
-    for at, module, what, remedy in rows("problems"):
-        problems[check_reference("problems", at, module, len(stored))].append(Problem(what, remedy))
+    for at, module, reason, text, remedy in rows("problems"):
+        problems[check_reference("problems", at, module, len(stored))].append(Problem(text, remedy, reason))
     return tuple(
         ModuleSummary(path, build_id or "", frames, tuple(found), own)
         for (_, path, build_id, frames, own), found in zip(stored, problems, strict=True)

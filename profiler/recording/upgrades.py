@@ -7,6 +7,7 @@ of the next version. The contents of cells are checked afterwards, as in any fil
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from pyprof.errors import FormatError
 from pyprof.recording.block_writer import BlockWriter, LineRow
 from pyprof.recording.checked_rows import TableRows, check_reference
 from pyprof.recording.column_codec import I64
+from pyprof.recording.older_names import counter_key, problem_reason
 from pyprof.recording.schema import SCHEMA, Table, parse_tables
 
 _ROWS_OF_1 = """\
@@ -82,6 +84,23 @@ CREATE TABLE name_sources (
 """
 
 
+_UNTIL_4 = """\
+-- What was counted on the way: what was lost, skipped or refused.
+CREATE TABLE counters (
+  name TEXT PRIMARY KEY, -- a sentence of docs/formats.md
+  count INTEGER NOT NULL -- how often
+) WITHOUT ROWID;
+
+-- What object files lack, and what helps.
+CREATE TABLE problems (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  module INTEGER NOT NULL, -- module_sums.id
+  "text" TEXT NOT NULL, -- what it lacks
+  remedy TEXT NOT NULL -- a command; '': nothing is known to help
+);
+"""
+
+
 def tables_of(version: int) -> dict[str, Table]:
     """Return the tables of a recording file, by its format version."""
     since: dict[int, tuple[str, ...]] = {2: _BLOCKS_OF_2, 3: _NEW_IN_3}
@@ -89,6 +108,8 @@ def tables_of(version: int) -> dict[str, Table]:
     found = {name: table for name, table in parse_tables().items() if name not in new}
     if version <= 3:
         found |= parse_tables(_UNTIL_3)
+    if version <= 4:
+        found |= parse_tables(_UNTIL_4)
     return found | parse_tables(_ROWS_OF_1) if version == 1 else found
 
 
@@ -183,5 +204,25 @@ def _to_4(database: sqlite3.Connection, size: int) -> None:
         database.executemany(f"INSERT INTO {name} VALUES (?, ?)", kept)
 
 
-_UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4}
+def _to_5(database: sqlite3.Connection, size: int) -> None:
+    """Replace the sentences of counters by identifiers, and add those of problems (format version 5)."""
+    rows = TableRows(database, size, tables_of(4))
+    counters: Counter[str] = Counter()
+    for name, count in rows("counters"):
+        counters[counter_key(name)] += count
+    problems = rows("problems")
+    for name in parse_tables(_UNTIL_4):
+        database.execute(f"DROP TABLE {name}")
+        database.execute(parse_tables()[name].sql)
+    try:
+        database.executemany("INSERT INTO counters VALUES (?, ?)", counters.items())
+    except OverflowError:
+        raise FormatError("counters", 0, "a number that no recording has") from None
+    database.executemany(
+        "INSERT INTO problems VALUES (?, ?, ?, ?, ?)",
+        [(at, module, problem_reason(text), text, remedy) for at, module, text, remedy in problems],
+    )
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
 """Functions that convert a recording file to the next format version, by the version that they start from."""

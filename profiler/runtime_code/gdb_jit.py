@@ -100,7 +100,7 @@ class GdbCode:
             found = self._read_list(scan, avma)
         except FormatError as error:
             if last != b"broken":
-                self._diagnostics.count("gdb jit: descriptor not usable")
+                self._diagnostics.count("gdb_jit_descriptor_unusable")
                 report_problem(self._diagnostics, self.label, problem_of(error))
             self._descriptors[avma] = (b"broken", 0)
             return False
@@ -146,10 +146,10 @@ class GdbCode:
             if read_descriptor(scan.space.read, scan.arch, avma) == found.descriptor:
                 break
         else:
-            self._diagnostics.count("gdb jit: list changed while it was read")
+            self._diagnostics.count("gdb_jit_list_changed")
             return JitList(found.descriptor, found.relevant, found.entries, False)
         if not found.whole:
-            self._diagnostics.count("gdb jit: list has no end")
+            self._diagnostics.count("gdb_jit_list_endless")
         return found
 
     def _take(self, scan: CodeScan, avma: int, found: JitList) -> bool:
@@ -179,7 +179,7 @@ class GdbCode:
             self._forget(key, scan.now_ns)
             file = open_memory_object(data, module_path(self.label))
         except FormatError as error:
-            self._diagnostics.count("gdb jit: object file not usable")
+            self._diagnostics.count("gdb_jit_file_unusable")
             report_problem(self._diagnostics, self.label, problem_of(error))
             self._forget(key, scan.now_ns)
             self._known[key] = _Known(entry, self._mark(scan, entry))

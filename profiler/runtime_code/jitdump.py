@@ -84,7 +84,7 @@ class JitdumpCode(NoImage):
             data, anew = file.read_appended()
         if file.cut and path not in self._broken:
             self._broken.add(path)
-            self._diagnostics.count("jitdump: too large, the rest is not read")
+            self._diagnostics.count("jitdump_too_large")
             report_problem(self._diagnostics, self.label, problem("code_file_too_large"))
         return changed
 
@@ -100,7 +100,7 @@ class JitdumpCode(NoImage):
             records = reader.read(data)
         except FormatError as error:
             self._broken.add(path)
-            self._diagnostics.count("jitdump: broken, the rest is not read")
+            self._diagnostics.count("jitdump_broken")
             report_problem(self._diagnostics, self.label, problem_of(error))
             return False
         for record in records:
@@ -118,7 +118,7 @@ class JitdumpCode(NoImage):
         else:
             old = self.spans.find(record.old_start, now - 1)
             if old is None:
-                self._diagnostics.count("jitdump: moved code that was never loaded")
+                self._diagnostics.count("jitdump_move_unknown")
                 return
             self.spans.remove(old, now)
             value = JitCode(old.value.loaded, old.value.shift + record.new_start - record.old_start)
@@ -140,7 +140,7 @@ class JitdumpCode(NoImage):
             svma = pc - value.shift
             found = value.table.rows_at(value.table.find(svma), svma)
         except FormatError as error:
-            self._diagnostics.count("jitdump: broken table")
+            self._diagnostics.count("jitdump_table_broken")
             report_problem(self._diagnostics, self.label, problem_of(error))
             return None
         return None if found is None else (shift_rows(found, value.shift), Trust.JITDUMP)

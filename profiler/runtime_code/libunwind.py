@@ -111,7 +111,7 @@ class LibunwindCode(NoImage):
             first = reader.read_generation(avma)[1]
         except FormatError as error:
             if not state.broken:
-                self._diagnostics.count("libunwind: list not usable")
+                self._diagnostics.count("libunwind_list_unusable")
                 report_problem(self._diagnostics, self.label, problem_of(error))
             state.broken = True
             return False
@@ -132,10 +132,10 @@ class LibunwindCode(NoImage):
             if reader.read_generation(avma)[0] == found.generation:
                 break
         else:
-            self._diagnostics.count("libunwind: list changed while it was read")
+            self._diagnostics.count("libunwind_list_changed")
             return DynList(found.generation, found.heads, False)
         if not found.whole:
-            self._diagnostics.count("libunwind: list has no end")
+            self._diagnostics.count("libunwind_list_endless")
         return found
 
     def _take(self, scan: CodeScan, reader: DynReader, state: _List, found: DynList, actions: int) -> None:
@@ -162,7 +162,7 @@ class LibunwindCode(NoImage):
             try:
                 info = reader.read_info(head, state.usual)
             except FormatError as error:
-                self._diagnostics.count("libunwind: registration not usable")
+                self._diagnostics.count("libunwind_registration_unusable")
                 report_problem(self._diagnostics, self.label, problem_of(error))
             if known is not None:
                 if known[1] is not None and info == known[1].value.info and head.format == RegionFormat.DYNAMIC:
@@ -207,7 +207,7 @@ class LibunwindCode(NoImage):
                 most = min(MAX_TABLE_BYTES, MAX_TOTAL - self._loaded)
                 value.table = open_table(info, read, arch, self._diagnostics, most)
             except FormatError as error:
-                self._diagnostics.count("libunwind: table not usable")
+                self._diagnostics.count("libunwind_table_unusable")
                 report_problem(self._diagnostics, self.label, problem_of(error))
             value.size = count_held_bytes(info, value.table, arch)
             self._loaded += value.size
@@ -231,11 +231,11 @@ class LibunwindCode(NoImage):
             else:
                 found = self._procedure_rows(value, pc, lambda at: rule_at(at, exact))
         except FormatError as error:
-            self._diagnostics.count("libunwind: broken entry, skipped")
+            self._diagnostics.count("unwind_entry_broken:libunwind")
             report_problem(self._diagnostics, self.label, problem_of(error))
             return None
         except NotDescribed as reason:
-            self._diagnostics.count(str(reason))
+            self._diagnostics.count(f"libunwind_region_not_described:{reason}")
             return None
         return None if found is None else (found, Trust.LIBUNWIND_DYNAMIC)
 
@@ -244,7 +244,7 @@ class LibunwindCode(NoImage):
 
         def alias(at: int) -> Rule | None:
             if self._aliases >= MAX_ALIASES:
-                raise NotDescribed("libunwind: alias of an alias without end")
+                raise NotDescribed("alias of an alias without end")
             self._aliases += 1
             try:
                 return rule_at(at)

@@ -74,7 +74,7 @@ class PerfMapCode(NoImage):
 
     def _leave(self, why: Problem) -> None:
         """Report a problem with the perf map and read no more of the file."""
-        self._diagnostics.count("perf map: too large, the rest is not read")
+        self._diagnostics.count("perf_map_too_large")
         report_problem(self._diagnostics, self.label, why)
         self.close()
 

@@ -68,7 +68,7 @@ class ChainMerger:
                 merged[lane] = inserts, found.mark
             states[lane] = SampleState(chain.state | found.reasons)
             if chain.problem:
-                self._diagnostics.count(f"chain of python frames: {chain.problem}")
+                self._diagnostics.count(f"python_frame_chain_unread:{chain.problem}")
         return merged, states
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:

@@ -24,7 +24,7 @@ from pyprof.unwind.unwinder import Unwinder
 
 _T = TypeVar("_T", np.uint64, np.uint8, np.bool_)
 
-RESUMED = "stack goes on at the evaluator's mark, native frames before it may be missing"
+RESUMED = "stack_resumed_at_evaluator"
 _MAX_ROUNDS = 16
 _MAX_FRAME = 1 << 16
 

@@ -31,7 +31,7 @@ from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.unfollowed_children import NOTHING, Spent
 
 CLIPPED = "waits_clipped"
-COMPLETED = "stack completed by the outer frames of a later one of its thread"
+COMPLETED = "stack_completed"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _STATES = {
     "R": "woken",
     "P": "waiting for a processor",
 }
-HIDDEN = "addresses of the kernel's functions are hidden"
+HIDDEN = "kernel_addresses_hidden"
 
 
 class KernelNames:

@@ -63,11 +63,11 @@ class PerfMapReader:
         broken = int(np.count_nonzero(found.name_size == 0))
         kept = np.flatnonzero(found.name_size)
         if self._lines + len(kept) > MAX_LINES:
-            self._diagnostics.count("perf map: too many lines, the rest is not read")
+            self._diagnostics.count("perf_map_too_many_lines")
             kept = kept[: MAX_LINES - self._lines]
         self._lines += len(kept)
         if broken:
-            self._diagnostics.count("perf map: line not understood", broken)
+            self._diagnostics.count("perf_map_line_invalid", broken)
         return found.ranges(kept)
 
 

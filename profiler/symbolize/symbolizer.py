@@ -248,7 +248,7 @@ class Symbolizer:
             if file is None:
                 self.unread = True
                 self._find_starts(image, inside)
-                self._diagnostics.count("names not looked up: out of time")
+                self._diagnostics.count("name_lookup_timeout")
                 self._diagnostics.problem(path, problem("no_time_for_names", path=shlex.quote(path)))
                 continue
             if self._fill_in(file, image, inside) and file.may_have_lines:
@@ -372,7 +372,7 @@ class Symbolizer:
         except OutOfTime:
             self._lines_take_long(path)
         for error in lines.broken:
-            self._names.diagnostics.count("broken DWARF")
+            self._names.diagnostics.count("dwarf_broken")
             self._names.diagnostics.problem(path, problem("debug_information_broken", where=error))
         lines.broken.clear()
         if lines.split:
@@ -413,7 +413,7 @@ class Symbolizer:
 
     def _report_broken(self, file: FileNames, image: Image) -> None:
         for text in file.broken:
-            self._names.diagnostics.count("broken symbol table")
+            self._names.diagnostics.count("symbol_table_not_used")
             self._names.diagnostics.problem(image.module.path, problem("symbol_table_broken", where=text))
         file.broken.clear()
 
@@ -445,7 +445,7 @@ class Symbolizer:
 
     def _out_of_time(self, path: str, lacking: Problem) -> None:
         self.out_of_time = True
-        self._diagnostics.count("lines not looked up: out of time")
+        self._diagnostics.count("line_lookup_timeout")
         self._diagnostics.problem(path, lacking)
 
     def _report_missing(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> None:

@@ -99,7 +99,7 @@ def test_stacks_of_threads_that_change_mappings_from_their_first_moment_are_whol
     The program cannot walk the VMAs, so it cannot find stack ends.
     """
     program = build(PROGRAMS / "c_mappings.c", tmp_path / "mappings", "-O1", "-pthread")
-    reason = "stack's end not known while mappings change"
+    reason = "stack_end_unknown"
     with native.running(program) as target:
         options = (*BY_BPF, "--stack-size", "64K")
         found = native.record(

@@ -178,7 +178,7 @@ def walk_twice(pid: int, samples: int) -> Compared:
                 collector.stop()
     finally:
         collector.close()
-    assert not [key for key in diagnostics.counts if "symbol" in key or "STACK" in key]
+    assert not [key for key in diagnostics.counts if "symbol" in key or "stack_cfi" in key]
     return found
 
 

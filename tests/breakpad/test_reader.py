@@ -145,10 +145,12 @@ def test_oddity_is_counted_and_named_with_its_line(what: str) -> None:
     file = symbol_file("\n" + ODD[what] + "PUBLIC 300 0 after\n", diagnostics)
     assert file.public_at(0x300) is not None
     file.body_at(0x10)
-    assert diagnostics.counts == {f"symbol file: {what}": 1}
+    assert diagnostics.counts == {f"symbol_file_line_invalid:{what}": 1}
     line = 2 + ODD[what].count("\n")
     text = f"{what}: 1" if what in UNPLACED else f"line {line}: {what}"
-    assert diagnostics.problems["made.sym"] == {Problem(text)}
+    assert diagnostics.problems["made.sym"] == {
+        Problem(text, reason="symbol_file_lines" if what in UNPLACED else "symbol_file_line")
+    }
 
 
 def test_line_numbers_count_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,8 +162,8 @@ def test_line_numbers_count_across_chunks(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(file.function_at(at) for at in range(0x100, 0x1000))
     file.body_at(0x2000)
     assert diagnostics.problems["made.sym"] == {
-        Problem("line 482: unknown record"),
-        Problem("line 484: malformed line record"),
+        Problem("line 482: unknown record", reason="symbol_file_line"),
+        Problem("line 484: malformed line record", reason="symbol_file_line"),
     }
 
 
@@ -170,14 +172,14 @@ def test_line_that_is_longer_than_a_chunk_is_left_out(monkeypatch: pytest.Monkey
     diagnostics = Diagnostics()
     file = symbol_file("FUNC 10 10 0 a\nFUNC 20 10 0 " + "x" * 2000 + "\nFUNC 30 10 0 c\n", diagnostics)
     assert [bool(file.function_at(at)) for at in (0x10, 0x20, 0x30)] == [True, False, True]
-    assert diagnostics.counts == {"symbol file: line of over 8 MiB": 1}
+    assert diagnostics.counts == {"symbol_file_line_invalid:line of over 8 MiB": 1}
 
 
 def test_only_some_problems_are_named_all_are_counted() -> None:
     diagnostics = Diagnostics()
     file = symbol_file("FUNC 10 10 0 f\n" + "10 zz 1 1\n" * 50, diagnostics)
     assert file.body_at(0x10) == ([], [])
-    assert diagnostics.counts["symbol file: malformed line record"] == 50
+    assert diagnostics.counts["symbol_file_line_invalid:malformed line record"] == 50
     assert len(diagnostics.problems["made.sym"]) == 8
 
 

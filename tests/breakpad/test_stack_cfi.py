@@ -101,7 +101,7 @@ def test_row_without_usable_cfa_or_ra_is_left_out_and_counted() -> None:
     )
     assert [(rows.start - BASE, rows.end - BASE) for rows in found.functions()] == [(0x10, 0x20), (0x30, 0x50)]
     assert found.function_at(BASE + 0x25) is None
-    assert diagnostics.counts == {"STACK CFI without a usable .cfa or .ra: row left out": 1}
+    assert diagnostics.counts == {"stack_cfi_row_unusable": 1}
     assert list(source("STACK CFI INIT 10 10 .cfa: $rsp 8 +\n").functions()) == []
     assert list(source("STACK CFI INIT 10 10 .ra: .cfa -8 + ^ .cfa: .undef\n").functions()) == []
 
@@ -111,7 +111,7 @@ def test_register_whose_rule_cannot_be_used_is_lost_and_others_are_kept() -> Non
     text = "STACK CFI INIT 10 10 .cfa: $rsp 8 + .ra: .cfa -8 + ^ $rbx: $rbx + $rbp: .cfa -16 + ^ $xmm6: .cfa 8 - ^\n"
     rows = source(text, diagnostics=diagnostics).function_at(BASE + 0x10)
     assert described(rows) == {0x10: "cfa = sp + 8; rbx = undefined; fp = [cfa - 16]; ra = [cfa - 8]"}
-    assert diagnostics.counts == {"STACK CFI: rule of a register not usable": 1, "STACK CFI: unknown register": 1}
+    assert diagnostics.counts == {"stack_cfi_rule_unusable": 1, "stack_cfi_register_unknown": 1}
 
 
 @pytest.mark.parametrize(

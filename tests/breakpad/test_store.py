@@ -138,7 +138,7 @@ def test_file_that_cannot_be_read_is_counted(content: bytes, elf: ElfFile, tmp_p
     path.write_bytes(content)
     diagnostics = Diagnostics()
     assert SymbolStore([str(path)], diagnostics).find(elf) is None
-    assert diagnostics.counts == {"symbol file that cannot be read": 1}
+    assert diagnostics.counts == {"symbol_file_not_opened": 1}
 
 
 def test_file_that_nothing_maps_is_not_looked_up_for_the_walk(elf: ElfFile, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_server_that_fails_is_not_asked_again(
         other = ElfFile.open(elf.name)
         assert store.find(other) is None
         assert len(asked) == 1
-    assert diagnostics.counts == {"symbol server does not answer": 1}
+    assert diagnostics.counts == {"symbol_server_timeout": 1}
     assert kept(tmp_path) == []
 
 
@@ -275,7 +275,7 @@ def test_server_that_is_not_there_is_said(elf: ElfFile, tmp_path: Path) -> None:
     with serving({}) as (url, _):
         pass
     assert SymbolStore([url], diagnostics, str(tmp_path)).find(elf) is None
-    assert diagnostics.counts == {"symbol server does not answer": 1}
+    assert diagnostics.counts == {"symbol_server_timeout": 1}
     assert url.rstrip("/") in diagnostics.problems
 
 

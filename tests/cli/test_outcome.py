@@ -34,6 +34,7 @@ from tests.support import PROGRAMS, build
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
+NO_SYMBOLS = Problem("no symbols: only exported names", "apt-get install a-dbg", "exported_names_only")
 SUMMARY = Summary(
     samples=1000,
     threads=7,
@@ -41,13 +42,19 @@ SUMMARY = Summary(
     rate_wanted=99,
     rate_reached=98.7,
     errors={
-        "sample lost: the ring was full": 12,
-        "thread blocked before the stop": 30,
+        "samples_lost": 12,
+        "thread_blocked_before_stop": 30,
     },
     ends={"root": 900, "no_rule": 100},
     stops=Stops(900, 21.0, 60.0, 140.0, 0.0031),
     modules=(
-        ModuleSummary("/lib/a.so", "", 10, (Problem("no symbols: only exported names", "apt-get install a-dbg"),), 40),
+        ModuleSummary(
+            "/lib/a.so",
+            "",
+            10,
+            (NO_SYMBOLS,),
+            40,
+        ),
         ModuleSummary("/lib/b.so", "", 10, (Problem("broken DWARF: at 0x10"),), 0),
         ModuleSummary("/lib/c.so", "", 10),
     ),
@@ -195,7 +202,7 @@ def test_counters_in_our_own_words_are_told_only_where_asked_for() -> None:
 
 def test_what_helps_against_several_things_is_said_once() -> None:
     slow = Problem("lines only in part: slow", "pyprof report --symbols /lib/a.so")
-    none = Problem("no symbols: only exported names", "apt-get install a-dbg")
+    none = Problem("no symbols: only exported names", "apt-get install a-dbg", "exported_names_only")
     module = ModuleSummary("/lib/a.so", "", 10, (slow, none, replace(slow, text="lines only in part: no time")))
     lines = text(profile(modules=(module,)), verbose=True).splitlines()
     assert [line.strip() for line in lines[lines.index("  /lib/a.so") + 1 :]][:5] == [
@@ -205,7 +212,12 @@ def test_what_helps_against_several_things_is_said_once() -> None:
 
 
 def test_modules_without_symbols_in_which_no_time_was_spent_have_no_share() -> None:
-    waits = ModuleSummary("/lib/a.so", "", 10, (Problem("no symbols: only exported names", "apt-get install a-dbg"),))
+    waits = ModuleSummary(
+        "/lib/a.so",
+        "",
+        10,
+        (NO_SYMBOLS,),
+    )
     assert "missing symbols of 1 module: see Summary" in running_text(profile(modules=(waits,), errors={}))
 
 

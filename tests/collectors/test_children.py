@@ -26,7 +26,7 @@ from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
-MISSED = "child ended before its first sample"
+MISSED = "process_ended_early"
 
 TREE = """
 import os

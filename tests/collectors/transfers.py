@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-CUT_SHORT = "system call of the target cut short by a stop: "
+CUT_SHORT = "system_call_cut_short:"
 CALLS = {"send": "sendto", "recv": "recvfrom", "zero": "read", "eof": "sendfile", "nonblock": "write"}
 """Name of the system call for the kinds of calls that have another name."""
 

@@ -24,6 +24,6 @@ def test_work_is_bounded_by_stack_and_the_file_is_named(tmp_path: Path) -> None:
     assert stack[0] == "[truncated: no unwind rule]"
     assert stack.count("dear") == PER_STACK // OPERATIONS + 1
     assert "main" not in stack
-    assert recording.summary["errors"]["unwind rules that compute too much"] > 0
+    assert recording.summary["errors"]["unwind_rules_too_costly"] > 0
     (module,) = (module for module in recording.summary["modules"] if module["path"] == str(program))
     assert any("need too much computation" in problem["text"] for problem in module["problems"])

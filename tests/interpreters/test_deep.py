@@ -98,9 +98,9 @@ def test_of_frames_that_lie_apart_the_innermost_are_read_and_the_marker_says_so(
         assert frames[0] in {f"[truncated: more than {n},000 functions, too many to read one by one]" for n in (1, 3)}
         assert functions(frames, "deep.py") in ([*["down"] * (MAX_SCATTERED - 1), "leaf"], [])
     assert any(functions(frames, "deep.py") for frames in found)
-    assert summary["errors"]["more python frames than are copied"] >= len(found)
-    assert "chain of python frames not whole" not in summary["errors"]
-    assert "evaluator on the stack without python frames" not in summary["errors"]
+    assert summary["errors"]["python_frame_chain_too_long"] >= len(found)
+    assert "python_frame_chain_broken" not in summary["errors"]
+    assert "evaluator_without_frames" not in summary["errors"]
 
 
 def test_chunks_of_a_data_stack_are_summed_up_once() -> None:

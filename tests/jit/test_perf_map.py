@@ -57,7 +57,7 @@ def test_lines_that_say_nothing_are_counted() -> None:
     diagnostics = Diagnostics()
     text = b"zz 10 f\n100 0 g\n100 10\nffffffffffffffff 10 h\n10 10 \xff\n"
     assert lines_of(PerfMapReader(diagnostics).read(text)) == [(0x10, 0x20, "\\xff")]
-    assert diagnostics.counts["perf map: line not understood"] == 4
+    assert diagnostics.counts["perf_map_line_invalid"] == 4
 
 
 def test_line_of_any_length_is_read_in_one_pass() -> None:
@@ -104,7 +104,7 @@ def test_any_bytes_say_what_their_lines_say_one_by_one(pieces: list[bytes]) -> N
     found = [line for piece in pieces for line in lines_of(reader.read(piece))]
     lines = b"".join(pieces).split(b"\n")[:-1]
     assert found == [each for line in lines for each in stated(line)]
-    assert diagnostics.counts["perf map: line not understood"] == sum(bool(line) and not stated(line) for line in lines)
+    assert diagnostics.counts["perf_map_line_invalid"] == sum(bool(line) and not stated(line) for line in lines)
 
 
 def test_lines_over_the_bound_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_lines_over_the_bound_are_not_read(monkeypatch: pytest.MonkeyPatch) -> N
     reader = PerfMapReader(diagnostics)
     assert len(lines_of(reader.read(b"1 1 a\n2 1 b\n"))) == 2
     assert lines_of(reader.read(b"3 1 c\n4 1 d\n")) == [(3, 4, "c")]
-    assert diagnostics.counts["perf map: too many lines, the rest is not read"] == 1
+    assert diagnostics.counts["perf_map_too_many_lines"] == 1
 
 
 def watched(path: Path) -> GrowingFile:
@@ -219,7 +219,7 @@ def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
     code.update(CodeScan(space, X86_64, ALWAYS, 100, ()))
     known = [code.spans.find(number << 4, 50) is not None for number in (0x1000, 0x13FF)]
     assert known == [True, False]
-    assert diagnostics.counts["perf map: too large, the rest is not read"] == 1
+    assert diagnostics.counts["perf_map_too_large"] == 1
     assert [problem.text for problem in diagnostics.problems["[jit] perf map"]] != []
 
 

@@ -57,7 +57,7 @@ def test_malformed_lines_are_counted_and_left_out() -> None:
     text = Microdump("arm", {"pc": 0x10}, 0x9000, STACK, MODULES).text()
     text = text.replace("M 40000000 ", "M 4000zz00 ").replace("S 00009000 ", "S 00009000 zz", 1)
     found = read(text)
-    assert found.oddities["microdump: malformed line"] == 2
+    assert found.oddities["microdump_line_invalid"] == 2
     assert [module.path for module in found.modules] == ["name with spaces.so"]
 
 

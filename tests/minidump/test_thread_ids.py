@@ -16,7 +16,7 @@ def ids(*tids: int) -> tuple[list[int], int]:
     """Return the ids that threads receive, and how many of them had no unique id."""
     dump = CrashDump("linux", "amd64", SavedMemory(BytesSource(b""), []))
     found = _with_ids_of_their_own([DumpThread(tid, {}) for tid in tids], dump)
-    return list(found), dump.oddities["thread without an id of its own"]
+    return list(found), dump.oddities["thread_without_id"]
 
 
 def test_threads_without_an_id_get_the_lowest_free_ones() -> None:

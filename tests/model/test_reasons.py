@@ -30,6 +30,7 @@ from pyprof.model.reasons import (
     REFUSALS,
     SENTENCES,
     counted,
+    counter_title,
     end_reason,
     lacking,
     problem,
@@ -40,6 +41,7 @@ from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk import StackEnd
 from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED
 from pyprof.session.worker.sandbox import SHARED_USER, UNCONFINED
+from pyprof.unwind.formats.cfi.eh_frame import BROKEN_TABLE, NO_TABLE
 from tests import syntax
 from tests.test_layers import sources
 
@@ -52,6 +54,8 @@ _TABLES = [
     UNCONFINED,
     SHARED_USER,
     FILES_NOT_OPENED,
+    NO_TABLE,
+    BROKEN_TABLE,
 ]
 """Names that the code takes from separate tables."""
 
@@ -114,6 +118,22 @@ def test_every_counter_of_the_code_has_its_sentence() -> None:
     found = [*names_counted(), *(("a table", text) for text in _TABLES)]
     assert len(found) > 100
     assert [(where, name) for where, name in found if counted(name) is None] == []
+    details = {name.partition(":")[0] for _, name in found if ":" in name}
+    assert details == {reason.name for reason in COUNTERS if "*" in reason.title}
+
+
+def test_names_of_counters_are_identifiers_and_differ() -> None:
+    names = [reason.name for reason in COUNTERS]
+    assert [name for name in names if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name)] == []
+    assert len(set(names)) == len(names)
+    assert [reason.name for reason in COUNTERS if not reason.title] == []
+
+
+def test_title_of_a_counter_has_its_detail() -> None:
+    assert counter_title("samples_lost") == "sample lost: the ring was full"
+    assert counter_title("unwind_table_broken:.eh_frame") == ".eh_frame: broken, not used"
+    assert counter_title("unwind_table_broken:a:b") == "a:b: broken, not used"
+    assert counter_title("of a later version") == "of a later version"
 
 
 def test_every_sentence_is_of_a_counter_that_there_is() -> None:
@@ -296,10 +316,12 @@ def test_problem_has_the_words_and_the_command_of_its_row() -> None:
     assert problem("no_time_for_names", path=path) == Problem(
         "no names: the time to look them up ended",
         "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols '/a {b}'",
+        "no_time_for_names",
     )
-    hidden = "addresses of the kernel's functions are hidden"
-    assert problem_counted(hidden) == Problem(hidden, "sudo sysctl kernel.kptr_restrict=0")
-    assert problem_of(FormatError(".eh_frame", 18, "no CIE")) == Problem(".eh_frame+0x12: no CIE", "")
+    hidden = "kernel_addresses_hidden"
+    title = "addresses of the kernel's functions are hidden"
+    assert problem_counted(hidden) == Problem(title, "sudo sysctl kernel.kptr_restrict=0", hidden)
+    assert problem_of(FormatError(".eh_frame", 18, "no CIE")) == Problem(".eh_frame+0x12: no CIE", "", "malformed")
     assert problem_of(NoSuchProcess("there is no process 7")).remedy == REFUSALS["no_process"].retry
     for asked in ASKS:
         assert problem_of(ControlRefused(asked.name, "why")).remedy == asked.retry
@@ -330,7 +352,7 @@ def test_what_is_refused_says_what_helps_where_the_error_does_not(capsys: pytest
 
 def test_every_end_of_a_stack_has_its_words() -> None:
     assert ENDS.keys() == {end.label for end in StackEnd} | {lacks("*"), PARTLY_READ, NOT_SAMPLED_LABEL}
-    assert all(reason.words for reason in ENDS.values())
+    assert all(reason.title for reason in ENDS.values())
     cut = {name for name, reason in ENDS.items() if reason.cuts}
     assert cut == {end.label for end in StackEnd if end is not StackEnd.ROOT}
 
@@ -338,7 +360,7 @@ def test_every_end_of_a_stack_has_its_words() -> None:
 def test_language_of_what_is_missing_is_named() -> None:
     reason = end_reason(lacks("Ruby"))
     assert reason is not None
-    assert reason.title == "without Ruby functions"
+    assert reason.end_title == "without Ruby functions"
     assert end_reason("norm") is None
 
 
@@ -349,12 +371,13 @@ def test_sentences_are_sentences_and_what_helps_is_none() -> None:
 
 
 def test_summary_tells_stage_meaning_and_what_helps() -> None:
-    written = Summary(errors={"sample lost: the ring was full": 2, "new": 1}, ends={"depth": 3, "new": 1}).to_json()
+    written = Summary(errors={"samples_lost": 2, "new": 1}, ends={"depth": 3, "new": 1}).to_json()
     assert written["counters"] == [
-        {"name": "new", "count": 1, "stage": "", "meaning": "", "retry": ""},
+        {"name": "new", "count": 1, "title": "new", "stage": "", "meaning": "", "retry": ""},
         {
-            "name": "sample lost: the ring was full",
+            "name": "samples_lost",
             "count": 2,
+            "title": "sample lost: the ring was full",
             "stage": "sampling",
             "meaning": "The kernel had no room for a sample: pyprof was too slow to read the ones before.",
             "retry": "a lower rate (-r) or a smaller --stack-size",
@@ -371,16 +394,16 @@ def test_summary_tells_stage_meaning_and_what_helps() -> None:
 
 
 def test_what_a_profile_lacks_is_told_in_the_number_of_the_count() -> None:
-    assert lacking({"sample lost: the ring was full": 1}) == ["1 sample lost"]
-    assert lacking({"sample lost: the ring was full": 1234}) == ["1,234 samples lost"]
-    assert lacking({"child ended before its first sample": 2}) == ["2 processes ended before the first sample"]
-    cut = "system call of the target cut short by a stop: write"
+    assert lacking({"samples_lost": 1}) == ["1 sample lost"]
+    assert lacking({"samples_lost": 1234}) == ["1,234 samples lost"]
+    assert lacking({"process_ended_early": 2}) == ["2 processes ended before the first sample"]
+    cut = "system_call_cut_short:write"
     assert lacking({cut: 2}) == ["2 system calls of the target cut short by a stop (write)"]
-    assert lacking({"sample lost: the ring was full": 0}) == []
-    assert lacking({"deleted file read from memory": 3}) == []
+    assert lacking({"samples_lost": 0}) == []
+    assert lacking({"deleted_file_read": 3}) == []
     assert lacking({"nobody counts this": 3}) == []
-    same = {"evaluator on the stack without python frames": 53, "chain of python frames not whole": 2}
-    assert lacking({**same, "sample lost: the ring was full": 1}) == [
+    same = {"evaluator_without_frames": 53, "python_frame_chain_broken": 2}
+    assert lacking({**same, "samples_lost": 1}) == [
         "55 stacks that may lack Python functions",
         "1 sample lost",
     ]

@@ -64,7 +64,7 @@ def test_debug_file_of_another_build_is_refused(flags: tuple[str, ...], tmp_path
     wrong.replace(debug)
     diagnostics = Diagnostics()
     assert find(program, diagnostics) is None
-    assert diagnostics.counts["debug file of another build"] == 1
+    assert diagnostics.counts["debug_file_of_other_build"] == 1
 
 
 def test_debug_file_is_found_by_build_id_in_the_targets_root(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_unreadable_debug_file_is_counted(tmp_path: Path) -> None:
     debug.write_bytes(b"\x7fELF, not really")
     diagnostics = Diagnostics()
     assert find(program, diagnostics) is None
-    assert diagnostics.counts["unreadable debug file"] == 1
+    assert diagnostics.counts["debug_file_unreadable"] == 1
 
 
 def test_file_shared_by_dwz_is_found(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_file_shared_by_dwz_is_found(tmp_path: Path) -> None:
     assert found.name == str(tmp_path / "common")
     (tmp_path / "common").unlink()
     assert DebugFiles(diagnostics, []).find_alternate(ElfFile.open(str(debugs[0])), "") is None
-    assert diagnostics.counts["shared debug file not found"] == 1
+    assert diagnostics.counts["shared_debug_file_not_found"] == 1
 
 
 OWNER = Rights(uid=os.geteuid())

@@ -129,7 +129,7 @@ def test_broken_section_headers_are_an_oddity_not_an_error(program: Path) -> Non
     data = bytearray(program.read_bytes())
     data[40:48] = (1 << 40).to_bytes(8, "little")
     elf = ElfFile.from_bytes(bytes(data), "broken")
-    assert elf.oddities == ["broken section headers"]
+    assert elf.oddities == ["section_headers_broken"]
     assert elf.section_list == ()
     assert ".eh_frame" in elf.sections
 
@@ -181,4 +181,4 @@ def test_header_table_of_giant_entries_is_not_read(place: int, what: str, tmp_pa
         with pytest.raises(FormatError, match=what):
             ElfFile.open(str(path))
     else:
-        assert "broken section headers" in ElfFile.open(str(path)).oddities
+        assert "section_headers_broken" in ElfFile.open(str(path)).oddities

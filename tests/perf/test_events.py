@@ -188,7 +188,7 @@ def test_samples_of_unknown_processes_are_counted_except_pyprofs_own(watched: Wa
             found.release_records()
 
         assert until(lambda: samples > 10, take)
-    assert diagnostics.counts["sample of a process that is not known"] == (0 if own else samples)
+    assert diagnostics.counts["unknown_process_sample"] == (0 if own else samples)
 
 
 def test_records_that_are_lost_while_tables_are_read_are_no_reason_to_make_fewer() -> None:

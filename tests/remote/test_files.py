@@ -76,7 +76,7 @@ def test_file_that_is_not_here_is_fetched_and_used(tmp_path: Path) -> None:
         files.fetch_missing(mappings, read)
         files.fetch_missing(mappings, read)
         assert server.opened == [far]
-        assert diagnostics.counts["file fetched through the stub"] == 1
+        assert diagnostics.counts["file_fetched_from_stub"] == 1
         space = AddressSpace(1, 0, 1, mappings, read, str(tmp_path), files.find)
         image = ImageStore(diagnostics).image(space, elf.entry)
         assert image is not None

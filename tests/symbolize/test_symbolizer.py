@@ -233,7 +233,7 @@ def test_no_time_for_lines_keeps_names_and_says_so(tmp_path: Path) -> None:
         [frame] = symbolizer.resolve([native_key(1, live.at["where_inner"], True, Trust.CONTEXT)]).frames
     assert frame.title == "where_inner"
     assert frame.lines[-1].line == 0
-    assert diagnostics.counts["lines not looked up: out of time"] == 1
+    assert diagnostics.counts["line_lookup_timeout"] == 1
 
 
 def test_resolving_again_gives_the_same(tmp_path: Path) -> None:

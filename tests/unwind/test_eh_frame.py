@@ -220,7 +220,7 @@ def test_what_comes_before_a_break_in_the_section_is_used_and_the_break_is_count
     frames.data += b"\xf0\xff\xff\x7f"
     frames.fde(cie, 0x2000, 0x40)
     assert covered(frames.eh_frame(None, 0, diagnostics), 0x1000, 0x2000) == [0x1000, None]
-    assert diagnostics.counts == {NO_TABLE: 1, ".eh_frame breaks off: the rest is not used": 1}
+    assert diagnostics.counts == {NO_TABLE: 1, "cfi_section_truncated:.eh_frame": 1}
 
 
 def test_functions_of_a_broken_cie_are_left_out_and_counted() -> None:
@@ -230,7 +230,7 @@ def test_functions_of_a_broken_cie_are_left_out_and_counted() -> None:
     frames.fde(broken, 0x1040, 0x40)
     frames.fde(good, 0x2000, 0x40)
     assert covered(frames.eh_frame(None, 0, diagnostics), 0x1000, 0x1040, 0x2000) == [None, None, 0x2000]
-    assert diagnostics.counts == {NO_TABLE: 1, ".eh_frame: functions of an unreadable CIE left out": 2}
+    assert diagnostics.counts == {NO_TABLE: 1, "cie_unreadable:.eh_frame": 2}
 
 
 def test_entries_of_the_64_bit_format_are_indexed_among_the_others() -> None:
@@ -250,7 +250,7 @@ def test_functions_are_listed_ascending_and_broken_ones_counted() -> None:
     frames.fde(frames.cie(), 0x1080, 4, b"\x3f")
     source = frames.eh_frame(frames.hdr(HDR), HDR, diagnostics)
     assert [f.start for f in source.functions()] == [0x1000, 0x1020, 0x1100]
-    assert diagnostics.counts == {".eh_frame: function with broken instructions": 1}
+    assert diagnostics.counts == {"cfi_function_broken:.eh_frame": 1}
     with pytest.raises(FormatError, match="unknown instruction 0x3f"):
         source.function_at(0x1080)
 

@@ -208,7 +208,7 @@ def test_broken_header_is_refused(case: str) -> None:
     with pytest.raises(FormatError, match=problem):
         go_source(elf, X86_64, diagnostics)
     assert open_sources(elf, X86_64, ("go",), diagnostics) == []
-    assert diagnostics.counts["go: broken, not used"] == 1
+    assert diagnostics.counts["unwind_table_broken:go"] == 1
     broken: list[str] = []
     assert go_names(elf, TABLE, broken) is None
     assert len(broken) == 1
@@ -248,7 +248,7 @@ def test_record_of_another_function_is_refused_and_counted() -> None:
     with pytest.raises(FormatError, match="another function"):
         source.function_at(MAIN)
     assert [rows.start for rows in source.functions()] == [TEXT, LEAF]
-    assert diagnostics.counts["go: function with broken rows"] == 1
+    assert diagnostics.counts["go_function_broken"] == 1
 
 
 @pytest.mark.parametrize("parent", [-1, 0x40], ids=["before", "behind"])

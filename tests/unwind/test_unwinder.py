@@ -232,7 +232,7 @@ def test_broken_place_costs_one_source_and_is_counted_with_its_offset() -> None:
     good = HandSource([rows(0x100, STEP), rows(0x200, ROOT)], "good")
     walk, diagnostics = walk_made({STACK + 0x1008: BASE + 0x210}, 0x104, bad=BrokenSource([], "bad"), good=good)
     assert set(walk.end.tolist()) == {StackEnd.ROOT}
-    assert diagnostics.counts["bad: broken entry, skipped"] == 2
+    assert diagnostics.counts["unwind_entry_broken:bad"] == 2
     assert any(".eh_frame+0x123" in problem.text for problem in diagnostics.problems["made"])
 
 

@@ -54,8 +54,11 @@ def recording_tables() -> Iterator[str]:
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
-    "counters": lambda: reasons("counter", ((reason.name, reason) for reason in COUNTERS)),
-    "ends": lambda: reasons("end", ((f"`{name}`: {reason.title}", reason) for name, reason in ENDS.items())),
+    "counters": lambda: rows(
+        ("counter", "title", "meaning", "what helps"),
+        ((f"`{each.name}`", each.title, each.sentence, each.retry) for each in COUNTERS),
+    ),
+    "ends": lambda: reasons("end", ((f"`{name}`: {reason.end_title}", reason) for name, reason in ENDS.items())),
     "problems": lambda: reasons("problem", code(PROBLEMS)),
     "notes": lambda: reasons("note", code(NOTES)),
     "plan": lambda: rows(("rule", "meaning"), ((f"`{each.name}`", each.sentence) for each in PLAN)),

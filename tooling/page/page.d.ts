@@ -139,7 +139,7 @@ interface Summary {
   notes: string[];
   shown: { type: string; unit: string; total: number; ends: Record<string, number>; not_shown?: Record<string, number> };
   warnings: Problem[];
-  counters: { name: string; count: number; stage: string; meaning: string; retry: string }[];
+  counters: { name: string; count: number; title: string; stage: string; meaning: string; retry: string }[];
   reasons: Record<string, { title: string; stage: string; meaning: string; retry: string }>;
 }
 

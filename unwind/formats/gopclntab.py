@@ -84,7 +84,7 @@ class GoFrames:
             try:
                 rows = self._rows(self._table.function(at))
             except FormatError as error:
-                self._diagnostics.count("go: function with broken rows")
+                self._diagnostics.count("go_function_broken")
                 self._diagnostics.problem(self._file.name, problem_of(error))
                 continue
             if rows is not None:

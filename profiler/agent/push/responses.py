@@ -16,37 +16,21 @@ from pyprof.model.reason_requests import REQUESTS
 from pyprof.records import dataclass
 
 LATER = {
-    word: f"push: later, {text}"
-    for word, text in {
-        "unreachable": "no connection",
-        "timeout": "no answer in time",
-        "insecure": "no secure connection",
-        "credentials": "the file of a token or password",
-        "unauthorized": "the credentials are not taken",
-        "not_there": "there is no such service",
-        "limited": "too much at a time",
-        "unavailable": "the receiver failed",
-        "redirected": "the receiver is elsewhere",
-        "nonsense": "the answer is none",
-        "disk": "the folder does not take it",
-        "otherwise": "another answer",
-    }.items()
+    word: f"push_later_{word}"
+    for word in (
+        *("unreachable", "timeout", "insecure", "credentials", "unauthorized", "not_there"),
+        *("limited", "unavailable", "redirected", "nonsense", "disk", "otherwise"),
+    )
 }
-"""Reasons to send a segment again later: word -> sentence; the segment stays in the queue."""
+"""Reasons to send a segment again later: word -> counter; the segment stays in the queue."""
 REFUSED = {
-    word: f"push: refused, {text}"
-    for word, text in {
-        "bad_request": "the receiver does not want it",
-        "too_large": "it is too large",
-        "too_old": "it is too old",
-        "too_new": "it ends in the future",
-        "too_many_series": "it has more sets of labels than the receiver takes",
-        "rejected": "the receiver rejected profiles of it",
-        "unreadable": "it cannot be read",
-        "never_taken": "others are taken, it is not",
-    }.items()
+    word: f"push_refused_{word}"
+    for word in (
+        *("bad_request", "too_large", "too_old", "too_new"),
+        *("too_many_series", "rejected", "unreadable", "never_taken"),
+    )
 }
-"""Reasons for which a receiver never accepts a segment: word -> sentence; the segment is set aside."""
+"""Reasons for which a receiver never accepts a segment: word -> counter; the segment is set aside."""
 
 _REMEDIES = {reason.name: reason.retry for reason in PUSH}
 _SERVER_REMEDIES = {reason.name: reason.retry for reason in REQUESTS}

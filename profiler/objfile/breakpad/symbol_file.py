@@ -265,7 +265,7 @@ class SymbolFile:
         self._tolerate(f"malformed {what}", self._line_number(place) if self._named < MAX_NAMED else 0, 1)
 
     def _tolerate(self, what: str, line: int, times: int) -> None:
-        self._diagnostics.count(f"symbol file: {what}", times)
+        self._diagnostics.count(f"symbol_file_line_invalid:{what}", times)
         if self._named < MAX_NAMED:
             self._named += 1
             self._diagnostics.problem(

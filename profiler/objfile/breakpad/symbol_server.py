@@ -131,7 +131,7 @@ class SymbolServer:
 
     def _fail(self, text: str) -> None:
         self._answers = False
-        self._diagnostics.count("symbol server does not answer")
+        self._diagnostics.count("symbol_server_timeout")
         self._diagnostics.problem(self.url, problem("symbol_server_silent", why=text))
 
 

@@ -30,7 +30,7 @@ MAX_NAME = 240
 """Maximum length in bytes of a module's name in a symbol store, with room for .sym.gz. Crash dumps may contain any
 name.
 """
-DIFFERS = "symbol file of another build, not used"
+DIFFERS = "symbol_file_of_other_build"
 
 SUFFIXES = ("", ".gz", ".xz")
 
@@ -133,7 +133,7 @@ class SymbolStore:
                 self._opened[path] = open_symbol_file(path, self._diagnostics)
             except (FormatError, OSError) as error:
                 self._opened[path] = None
-                self._diagnostics.count("symbol file that cannot be read")
+                self._diagnostics.count("symbol_file_not_opened")
                 self._diagnostics.problem(path, problem("symbol_file_unreadable", why=error))
         return self._opened[path]
 

@@ -122,7 +122,7 @@ def read_notes(elf: ElfFile) -> CoreNotes:
         try:
             _take(elf, notes, kind, at, size)
         except FormatError as error:
-            notes.oddities.append(f"core note not understood: {error.problem}")
+            notes.oddities.append(f"core_note_invalid:{error.problem}")
     if not notes.threads:
         raise FormatError("notes", 0, "no thread (NT_PRSTATUS)")
     return notes
@@ -137,7 +137,7 @@ def _notes(elf: ElfFile, notes: CoreNotes) -> Iterator[tuple[int, int, int]]:
             continue
         at, end = segment.offset, min(segment.offset + segment.filesz, elf.source.size)
         if end < segment.offset + segment.filesz:
-            notes.oddities.append("core file cut off in its notes")
+            notes.oddities.append("core_notes_truncated")
         while at + header.size <= end and budget:
             budget -= 1
             data = elf.source.read(at, header.size + MAX_NAME)
@@ -146,7 +146,7 @@ def _notes(elf: ElfFile, notes: CoreNotes) -> Iterator[tuple[int, int, int]]:
             name_size, size, kind = header.unpack_from(data)
             content = at + header.size + (name_size + 3 & ~3)
             if content + size > end:
-                notes.oddities.append("core note cut off")
+                notes.oddities.append("core_note_truncated")
                 break
             if name_size <= 6 and bytes(data[header.size : header.size + name_size]).rstrip(b"\0") in (
                 b"CORE",

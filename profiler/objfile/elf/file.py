@@ -85,7 +85,7 @@ class ElfFile:
             try:
                 self.section_list = tuple(self._read_sections())
             except FormatError:
-                self.oddities.append("broken section headers")
+                self.oddities.append("section_headers_broken")
         self.sections: dict[str, SectionHeader] = {}
         for section in self.section_list:
             if section.name:

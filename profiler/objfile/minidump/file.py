@@ -94,12 +94,12 @@ def read_minidump(source: ByteSource) -> CrashDump:
         try:
             take(stream)
         except FormatError as error:
-            dump.oddities[f"minidump: {error.problem} in stream {kind:#x}"] += 1
+            dump.oddities[f"minidump_stream_invalid:{error.problem} in stream {kind:#x}"] += 1
     if not dump.threads:
         raise FormatError("minidump", 0, "no thread")
     if not dump.modules:
         dump.modules = infer_modules(dump.regions, reader.objects)
-        dump.oddities["minidump without a list of modules: made up from its mappings"] += 1
+        dump.oddities["minidump_without_modules"] += 1
     dump.memory = make_saved_memory(source, reader.pieces)
     return dump
 
@@ -211,7 +211,7 @@ class _Reader:
             self.pieces.append((start, size, rva))
             rva += size
             if rva > self.source.size:
-                self.dump.oddities["minidump cut off: memory missing"] += 1
+                self.dump.oddities["minidump_truncated"] += 1
                 break
 
     def _modules(self, stream: _Stream) -> None:
@@ -227,7 +227,7 @@ class _Reader:
         for tid, *_, start, size, rva, context_size, context in stream.entries("IIIIQQIIII", count, first, MAX_THREADS):
             registers = self._context(context, context_size)
             if registers is None:
-                self.dump.oddities["thread without its registers"] += 1
+                self.dump.oddities["thread_without_registers"] += 1
                 continue
             if size:
                 self.pieces.append((start, size, rva))

@@ -89,7 +89,7 @@ class _Reader:
             requested_by=TID,
         )
         if self._malformed:
-            dump.oddities["microdump: malformed line"] += self._malformed
+            dump.oddities["microdump_line_invalid"] += self._malformed
         return dump
 
     def _os(self, rest: str) -> None:

@@ -111,7 +111,7 @@ class HotspotCode(NoImage):
             if not scan.space.read(symbols[SYMBOLS[0]], 8).strip(b"\0"):
                 return False  # the virtual machine has not begun
             self._broken = True
-            self._diagnostics.count("hotspot: virtual machine not readable")
+            self._diagnostics.count("hotspot_unreadable")
             report_problem(self._diagnostics, self.label, problem_of(error))
             return False
         self._looked_ns = scan.now_ns

@@ -125,7 +125,7 @@ class V8Code(NoImage):
             self._engine = V8Engine(scan.space, symbols)
         except FormatError as error:
             self._broken = True
-            self._diagnostics.count("v8: engine not readable")
+            self._diagnostics.count("v8_unreadable")
             report_problem(self._diagnostics, self.label, problem_of(error))
             return False
         self._symbols = symbols
@@ -310,7 +310,7 @@ class V8Code(NoImage):
             shared = known
         found = self._engine.functions.find(shared) if shared else None
         if found is None:
-            self._diagnostics.count("v8: frames whose function was not readable")
+            self._diagnostics.count("v8_function_unreadable")
             return None
         for offset, span in self._waiting.pop(running, {}).items():
             span.value.name, span.value.function = found.name, found

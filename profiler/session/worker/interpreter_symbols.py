@@ -29,7 +29,7 @@ from pyprof.session.worker.response_codec import ResponseRefused
 PATIENCE_S = 10.0
 _WAKE_S = 0.05
 """Time in seconds between two calls of wake() while the sampler waits for interpreter symbols."""
-LATE = "search for an interpreter in files that took too long"
+LATE = "interpreter_search_timeout"
 _NOTHING = FoundSymbols()
 
 

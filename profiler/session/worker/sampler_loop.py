@@ -272,7 +272,7 @@ class Sampling:
         for space in batch.spaces.values():
             if len(space.mappings) >= MAX_MAPPINGS and space.pid not in self._cut_spaces:
                 self._cut_spaces.add(space.pid)
-                self._diagnostics.count(f"process {space.pid} has too many mappings to read all: its stacks may be cut")
+                self._diagnostics.count(f"too_many_mappings:{space.pid}")
 
     def _in_flight(self) -> int:
         return sum(size for _, size in self._flying.values())

@@ -41,7 +41,7 @@ _LATE = (
 traceback.
 """
 _ENCODINGS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
-UNCONFINED = "the process that parses is not confined"
+UNCONFINED = "worker_not_confined"
 """Counter for a worker without system call filter, because the kernel accepted none."""
 SHARED_USER = "worker_user_shared"
 """Counter for a worker whose user other processes may have."""

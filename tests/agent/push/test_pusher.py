@@ -166,7 +166,7 @@ def test_backend_that_is_down_costs_only_what_the_caps_drop(tmp_path: Path) -> N
     up = Scripted()
     assert of(spool, up).push() == 100
     assert [name.end_ns for name in up.taken] == list(range(261, 361)), "oldest first"
-    assert spool._diagnostics.counts == {"spool: segment dropped, more than spool.max_files": 260}
+    assert spool._diagnostics.counts == {"segment_dropped_max_files": 260}
 
 
 def test_segment_at_which_a_receiver_always_fails_is_set_aside_when_others_are_taken(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_sinks_begin_anew_with_the_configuration_and_keep_their_queues(tmp_path:
 
 def test_each_outcome_has_its_reason_in_the_one_table() -> None:
     words = {*LATER.values(), *REFUSED.values()}
-    assert words == {name for name in COUNTERS_BY_NAME if name.startswith("push: ")}
+    assert words == {name for name in COUNTERS_BY_NAME if name.startswith("push_")}
     assert {word for _, word in (*HTTP.values(), *GRPC.values())} - {""} <= {*LATER, *REFUSED}
 
 

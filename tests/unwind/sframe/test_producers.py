@@ -88,4 +88,4 @@ def test_wrong_row_of_plt_got_is_corrected_and_counted(name: str) -> None:
     rows = source.function_at(elf.sections[".plt.got"].addr)
     assert rows is not None
     assert [rule.cfa_off for rule in rows.rules] == [8]
-    assert diagnostics.counts == {"sframe: row of .plt.got corrected": 1}
+    assert diagnostics.counts == {"sframe_plt_got_corrected": 1}

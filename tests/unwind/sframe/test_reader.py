@@ -166,7 +166,7 @@ def test_frame_pointer_promise_exists_before_version_3(version: int, promised: b
     diagnostics = Diagnostics()
     source = read(section(function(), version=version, flags=3), diagnostics)
     assert source.frame_pointers is promised
-    assert diagnostics.counts["sframe: unknown flags"] == counted
+    assert diagnostics.counts["sframe_flags_unknown"] == counted
     assert source.exact is (version == 3)
 
 
@@ -174,7 +174,7 @@ def test_index_that_lies_about_its_order_is_sorted_and_counted() -> None:
     diagnostics = Diagnostics()
     source = read(section(function(0x2000), function(0x1000), flags=5), diagnostics)
     assert [rows.start for rows in source.functions()] == [0x1000, 0x2000]
-    assert diagnostics.counts == {"sframe: index said to be sorted is not": 1}
+    assert diagnostics.counts == {"sframe_index_not_sorted": 1}
 
 
 def test_broken_function_costs_only_itself() -> None:
@@ -185,7 +185,7 @@ def test_broken_function_costs_only_itself() -> None:
     assert error.value.section == ".sframe"
     assert error.value.offset > 28 + 3 * 16
     assert [rows.start for rows in source.functions()] == [0x1000, 0x3000]
-    assert diagnostics.counts == {"sframe: function with broken rows": 1}
+    assert diagnostics.counts == {"sframe_function_broken": 1}
     assert len(diagnostics.problems[""]) == 1
 
 
@@ -198,7 +198,7 @@ def test_functions_that_share_their_rows_end_the_listing() -> None:
     diagnostics = Diagnostics()
     source = read(data, diagnostics)
     assert len(list(source.functions())) < 49
-    assert diagnostics.counts["sframe: functions have more rows than the header says"] == 1
+    assert diagnostics.counts["sframe_row_count_wrong"] == 1
 
 
 HEAD = write(section(function()))

@@ -37,5 +37,5 @@ def test_broken_section_costs_only_itself_and_is_named() -> None:
     diagnostics = Diagnostics()
     sources = open_sources(broken, arch, ("sframe", "eh_frame"), diagnostics)
     assert [source.name for source in sources] == ["eh_frame"]
-    assert diagnostics.counts["sframe: broken, not used"] == 1
+    assert diagnostics.counts["unwind_table_broken:sframe"] == 1
     assert [problem.text for problem in diagnostics.problems["broken.so"]] == [".sframe+0x2: version 9 is unknown"]

@@ -130,19 +130,19 @@ class StackCfi:
             cfa_reg, cfa_off, cfa_deref, cfa_expr = compiler.compile_cfa(said.get(".cfa", ""))
             ra = compiler.compile_register(said.get(".ra", ""), -1)
         except PostfixFailed:
-            self._diagnostics.count("STACK CFI without a usable .cfa or .ra: row left out")
+            self._diagnostics.count("stack_cfi_row_unusable")
             return None
         regs: dict[int, RegRule] = {}
         for name, expression in said.items():
             column = self._names.column(name)
             if column is None:
                 if name not in (".cfa", ".ra"):
-                    self._diagnostics.count("STACK CFI: unknown register")
+                    self._diagnostics.count("stack_cfi_register_unknown")
                 continue
             try:
                 regs[column] = compiler.compile_register(expression, column)
             except PostfixFailed:
-                self._diagnostics.count("STACK CFI: rule of a register not usable")
+                self._diagnostics.count("stack_cfi_rule_unusable")
                 regs[column] = UNDEFINED
         pc = regs.pop(self._arch.pc, UNDEFINED)
         if pc != UNDEFINED:  # if the caller's pc itself is stated, .ra is not the return address

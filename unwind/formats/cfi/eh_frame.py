@@ -23,8 +23,8 @@ MAX_NESTED = 8
 empty.
 """
 
-NO_TABLE = "no table in .eh_frame_hdr: .eh_frame indexed"
-BROKEN_TABLE = "broken table in .eh_frame_hdr: .eh_frame indexed"
+NO_TABLE = "eh_frame_hdr_without_table"
+BROKEN_TABLE = "eh_frame_hdr_table_broken"
 
 
 class EhFrame:

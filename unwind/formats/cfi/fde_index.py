@@ -119,7 +119,7 @@ def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[st
             break
     ended = at >= len(data) or stop_at_terminator or not any(data[at : at + 4])
     if not ended:
-        oddities[f"{section.name} breaks off: the rest is not used"] += 1
+        oddities[f"cfi_section_truncated:{section.name}"] += 1
     return plain, wide
 
 
@@ -161,7 +161,7 @@ def _kinds(
             known = None
         if known is None:
             broken += 1
-            oddities[f"{entries.section.name}: functions of an unreadable CIE left out"] += counts[number]
+            oddities[f"cie_unreadable:{entries.section.name}"] += counts[number]
             continue
         kinds.setdefault((known.encoding, known.address_size, known.segment_size), []).append(number)
     return kinds
@@ -236,7 +236,7 @@ def _scalar_columns(entries: CfiEntries, odd: list[int], oddities: Counter[str])
                 continue
             fde = entries.fde(offset)
         except FormatError:
-            oddities[f"{entries.section.name}: unreadable FDE left out"] += 1
+            oddities[f"fde_unreadable:{entries.section.name}"] += 1
             continue
         rows.append((fde.start, min(fde.end, (1 << 64) - 1), offset))
     return (

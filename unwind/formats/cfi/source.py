@@ -94,4 +94,4 @@ class CfiTable:
             try:
                 yield self.programs.rows(self.entries.fde(offset))
             except FormatError:
-                self._diagnostics.count(f"{self.entries.section.name}: function with broken instructions")
+                self._diagnostics.count(f"cfi_function_broken:{self.entries.section.name}")

@@ -94,7 +94,7 @@ class ExidxIndex:
             raise FormatError(SECTION, 0, f"{len(data)} bytes long")
         self.oddities: list[str] = []
         if len(data) % 8:
-            self.oddities.append("exidx: index ends within an entry")
+            self.oddities.append("exidx_index_truncated")
         words = np.frombuffer(data, f"{file.order}u4", len(data) // 8 * 2).reshape(-1, 2)
         place = (addr + 8 * np.arange(len(words), dtype=np.int64)) & _ADDRESS
         starts = (place + _prel31(words[:, 0])) & (_ADDRESS - 1)  # bit 0: Thumb
@@ -102,7 +102,7 @@ class ExidxIndex:
             raise FormatError(SECTION, 8 * int((words[:, 0] >> 31).argmax()), "bit 31 of a key is set")
         order = np.arange(len(words))
         if bool((np.diff(starts) < 0).any()):
-            self.oddities.append("exidx: index is not sorted")
+            self.oddities.append("exidx_index_not_sorted")
             order = np.argsort(starts, kind="stable")
         self.starts: list[int] = starts[order].tolist()
         self._order: list[int] = order.tolist()

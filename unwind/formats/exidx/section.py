@@ -82,7 +82,7 @@ class Exidx:
             except FormatError as error:
                 rows, entry = None, error
             if isinstance(entry, FormatError):
-                self._diagnostics.count("exidx: broken entry left out")
+                self._diagnostics.count("exidx_entry_broken")
             if rows is not None:
                 yield rows
 

@@ -157,7 +157,7 @@ class _Walk:
             start = self._start + self._length
             if length < 0:
                 if number + 1 < len(regions):
-                    raise NotDescribed("libunwind: negative region that is not the last")
+                    raise NotDescribed("negative region that is not the last")
                 start, length = max(self._size + length, start), -length
             if not self._reached(start):
                 break
@@ -221,7 +221,7 @@ class _Walk:
                 self._state, levels = self._labels[op.val]
                 self._levels = list(levels)
             case Tag.COPY_STATE:
-                raise NotDescribed("libunwind: state that has no label")
+                raise NotDescribed("state that has no label")
 
     def _add(self, amount: int) -> None:
         depth = self._depth() - amount
@@ -231,12 +231,12 @@ class _Walk:
     def _depth(self) -> int:
         """Return the depth of the stack, cfa - sp, at this place of the procedure."""
         if self._state.depth is None:
-            raise NotDescribed("libunwind: stack pointer is not known")
+            raise NotDescribed("stack pointer is not known")
         return self._state.depth
 
     def _save(self, column: int, target: int | None) -> None:
         if target is None:
-            raise NotDescribed("libunwind: saved to a register that is not followed")
+            raise NotDescribed("saved to a register that is not followed")
         if column == self._arch.sp:
             depth = self._depth()
             kept = None if target == column else (target, depth)
@@ -279,11 +279,11 @@ class _Walk:
         if self._length and inside < self._length:
             rule = self._rule_at(op.val + inside)
             if rule is None:
-                raise NotDescribed("libunwind: alias of code without a rule")
+                raise NotDescribed("alias of code without a rule")
             return Placed(self._target, self._target + 1, rule)
         rule = self._rule_at(op.val + self._length)
         if rule is None or rule.cfa_reg < 0 or rule.cfa_deref:
-            raise NotDescribed("libunwind: alias of code without a rule")
+            raise NotDescribed("alias of code without a rule")
         depth = rule.cfa_off if rule.cfa_reg == self._arch.sp else None
         self._state = _State(rule.cfa_reg, rule.cfa_off, depth, rule.ra, dict(rule.regs))
         return None

@@ -148,11 +148,11 @@ def _check_ends(
 def _oddities(flags: int, version: int, more_rows: bool, start: Column) -> tuple[str, ...]:
     oddities: list[str] = []
     if flags & ~KNOWN_FLAGS[version]:
-        oddities.append("sframe: unknown flags")
+        oddities.append("sframe_flags_unknown")
     if more_rows:
-        oddities.append("sframe: functions have more rows than the header says")
+        oddities.append("sframe_row_count_wrong")
     if flags & FLAG_SORTED and bool((start[1:] < start[:-1]).any()):
-        oddities.append("sframe: index said to be sorted is not")
+        oddities.append("sframe_index_not_sorted")
     return tuple(oddities)
 
 

@@ -137,7 +137,7 @@ class SFrame:
                     raise FormatError(self._section, int(self.index.entry_at[i]), "functions share their rows")
                 rows = self.function(i)
             except FormatError as error:
-                self._diagnostics.count("sframe: function with broken rows")
+                self._diagnostics.count("sframe_function_broken")
                 self._diagnostics.problem(self._file, problem_of(error))
                 if budget < 0:
                     return
@@ -178,7 +178,7 @@ class SFrame:
             return self._rows(i, entry, [0], [self._reader.outermost(False)])
         starts, rules = self._read_rows(entry, at, 1 << (int(index.info[i]) & 0xF))
         if entry.repeat and self.index.abi == AMD64_LITTLE and starts == [0] and self._is_wrong_plt_got(rules[0]):
-            self._diagnostics.count("sframe: row of .plt.got corrected")
+            self._diagnostics.count("sframe_plt_got_corrected")
             rules = [rules[0]._replace(cfa_off=8)]
         return self._rows(i, entry, starts, rules)
 
