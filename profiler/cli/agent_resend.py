@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import sys
 import time
 from collections.abc import Iterator, Sequence
 
@@ -32,8 +33,9 @@ def resend(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Ite
     targets = [target for target in config.pushes if target.kind in _BY_NAME]
     if not targets:
         raise UsageError(f"no sink of the types {', '.join(_BY_NAME)} is configured", "--config FILE with a [[push]]")
-    now = datetime.datetime.now()
-    names = spool_query.segments(root, TimeSpan(moment(arguments.since, now), moment("now", now)))
+    since_ns = moment(arguments.since, datetime.datetime.now())
+    # windows from while the clock was ahead end in the future
+    names = spool_query.segments(root, TimeSpan(since_ns, sys.maxsize))
     for target in targets:
         refused = _send_all(target.name, made(target), root, names)
         more = f", {refused:,} refused" if refused else ""

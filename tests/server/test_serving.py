@@ -33,7 +33,7 @@ from pyprof.server import systemd_unit
 from pyprof.server.authorization import STATUS
 from tests import warm
 from tests.agent import unit_filter
-from tests.agent.filled import marked
+from tests.agent.filled import marked, segment
 from tests.server.serving import Served, name_of, served, windows
 from tests.small_disk import only_root
 from tests.support import build, need
@@ -416,7 +416,7 @@ def test_agent_sends_windows_again_that_a_restored_server_lacks(tmp_path: Path) 
     spool.open()
     config = tmp_path / "agent.toml"
     command = ("agent", "resend", "--config", str(config), "--spool", str(tmp_path / "spool"), "--since", "1h")
-    sent = windows("web", 3)
+    sent = [*windows("web", 2), segment(marked(), "web", time.time_ns() + 1800 * 10**9)]  # the clock was ahead
     assert spool.store_window(sent)
     with served(tmp_path / "data") as client:
         url = f"http://127.0.0.1:{client.port}"
