@@ -99,7 +99,8 @@ def has_room(root: str) -> bool:
 
 
 def locked(root: str) -> int:
-    """Create and lock the spool's folder, and return its descriptor. While it is open, no other agent uses the spool.
+    """Create and lock the folder of a spool or a server, and return its descriptor. While it is open, no other agent or
+    server uses the folder.
 
     Raises:
         OutputError: The folder cannot be used, or another agent uses it.
@@ -112,10 +113,10 @@ def locked(root: str) -> int:
     except OutputError:
         raise
     except OSError as error:
-        raise OutputError(f"{root} cannot be the spool: {error.strerror}", "another folder: spool.path") from None
+        raise OutputError(f"{root} cannot be used: {error.strerror}", "another folder") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
-        raise OutputError(f"another agent writes into {root}", "one folder for each agent") from None
+        raise OutputError(f"another agent or server writes into {root}", "a separate folder for each") from None
     return fd
