@@ -37,6 +37,9 @@ test-live: $(BIN)/pytest ## run the tests of each interpreter, toolchain and ker
 test-all: $(BIN)/pytest ## `make test` and `make test-live` in one run, which is shorter
 	$(PYTEST)
 
+test-others: $(BIN)/pytest ## run the tests that `make quick` leaves out
+	$(PYTEST) -m 'not unit'
+
 test-busy: $(BIN)/pytest ## make the short recordings of real programs next to four busy loops
 	$(PYTEST) --dist load tests/smoke --busy-loops 4
 
@@ -153,4 +156,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bpf native install demo fuzz test test-live test-all test-busy quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean
+.PHONY: help bpf native install demo fuzz test test-live test-all test-others test-busy quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean

@@ -64,24 +64,33 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     support.only_units = config.option.markexpr == "unit"
     if support.only_units:
-        settings.load_profile("quick")
+        settings.load_profile(config.getoption("--hypothesis-profile") or "quick")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each of a thousand commands compiles its imports
     if support.BUILDS not in os.environ:  # xdist workers inherit the controller's folder
         os.environ[support.BUILDS] = tempfile.mkdtemp(prefix="pyprof-builds-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(support.BUILDS), ignore_errors=True))
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Skip the import of files without unit tests if only unit tests run, because most files have none."""
-    if not support.only_units or not collection_path.match("test_*.py"):
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the import of files without unit tests if only those run, and of files with nothing else if others run."""
+    if not collection_path.match("test_*.py"):
         return None
-    return True if has_own_kinds(collection_path) else None
+    if support.only_units and has_own_kinds(collection_path):
+        return True
+    if config.option.markexpr == "not unit" and not names_kind(collection_path.read_text()):
+        return True
+    return None
 
 
 def has_own_kinds(path: Path) -> bool:
     """Return True if the `pytestmark` of a test file names a kind, so that the file contains no unit tests."""
     statement = re.search(r"^pytestmark = (\[.*?^\]|.*?$)", path.read_text(), re.MULTILINE | re.DOTALL)
-    return statement is not None and any(f"pytest.mark.{kind}" in statement[0] for kind in KINDS)
+    return statement is not None and names_kind(statement[0])
+
+
+def names_kind(text: str) -> bool:
+    """Return True if a text contains a mark of a kind."""
+    return any(f"pytest.mark.{kind}" in text for kind in KINDS)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import conftest, syntax
+from tests import conftest, support, syntax
 from tests.support import build
 
 TESTS = Path(__file__).parent
@@ -60,6 +60,25 @@ def test_unit_tests_ask_for_no_tool(tmp_path: Path) -> None:
         "def test_one(program): ...\n@pytest.mark.system\ndef test_two(program): ...\ndef test_three(): ...\n"
     )
     assert asking(made) == {"test_one"}
+
+
+def test_each_file_is_read_by_the_run_of_unit_tests_or_by_that_of_the_others(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        "units": "def test_one(): ...\n",
+        "others": "pytestmark = pytest.mark.live\ndef test_one(): ...\n",
+        "both": "@pytest.mark.system\ndef test_one(): ...\ndef test_two(): ...\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    read: dict[str, set[str]] = {}
+    for expression in ("unit", "not unit", ""):
+        monkeypatch.setattr(pytestconfig.option, "markexpr", expression)
+        monkeypatch.setattr(support, "only_units", expression == "unit")
+        paths = [path for path in tmp_path.iterdir() if not conftest.pytest_ignore_collect(path, pytestconfig)]
+        read[expression] = {path.stem.removeprefix("test_") for path in paths}
+    assert read == {"unit": {"units", "both"}, "not unit": {"others", "both"}, "": {"units", "others", "both"}}
 
 
 @pytest.mark.system
