@@ -26,7 +26,16 @@ from tests.warm import run
 
 pytestmark = pytest.mark.live
 
-BUSY = "import sys\ndef spin():\n    while True: sum(range(2000))\nprint('ready', flush=True); spin()"
+BUSY = """
+import time
+def spin():
+    while True:
+        sum(range(100_000))
+        time.sleep(0.004)
+print("ready", flush=True)
+spin()
+"""
+"""A program that uses a third of a processor, which leaves the rest to other tests."""
 CONFIG = """
 [http]
 port = PORT
@@ -158,7 +167,7 @@ def test_killed_worker_loses_no_processor_time(tmp_path: Path) -> None:
     """Kill the worker after a checkpoint: the next window has all processor time since then."""
     word, spool, log, config = f"agent-worker-{os.getpid()}", tmp_path / "spool", tmp_path / "log", tmp_path / "a.toml"
     clock = tmp_path / "clock"
-    windows_of = '[windows]\nevery = "5s"\ndurable = "2s"\n[budget]\ncpu = 100\n'
+    windows_of = '[windows]\nevery = "3s"\ndurable = "1s"\n[budget]\ncpu = 100\n'
     config.write_text(f'{windows_of}[[rule]]\ncmdline = "{word}"\nservice = "clocked"\n')
     target = subprocess.Popen([sys.executable, "-c", CLOCKED, word, str(clock)])
     command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]

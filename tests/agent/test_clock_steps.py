@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 HOUR_NS = 3600 * 10**9
 CONFIG = """
 [windows]
-every = "2s"
+every = "1s"
 [budget]
 cpu = 100
 [[rule]]

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 CONFIG = """
 [windows]
-every = "10s"
+every = "3s"
 durable = "1s"
 [budget]
 cpu = 100

@@ -16,11 +16,11 @@ from urllib.request import urlopen
 import pytest
 
 from pyprof.agent.spool_io import has_room
+from tests.agent.test_agent_live import BUSY
 from tests.server.serving import free_port
 from tests.small_disk import fill, only_root, small_disk
 from tests.warm import run
 
-BUSY = "def spin():\n    while True: sum(range(2000))\nspin()"
 CONFIG = '[windows]\nevery = "1s"\n[[rule]]\ncmdline = "WORD"\nservice = "checkout"\n'
 
 pytestmark = [pytest.mark.live, pytest.mark.system, only_root]
@@ -52,7 +52,7 @@ def test_oldest_segments_make_room_and_new_ones_are_whole(tmp_path: Path) -> Non
         return sorted(path for path in spool.rglob("*.pb.gz") if not path.name.startswith("."))
 
     with small_disk(tmp_path / "disk", "128k") as disk, log.open("wb") as out:
-        target = subprocess.Popen([sys.executable, "-c", BUSY, word])
+        target = subprocess.Popen([sys.executable, "-c", BUSY, word], stdout=subprocess.DEVNULL)
         agent = subprocess.Popen(command, stderr=out)
         try:
             until(lambda: len(segments()) >= 4, agent, log)

@@ -99,7 +99,7 @@ def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(m
 
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
 def test_shell_that_executes_python_has_its_python_frames(mode: str, tmp_path: Path) -> None:
-    code = BUSY.format(1)
+    code = BUSY.format(0.6)
     found = record(tmp_path, "--mode", mode, "--", "sh", "-c", 'exec "$0" -c "$1"', sys.executable, code)
     assert found.count("<module> (<string>)") > 20
     assert found.summary["stops"]["count"] == 0
@@ -111,7 +111,7 @@ def test_shell_that_executes_python_has_its_python_frames(mode: str, tmp_path: P
 @pytest.mark.parametrize("script", [False, True])
 def test_python_that_is_started_has_its_python_frames_from_the_start(script: bool, tmp_path: Path) -> None:
     program = tmp_path / "script"
-    program.write_text(f"#!{sys.executable}\n{BUSY.format(1)}\n")
+    program.write_text(f"#!{sys.executable}\n{BUSY.format(0.6)}\n")
     program.chmod(0o755)
     found = record(tmp_path, "--", *((str(program),) if script else (sys.executable, str(program))))
     assert found.count("<module> (script)") > 20
@@ -135,7 +135,7 @@ def test_python_that_executes_another_program_is_stopped_no_more(tmp_path: Path)
 @pytest.mark.parametrize("first", ["sh", "python"])
 def test_children_of_either_kind_are_sampled_without_stops(first: str, tmp_path: Path) -> None:
     need("perl")
-    child = f"import subprocess\n{BUSY.format(1)}\nsubprocess.run(['perl', '-e', {BUSY_PERL!r}])"
+    child = f"import subprocess\n{BUSY.format(0.6)}\nsubprocess.run(['perl', '-e', {BUSY_PERL!r}])"
     command = (sys.executable, "-c", child)
     found = record(tmp_path, "--", *(command if first == "python" else ("sh", "-c", '"$0" "$@"; true', *command)))
     interpreted, native = found.count("<module> (<string>)"), found.count("perl_run")
@@ -150,7 +150,7 @@ def test_build_is_recorded_with_the_compilers_that_it_starts(tmp_path: Path) -> 
     need("gcc")
     (tmp_path / "Makefile").write_text("all: a.o b.o c.o\n%.o: %.c\n\tgcc -O2 -c $< -o $@\n")
     for name in "abc":
-        body = "\n".join(f"double f{i}(double *p) {{ return p[{i}] * p[0] / {i + 1}; }}" for i in range(1500))
+        body = "\n".join(f"double f{i}(double *p) {{ return p[{i}] * p[0] / {i + 1}; }}" for i in range(500))
         (tmp_path / f"{name}.c").write_text(f"#include <math.h>\n{body}\n")
     found = record(tmp_path, "-t", "--", "make", "-j2", "-C", str(tmp_path))
     compilers = [n for stack, n in found.stacks if stack[0].startswith("cc1")]
