@@ -87,12 +87,11 @@ def every_python() -> list[Python]:
 
 
 EACH = pytest.mark.parametrize("python", pythons(), ids=lambda python: python.name)
-KINDS = pytest.mark.parametrize(
-    "python",
-    list({p.name if p.own else p.minor: p for p in pythons() if p.own or p.minor in (8, 10, 11, 12, 15)}.values()),
-    ids=lambda p: p.name,
+OF_LAYOUTS = list(
+    {p.name if p.own else p.minor: p for p in pythons() if p.own or p.minor in (8, 10, 11, 12, 15)}.values()
 )
 """One interpreter for each layout of frames, and the newest one."""
+KINDS = pytest.mark.parametrize("python", OF_LAYOUTS, ids=lambda p: p.name)
 SOME = pytest.mark.parametrize(
     "python",
     [p for p in pythons() if p.suite in ("", "sid") and not p.name.startswith("pyenv")][:2],

@@ -16,13 +16,13 @@ from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.stop_snapshot import MAX_SCATTERED
 from pyprof.model.marker_frames import long_chain_mark
 from tests.collapsed import Stacks
-from tests.interpreters.pythons import Python, pythons, running
+from tests.interpreters.pythons import OF_LAYOUTS, Python, running
 from tests.interpreters.runs import PIECES_S, functions, record, stacks
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 WITH_DATA_STACK = pytest.mark.parametrize(
-    "python", [python for python in pythons() if python.minor >= 11], ids=lambda python: python.name
+    "python", [python for python in OF_LAYOUTS if python.minor >= 11], ids=lambda python: python.name
 )
 UNNAMED = "[function freed or swapped out before its name was read]"
 MARKER = r"\[truncated: about ([\d,]+) functions, --stack-size (\d+M) copies them\]"
@@ -91,7 +91,7 @@ def test_outermost_functions_of_a_stack_that_is_followed_after_the_stop_have_nam
     assert len(named) >= len(found) - 1  # the first sample finds the size of the stack
 
 
-@pytest.mark.parametrize("python", [each for each in pythons() if each.minor < 11], ids=lambda python: python.name)
+@pytest.mark.parametrize("python", [each for each in OF_LAYOUTS if each.minor < 11], ids=lambda python: python.name)
 def test_of_frames_that_lie_apart_the_innermost_are_read_and_the_marker_says_so(python: Python, tmp_path: Path) -> None:
     found, summary = recorded(python, 3_000, tmp_path)
     for frames in found:

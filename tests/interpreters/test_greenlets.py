@@ -15,7 +15,7 @@ from tests import warm
 from tests.chance import most
 from tests.collapsed import Stacks
 from tests.interpreters.packages import from_pypi
-from tests.interpreters.pythons import PROGRAMS, Python, pythons, running
+from tests.interpreters.pythons import OF_LAYOUTS, PROGRAMS, Python, pythons, running
 from tests.interpreters.runs import count, functions, record, seen, stacks
 from tests.support import name_of, pairs
 
@@ -26,9 +26,9 @@ CUT = 0.015
 
 Measured: none for a program that switches every few ms, 0.5 to 1.2 % with the loop of gevent.
 """
-LAYOUTS = list({python.minor: python for python in pythons()[::-1] if python.minor >= 11}.values())[::-1]
-"""An interpreter of each version with marks of parents, Debian's if there are several, because it is stripped."""
-OLDER = [python for python in pythons() if python.minor < 11]
+LAYOUTS = [python for python in OF_LAYOUTS if python.minor >= 11]
+"""Interpreters with marks of parents."""
+OLDER = [python for python in OF_LAYOUTS if python.minor < 11]
 COLLECTORS = ["ptrace", "bpf"]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.interpreters.extensions import SOURCES, import_path, numpy
-from tests.interpreters.pythons import EACH, KINDS, Python, running
+from tests.interpreters.pythons import EACH, KINDS, SOME, Python, running
 from tests.interpreters.runs import dump
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -130,7 +130,7 @@ def written_on_a_signal(process: subprocess.Popen[str]) -> list[list[tuple[str, 
     return threads
 
 
-@KINDS
+@SOME
 def test_all_threads_are_as_faulthandler_writes_them_on_a_signal(python: Python) -> None:
     """Send the signal during a loop of one line."""
     with climbing(python, str(SEED), "20", "spin", "thread") as process:
