@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
 
+import numpy as np
 import pytest
 
 from pyprof.model.interpreter_state import Chain
+from pyprof.model.profile import Profile
+from pyprof.recording.reader import load_recording
 from tests import warm
 from tests.bpf.saved_process import SavedProcess
 from tests.bpf.test_on_cores import agree, naps, saved
@@ -123,14 +125,20 @@ asyncio.run(outer())
 
 @EACH
 def test_tasks_are_followed_soon_after_asyncio_was_imported(python: Python, tmp_path: Path) -> None:
-    output, summary = tmp_path / "out.collapsed", tmp_path / "out.summary"
-    files = ("-o", str(output), "--summary", str(summary))
-    done = warm.run("record", "-q", "-r", "400", *files, *BY_BPF, "--", *python.command, "-c", LATE, timeout=120)
+    output = tmp_path / "out.pyprof"
+    command = ("record", "-q", "-r", "400", "-o", str(output), *BY_BPF, "--", *python.command, "-c", LATE)
+    done = warm.run(*command, timeout=120)
     assert done.returncode == 0, done.stderr
-    names = [({frame.partition(" (")[0] for frame in frames}, n) for frames, n in stacks(output)]
-    early, inner, below = (
-        sum(n for met, n in names if some <= met) for some in ({"early"}, {"inner"}, {"inner", "outer"})
-    )
-    assert early > 50
-    assert below > 0.8 * inner > 300
-    assert json.loads(summary.read_text())["stops"]["count"] == 0
+    profile = load_recording(str(output))
+    stacks_by_time = [names_of(profile, int(node)) for node in profile.stack[np.argsort(profile.time_ns)]]
+    assert sum("early" in names for names in stacks_by_time) > 50
+    followed = ["outer" in names for names in stacks_by_time if "inner" in names]
+    begin = followed.index(True)
+    assert begin < 0.75 * len(followed) > 200, "followed while the program had half a second of processor time left"
+    assert all(followed[begin:])
+    assert profile.summary.stops.count == 0
+
+
+def names_of(profile: Profile, node: int) -> set[str]:
+    """Return the unqualified names of the functions of a stack."""
+    return {frame.title.partition(" (")[0].rpartition(".")[2] for frame in profile.path(node)}
