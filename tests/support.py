@@ -88,7 +88,6 @@ PACKAGES = {
     "gdbserver": "gdbserver",
     "clickhouse-server": "clickhouse-server",
     "qemu-system-arm": "qemu-system-arm",
-    "arm-none-eabi-gcc": "gcc-arm-none-eabi",
     "arm-linux-gnueabihf-as": "binutils-arm-linux-gnueabihf",
     "arm-linux-gnueabihf-ld": "binutils-arm-linux-gnueabihf",
     "arm-linux-gnueabihf-nm": "binutils-arm-linux-gnueabihf",

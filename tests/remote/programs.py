@@ -18,6 +18,8 @@ RUNGS = tuple(f"r_{n:02}" for n in range(1, 13))
 
 COMMON = ("-O2", "-fomit-frame-pointer")
 ARM = "arm-linux-gnueabihf-"
+BARE = ("-mcpu=cortex-m3", "-mthumb", "-mfloat-abi=soft", "-fno-pie", "-no-pie", "-nostdlib", "-Wl,--build-id=none")
+"""Flags with which the compiler for Linux makes a program without a system."""
 A64 = "aarch64-linux-gnu-"
 S390 = "s390x-linux-gnu-"
 PPC = "powerpc64le-linux-gnu-"
@@ -117,7 +119,7 @@ def new_binutils(prefix: str) -> Path:
 @cache
 def bare(*more: str) -> Path:
     """Build the Cortex-M program, whose only unwind table is .ARM.exidx, with further flags."""
-    flags = ("-mcpu=cortex-m3", "-mthumb", "-funwind-tables", "-ffreestanding", "-nostdlib", *COMMON)
+    flags = (*BARE, "-funwind-tables", "-ffreestanding", *COMMON)
     script = ("-T", str(PROGRAMS / "remote_bare.ld"))
     return build(
         PROGRAMS / "remote_bare.c",
@@ -125,7 +127,7 @@ def bare(*more: str) -> Path:
         *flags,
         *more,
         *script,
-        compiler="arm-none-eabi-gcc",
+        compiler=f"{ARM}gcc",
     )
 
 

@@ -25,6 +25,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.options import CollectOptions, RemoteOptions, TargetOptions, UnwindOptions
 from pyprof.session.sample_windows import Window
 from pyprof.session.session import InputFiles, Session
+from tests.remote.programs import BARE
 from tests.remote.stubs import qemu_system_arm
 from tests.replay.expected import as_text
 from tests.replay.playing import FILES, LOGS, codes_of, outputs, unpacked
@@ -91,9 +92,9 @@ def offcpu() -> Iterator[Opened]:
 @contextmanager
 def remote() -> Iterator[Opened]:
     source = PROGRAMS / "remote_bare.c"
-    flags = ("-O2", "-fomit-frame-pointer", "-mcpu=cortex-m3", "-mthumb", "-funwind-tables", "-nostdlib")
+    flags = ("-O2", "-fomit-frame-pointer", "-funwind-tables", *BARE)
     script = f"-Wl,-T,{PROGRAMS / 'remote_bare.ld'}"
-    program = build(source, FOLDER / "board.elf", *flags, script, compiler="arm-none-eabi-gcc")
+    program = build(source, FOLDER / "board.elf", *flags, script, compiler="arm-linux-gnueabihf-gcc")
     with qemu_system_arm(program) as address:
         diagnostics = Diagnostics()
         options = RemoteOptions(address, exe=str(program))
