@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pyprof import __version__
-from pyprof.cli.terminal_output import HelpFormatter, Parser, complain, refuse, tolerate_encodings
+from pyprof.cli.terminal_output import HelpFormatter, Parser, complain, log_failure, refuse, tolerate_encodings
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
@@ -89,7 +89,10 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except PyprofError as error:
-        refuse(error, _only_pid(arguments))
+        if getattr(arguments, "log", "text") == "json":
+            log_failure(error)
+        else:
+            refuse(error, _only_pid(arguments))
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -137,6 +137,14 @@ def refuse(error: PyprofError, pid: int | None = None) -> None:
     complain(error.message, remedy(error).replace("doctor PID", f"doctor {number}"))
 
 
+def log_failure(error: PyprofError) -> None:
+    """Write why a command with `--log json` failed as a line of its log."""
+    from pyprof.agent.log_lines import Log
+    from pyprof.model.reasons import remedy
+
+    Log(lambda text: line(text, sys.stderr), True)("error", "failed", error=error.message, remedy=remedy(error))
+
+
 def failure(error: BaseException, pid: int | None = None) -> None:
     """Print why a recording ended early; an unexpected error is printed with its traceback."""
     if isinstance(error, PyprofError):

@@ -36,6 +36,10 @@ _OLD = 20
 """Major version below which a ClickHouse server lacks features (Dialect.old)."""
 
 
+_PASSWORD_CODES = {193, 194, 516}
+"""ClickHouse's error numbers of a wrong password, a missing one, and either of them in versions from 20 on."""
+
+
 class StoreError(PyprofError):
     """The database refused a statement or is not there. The text contains no data of a client."""
 
@@ -260,14 +264,17 @@ class HttpEngine:
         connection = http.client.HTTPConnection(*host, timeout=patience_s)
         try:
             connection.request("POST", f"/?{urllib.parse.urlencode(words)}", block or sql.encode(), headers)
-            answer = connection.getresponse()
-            found = answer.read(_MAX_ANSWER)
+            with connection.getresponse() as answer:
+                found = answer.read(_MAX_ANSWER)
         except (OSError, http.client.HTTPException) as error:
             raise StoreError(f"{host[0]}:{host[1]} does not answer: {_first_line(error)}") from None
         finally:
             connection.close()
         if answer.status != 200:
-            raise StoreError(_first_line(found.decode("utf-8", "replace")))
+            refused = StoreError(_first_line(found.decode("utf-8", "replace")))
+            if refused.code in _PASSWORD_CODES:
+                refused.hint = f"server.store_password_file, or {PASSWORD_VARIABLE} in the environment"
+            raise refused
         return found
 
 

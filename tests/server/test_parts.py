@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,9 +26,39 @@ from pyprof.server.frame_text_codec import frame_of, module_of, text_of
 from pyprof.server.migrations import Dialect
 from pyprof.server.segment_files import DiskFull, SegmentFiles
 from pyprof.server.segment_rows import hash_of
-from pyprof.server.sql_engine import PASSWORD_VARIABLE, address, literal
+from pyprof.server.sql_engine import PASSWORD_VARIABLE, HttpEngine, StoreAddress, StoreError, address, literal
+from tests import warm
 from tests.agent.filled import marked
 from tests.server.serving import name_of, windows
+
+
+@pytest.mark.parametrize(("code", "names_setting"), [(193, True), (194, True), (516, True), (60, False)])
+def test_refused_password_of_the_store_names_its_setting(code: int, names_setting: bool) -> None:
+    class Refuses(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(500)
+            self.end_headers()
+            self.wfile.write(f"Code: {code}, e.displayText() = DB::Exception".encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Refuses) as store:
+        threading.Thread(target=store.serve_forever, daemon=True).start()
+        with pytest.raises(StoreError, match=f"Code: {code}") as refused:
+            HttpEngine(StoreAddress("clickhouse", hosts=(("127.0.0.1", store.server_port),)), 14)
+        store.shutdown()
+    assert ("server.store_password_file" in refused.value.hint) == names_setting
+
+
+def test_error_that_ends_a_command_is_a_line_of_its_json_log(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for command in (("server", "--data", str(tmp_path / "file")), ("agent", "--spool", str(tmp_path / "file"))):
+        ended = warm.run(*command, "--log", "json")
+        (line,) = ended.stderr.splitlines()
+        found = json.loads(line)
+        assert (ended.returncode, found["level"], found["event"]) == (1, "error", "failed")
+        assert "cannot be used" in found["error"]
+        assert found["remedy"] == "another folder"
 
 
 def test_frame_as_a_text_says_all_that_a_segment_says() -> None:
