@@ -198,7 +198,10 @@ class ProcessTable:
             for pid, entry in procfs.list_pids_with_inodes().items():
                 if self._left:
                     return self.by_pid
-                if (seen := self._seen(pid, entry, now, uptime)) is not None:
+                seen = self.by_pid.get(pid)
+                if seen is None or seen.young or seen.entry != entry or now - seen.at >= _AGAIN_S:
+                    seen = self._read_process(pid, entry, now, uptime, seen)
+                if seen is not None:
                     found[pid] = seen
         except OSError:
             self.failed += 1
@@ -276,15 +279,14 @@ class ProcessTable:
             self._ranks[key] = self._random.expovariate(1.0) / weight
         return self._ranks[key]
 
-    def _seen(self, pid: int, entry: int, now: float, uptime: float) -> ObservedProcess | None:
-        """Return what is known of a process, None if it is gone.
+    def _read_process(
+        self, pid: int, entry: int, now: float, uptime: float, known: ObservedProcess | None
+    ) -> ObservedProcess | None:
+        """Read the state of a process, of which the last search knew something or nothing; None if it is gone.
 
         Raises:
             OSError: The state of the process is not known.
         """
-        known = self.by_pid.get(pid)
-        if known is not None and not known.young and known.entry == entry and now - known.at < _AGAIN_S:
-            return known
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 stat = procfs.parse_stat(file.read())

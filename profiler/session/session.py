@@ -13,6 +13,7 @@ from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import read_symbols
 from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import Profile
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import lookup_pc
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from pyprof.symbolize.frame_cache import SettledFrameCache
 
 EVERYTHING = ViewOptions(native="all")
+MAX_CACHED_WINDOWS = 32
+"""Number of windows for which the unwind rules of an address space are kept. They are then read again, because the
+rules of new code would otherwise make them grow without limit.
+"""
 
 
 class InputFiles:
@@ -99,6 +104,9 @@ class Session:
         self._lock = threading.RLock()
         self._closed = False
         self._leaving: DelayedRemoval[str] = DelayedRemoval()
+        self._windows = 0
+        self._cached: dict[int, tuple[AddressSpace, int]] = {}
+        """Address spaces of closed windows whose caches exist, each with the number of the first of these windows."""
         self.files = files or InputFiles(unwind, diagnostics)
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
@@ -153,31 +161,49 @@ class Session:
         """Return the additions to the current window since the last part, without the time of unrecorded children."""
         return self.recorder.part()
 
-    def retire(self, window: Window) -> Set[int]:
+    def retire(self, window: Window, is_used: Callable[[AddressSpace], bool] = lambda space: False) -> Set[int]:
         """Free the memory that only a closed window needed.
 
         Each dlopen and each child adds address spaces, and each compiled function adds code. A recording that runs for
         days keeps only those in use.
 
+        Args:
+            window: The window.
+            is_used: Returns True if later samples may belong to an address space. Its unwind rules stay, because
+                reading them again for each window would cost more than the few samples of a window.
+
         Returns:
             Numbers of the interpreter functions in the window.
         """
-        for space in window.spaces.keys() - self.recorder.spaces:
-            self.unwinder.forget(space)
-            self.code.forget(window.spaces[space])
-            self.recorder.forget(space)
-        left = self.images.forget(*(window.spaces[number] for number in window.spaces.keys() - self.recorder.spaces))
+        gone = self._take_gone_spaces(window, is_used)
+        for number, space in gone.items():
+            self.unwinder.forget(number)
+            self.code.forget(space)
+            self.recorder.forget(number)
+        left = self.images.forget(*gone.values())
         self.unwinder.retire(left)
         self.files.starts.retire(left)
         self.diagnostics.retire(self._leaving.take_gone(self.diagnostics.problems.keys() - self.images.paths))
-        gone = {
-            space.root for number, space in window.spaces.items() if space.ended and number not in self.recorder.spaces
-        }
-        self.files.names.retire(gone, left)
+        self.files.names.retire({space.root for space in gone.values() if space.ended}, left)
         functions = {key.place.function for key in window.stacks.frames if key.place is not None}
         self.runtimes.retain_functions(functions)
         self.code.drop_unused(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
         return functions
+
+    def _take_gone_spaces(self, window: Window, is_used: Callable[[AddressSpace], bool]) -> dict[int, AddressSpace]:
+        """Return the address spaces of closed windows that no sample will use again, or whose caches are too old."""
+        self._windows += 1
+        carried = self.recorder.spaces
+        for number, space in window.spaces.items():
+            self._cached.setdefault(number, (space, self._windows))
+        gone = {
+            number: space
+            for number, (space, since) in self._cached.items()
+            if number not in carried and (not is_used(space) or self._windows - since >= MAX_CACHED_WINDOWS)
+        }
+        for number in gone:
+            del self._cached[number]
+        return gone
 
     def _compiled(self, window: Window, key: FrameKey) -> FunctionPlace | None:
         """Return the interpreter function for which a frame's code was generated, None if there is none."""

@@ -6,6 +6,7 @@ Other tests check what each component then drops, and test_flat_memory.py checks
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,11 +29,16 @@ from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.replay.batch_log import LoggedCollector
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
+from pyprof.model.modules import AddressSpace, ProgramImage
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
+from pyprof.records import replace
 from pyprof.session.own_cost import OwnHeap
-from pyprof.session.session import Session
+from pyprof.session.sample_windows import Window
+from pyprof.session.session import MAX_CACHED_WINDOWS, Session
 from pyprof.session.until_complete_stacks import CompleteStacksCollector
+from pyprof.session.worker.message_codec import BY_PID, Unpacker, _SpaceFacts
+from pyprof.session.worker.messages import ProcessUpdate
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.unwind.unwinder import Unwinder
 from tests import syntax
@@ -165,6 +171,59 @@ def test_worker_tells_rules_starts_names_and_what_was_said_of_modules() -> None:
         session.retire(session.cut())
         assert list(session.diagnostics.problems) == problems
     assert (rules.told, starts.told, names.told) == ([(left,)] * 2, [(left,)] * 2, [(set(), left)] * 2)
+
+
+class ForgottenSpaces:
+    """A part of a session that stores the numbers of the address spaces that it has to forget."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def forget(self, number: int) -> None:
+        self.numbers.append(number)
+
+    def retire(self, files: object) -> None: ...
+
+
+def session_with_a_space() -> tuple[Session, ForgottenSpaces, Window, Window]:
+    """Return a session, its stand-in for an unwinder, a window with one address space and one without."""
+    session, unwinder = Session(Silent(), UnwindOptions(), Diagnostics()), ForgottenSpaces()
+    session.__dict__.update(unwinder=unwinder)
+    space = AddressSpace(7, 40, 0, (), lambda avma, size: b"", "/proc/40/root", image=ProgramImage())
+    empty = session.cut()
+    return session, unwinder, replace(empty, spaces={7: space}), empty
+
+
+def test_rules_of_a_used_space_outlive_windows_without_samples_of_it() -> None:
+    session, unwinder, window, empty = session_with_a_space()
+    for each in (window, empty, window, empty):
+        session.retire(each, lambda space: True)
+    assert unwinder.numbers == []
+    session.retire(empty, lambda space: False)
+    assert unwinder.numbers == [7]
+    session.retire(empty, lambda space: False)
+    assert unwinder.numbers == [7]
+
+
+def test_rules_of_a_used_space_are_read_again_after_many_windows() -> None:
+    session, unwinder, window, _ = session_with_a_space()
+    for _ in range(MAX_CACHED_WINDOWS):
+        session.retire(window, lambda space: True)
+    assert unwinder.numbers == []
+    session.retire(window, lambda space: True)
+    assert unwinder.numbers == [7]
+
+
+def test_worker_uses_a_space_until_the_sampler_drops_it_or_its_program_ends() -> None:
+    asked: Any = SimpleNamespace()
+    unpacker = Unpacker(asked)
+    facts = _SpaceFacts(os.getpid(), 0, (), "/", True, 5, BY_PID, False, False)
+    first, second = unpacker.space(1, facts), unpacker.space(2, facts._replace(image=6))
+    assert unpacker.uses_space(first)
+    unpacker.update(ProcessUpdate(spaces=(1,)))
+    assert [unpacker.uses_space(each) for each in (first, second)] == [False, True]
+    unpacker.update(ProcessUpdate(ended=(6,)))
+    assert not unpacker.uses_space(second)
 
 
 def test_rules_of_each_architecture_are_told() -> None:

@@ -305,6 +305,10 @@ class Unpacker:
         for number in news.outers:
             self._outers.pop(number, None)
 
+    def uses_space(self, space: AddressSpace) -> bool:
+        """Return True if the sampler may send further samples of an address space."""
+        return space.id in self._spaces and not space.ended
+
     @property
     def counts(self) -> dict[str, int]:
         """The number of stored objects of each kind in the worker's decoder."""

@@ -348,7 +348,7 @@ class Service:
             finally:
                 observed.note_profile(ask.extent)
                 if ask.extent is Extent.CUT:
-                    functions = tuple(observed.session.retire(window))
+                    functions = tuple(observed.session.retire(window, self._unpacker.uses_space))
             del window  # the sink needs its memory
             if ask.sink:
                 parts = self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
