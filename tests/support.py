@@ -40,7 +40,7 @@ PACKAGES = {
     "perf": "linux-perf",
     "debuginfod": "debuginfod",
     "sqlite3": "sqlite3",
-    "chromium": "chromium",
+    "chromium-headless-shell": "chromium-headless-shell",
     "go": "golang-go",
     "rustc": "rustc",
     "clang": "clang",

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -35,7 +36,7 @@ class Browser:
     """A Chromium process that shows one page at a time."""
 
     def __init__(self, folder: Path) -> None:
-        chromium = need("chromium")
+        chromium = shutil.which("chromium") or need("chromium-headless-shell")
         to_child, self._write = os.pipe()
         self._read, from_child = os.pipe()
         command = [chromium, *FLAGS, f"--user-data-dir={folder / 'user'}", "about:blank"]
