@@ -432,10 +432,14 @@ def spinning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def test_terminal_of_80_columns_holds_every_line(spinning: int, tmp_path: Path) -> None:
     out = tmp_path / "a.html"
-    lines = _shown(_on_terminal("record", "-r", "499", "-p", str(spinning), "-d", "1", "-o", str(out), columns=80))
+    for seconds in ("1", "3", "9"):  # on a busy machine a second has too few samples for percentages
+        command = ("record", "-r", "499", "-p", str(spinning), "-d", seconds, "-o", str(out))
+        lines = _shown(_on_terminal(*command, columns=80))
+        if "too few for percentages" not in " ".join(" ".join(lines).split()):
+            break
     assert all(len(line) <= 80 or str(out) in line for line in lines), lines
     assert any(re.match(r"spinner \(\d+\)  \d+ s, \d+ s left  [\d,]+ samples?", line) for line in lines), lines
-    first = next(at for at, line in enumerate(lines) if re.search(r"of processor time in (99\d ms|1\.\d s)$", line))
+    first = next(at for at, line in enumerate(lines) if re.search(r"of processor time in [\d.]+ m?s$", line))
     assert lines[first + 2].split() == ["100", "%", "spin", "spinner"]
     assert lines[first + 4].split() == ["100", "%", "spin", "spinner"]
     assert "100 % of the time in whole stacks" in " ".join(lines)

@@ -199,7 +199,7 @@ FORKS = {
 @pytest.mark.parametrize("mode", list(FORKS))
 def test_children_images_and_short_threads_are_followed(mode: str, tmp_path: Path) -> None:
     with running(ladder("ladder_fork"), mode, LIFE) as program:
-        recording = record(program.pid, tmp_path, "-s", seconds=2, until=lambda found: found.samples > 100)
+        recording = record(program.pid, tmp_path, "-s", seconds=1, until=lambda found: found.samples > 100)
     allowed = re.compile(FORKS[mode].format(f=climbing([*rungs("f"), "f_top"])))
     wrong = {stack: n for stack, n in recording.stacks.items() if not allowed.fullmatch(";".join(stack))}
     assert sum(wrong.values()) <= most(MISPLACED, recording.samples), wrong
