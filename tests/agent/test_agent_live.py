@@ -125,6 +125,15 @@ with open(sys.argv[2], "ab", buffering=0) as file:
         file.write(struct.pack("<2q", time.monotonic_ns(), time.process_time_ns()))
         time.sleep(0.004)
 """
+"""A program that writes its processor time by the monotonic clock, in nanoseconds, to the file that it is given."""
+
+
+def processor_ns(clock: Path, start_ns: int, end_ns: int) -> float:
+    """Return how long the program with this file ran between two times of the wall clock."""
+    ahead_ns = time.time_ns() - time.monotonic_ns()
+    times = np.frombuffer(clock.read_bytes(), np.int64).reshape(-1, 2)
+    start, end = np.interp([start_ns - ahead_ns, end_ns - ahead_ns], times[:, 0], times[:, 1])
+    return float(end - start)
 
 
 def test_window_of_a_killed_agent_has_exact_sums_until_its_last_checkpoint(tmp_path: Path) -> None:
@@ -155,10 +164,7 @@ def test_window_of_a_killed_agent_has_exact_sums_until_its_last_checkpoint(tmp_p
                 each.wait()
     names = spool_query.segments(str(spool), TimeSpan(0, time.time_ns() + 1))
     profile = spool_query.profile_of(str(spool), [name for name in names if spool / name.path in found], "cpu", "all")
-    ahead_ns = time.time_ns() - time.monotonic_ns()
-    times = np.frombuffer(clock.read_bytes(), np.int64).reshape(-1, 2)
-    start_ns = profile.start_ns - ahead_ns
-    ran_ns = np.diff(np.interp([start_ns, start_ns + profile.duration_ns], times[:, 0], times[:, 1]))[0]
+    ran_ns = processor_ns(clock, profile.start_ns, profile.start_ns + profile.duration_ns)
     assert profile.duration_ns > 3e9
     assert abs(profile.total / ran_ns - 1) < 0.02
 
@@ -195,10 +201,7 @@ def test_killed_worker_loses_no_processor_time(tmp_path: Path) -> None:
     ends = [profile.start_ns + profile.duration_ns for profile in found]
     assert any(b"began again" in gzip.decompress(path.read_bytes()) for path in spool.glob("*/clocked/*.pb.gz"))
     assert all(abs(after.start_ns - end) < 10**8 for end, after in zip(ends[:-1], found[1:], strict=True))
-    ahead_ns = time.time_ns() - time.monotonic_ns()
-    times = np.frombuffer(clock.read_bytes(), np.int64).reshape(-1, 2)
-    span = np.array([found[0].start_ns, ends[-1]]) - ahead_ns
-    ran_ns = np.diff(np.interp(span, times[:, 0], times[:, 1]))[0]
+    ran_ns = processor_ns(clock, found[0].start_ns, ends[-1])
     assert abs(sum(profile.total for profile in found) / ran_ns - 1) < 0.02
 
 

@@ -10,28 +10,19 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pyprof.agent import spool_query
 from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.spool import SpoolSegment
 from pyprof.agent.time_parsing import TimeSpan
+from tests.agent.test_agent_live import CLOCKED, processor_ns
 from tests.agent.test_clock_steps import CONFIG, HOUR_NS, library, lines, wait_for_windows
 from tests.server.serving import served
 from tests.support import need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
-CLOCKED = """
-import struct, sys, time
-with open(sys.argv[2], "ab", buffering=0) as file:
-    while True:
-        begun = time.process_time_ns()
-        while time.process_time_ns() < begun + 2_000_000: pass
-        file.write(struct.pack("<2q", time.monotonic_ns(), time.process_time_ns()))
-        time.sleep(0.004)
-"""
 CPU_CLOCKS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -100,9 +91,7 @@ def test_server_has_each_second_once_when_the_agents_clock_is_set_by_an_hour(tmp
     real = sorted(real_span(profile.start_ns, profile.duration_ns) for profile in windows)
     gaps = [later - end for (_, end), (later, _) in pairwise(real)]
     assert all(abs(gap) < 20_000_000 for gap in gaps), gaps
-    ahead_ns = time.time_ns() - time.monotonic_ns()
-    times = np.frombuffer(clock.read_bytes(), np.int64).reshape(-1, 2)
-    ran_ns = float(np.diff(np.interp([real[0][0] - ahead_ns, real[-1][1] - ahead_ns], times[:, 0], times[:, 1]))[0])
+    ran_ns = processor_ns(clock, real[0][0], real[-1][1])
     total = sum(profile.total for profile in windows)
     assert abs(total / ran_ns - 1) < 0.02
     assert [(row["amount"], row["windows"]) for row in question["services"]] == [(total, len(windows))]
