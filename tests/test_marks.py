@@ -33,8 +33,9 @@ def _asking(path: Path) -> frozenset[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
             helper = TESTS.parent / f"{(node.module or '').replace('.', '/')}.py"
             names |= {each.name for each in node.names} & _asking(helper) if helper.exists() else set()
-    for _ in functions:
-        names |= {each.name for each in functions if names & used(each)}
+    uses = {each.name: used(each) for each in functions}
+    while found := {name for name, others in uses.items() if names & others} - names:
+        names |= found
     return frozenset(names)
 
 
