@@ -240,7 +240,7 @@ def unnamed(program: Program, expected: Sequence[str]) -> list[str]:
             ("metric", seen.metric, {reason}),
             ("/healthz", seen.health, {reason, cause}),
         ):
-            found += [f"{place}: {name}" for name in wanted - {""} - names]
+            found += [f"{place}: {name}" for name in sorted(wanted - {""} - names)]
     return found
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from bench.afternoon_host import Program
+from bench.afternoon_windows import Window, lost_s
 from bench.agent import interval, longest_gap_s
 from bench.comparing import changes, machine_factor
+from bench.operators_afternoon import unnamed
 from bench.results import Case, Run, load, machine, save, split
 
 CASE = Case("ladder", 100, "pyprof --collector ptrace", 10)
@@ -69,3 +73,24 @@ def test_window_that_is_missing_is_a_gap() -> None:
     assert longest_gap_s([3 * 10**9, 10**9, 2 * 10**9]) == 1.0
     assert longest_gap_s([10**9, 2 * 10**9, 4 * 10**9]) == 2.0
     assert longest_gap_s([]) == 0.0
+
+
+def test_time_without_a_window_is_lost_in_the_part_in_which_it_ends() -> None:
+    ahead_ns = time.time_ns() - time.monotonic_ns()
+    spans = [(0, 10), (10, 20), (25, 30), (30, 40)]
+    found = [Window(name, int(a * 1e9), int(b * 1e9), 1) for name in ("web", "batch") for a, b in spans]
+    parts = [(ahead_ns + int(a * 1e9), ahead_ns + int(b * 1e9)) for a, b in ((-1, 22), (22, 41))]
+    assert [round(lost_s(found, *part)) for part in parts] == [0, 5]
+
+
+def test_failure_of_an_afternoon_must_be_named_in_each_place(tmp_path: Path) -> None:
+    program = Program([], tmp_path / "log", "http://127.0.0.1:1", "")
+    program.seen.log |= {"push_failing", "timeout", "clock was set"}
+    program.seen.metric |= {"push_failing"}
+    assert unnamed(program, ["push_failing (timeout)", "log: clock was set", "metric: other"]) == [
+        "/healthz: push_failing",
+        "/healthz: timeout",
+        "metric: other",
+    ]
+    program.seen.health |= {"push_failing", "timeout"}
+    assert unnamed(program, ["push_failing (timeout)"]) == []
