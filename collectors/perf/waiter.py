@@ -20,6 +20,8 @@ _WATCH_NS, _WATCHES = 10_000_000, 50
 
 Programs that start all the time would otherwise wake the collector each time.
 """
+_MAX_WATCH_FACTOR = 4
+"""Maximum factor of that time after checks without a result. Programs of others may start all the time, too."""
 _CALM_NS = 2_000_000_000
 """Maximum time in nanoseconds between repeated checks for new processes after one was found.
 
@@ -131,7 +133,7 @@ class WatchTimes:
         self._wakes = wakes
         self._each_ns = max(_WATCH_NS, round(1e9 * options.flush_s / _WATCHES))
         self._soonest_ns = self._due_ns = 0
-        self._calm_ns = self._each_ns
+        self._calm_ns = self._gap_ns = self._each_ns
 
     def is_due(self, now_ns: int, notified: bool) -> bool:
         return self.left_ns(now_ns, notified) == 0
@@ -144,7 +146,8 @@ class WatchTimes:
             again_ns: Time until the next check without a wakeup.
             found: True if the check found something new.
         """
-        self._soonest_ns = now_ns + self._each_ns
+        self._gap_ns = self._each_ns if found else min(2 * self._gap_ns, _MAX_WATCH_FACTOR * self._each_ns)
+        self._soonest_ns = now_ns + self._gap_ns
         self._calm_ns = self._each_ns if found else 2 * self._calm_ns
         if not self._wakes:
             self._due_ns = self._soonest_ns

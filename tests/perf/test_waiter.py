@@ -101,12 +101,16 @@ def test_after_news_more_are_looked_for_later_and_later_and_then_not_any_more() 
     assert watched_ms([True, False, True, False]) == [0, 10, 30, 40]
 
 
-def test_news_that_come_all_the_time_are_looked_at_a_hundred_times_a_second() -> None:
-    assert watched_ms([True, False, False, False, True], notified=True) == [0, 10, 20, 30, 40]
+def test_processes_that_start_all_the_time_are_looked_for_every_10_ms() -> None:
+    assert watched_ms([True, True, True, True, True], notified=True) == [0, 10, 20, 30, 40]
 
 
-def test_rings_that_wake_nobody_are_looked_at_all_the_time() -> None:
-    assert watched_ms([False, False, True, False], wakes=False) == [0, 10, 20, 30]
+def test_looks_without_a_result_become_rarer_until_one_finds_a_process() -> None:
+    assert watched_ms([True, False, False, False, True, False], notified=True) == [0, 10, 30, 70, 110, 120]
+
+
+def test_rings_without_wakeups_are_looked_at_every_10_to_40_ms() -> None:
+    assert watched_ms([True, False, False, False, True, False], wakes=False) == [0, 10, 30, 70, 110, 120]
 
 
 def test_news_that_come_after_a_quiet_time_are_looked_at_at_once() -> None:
