@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import email
+import io
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -12,6 +14,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
 
 import pyprof
 
@@ -28,15 +32,18 @@ STRANGER = {
 IN_THE_WAY = "pyprof: another project, pyprof 1.0.0 in {}, is in the way. `pip uninstall pyprof`, then "
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools keeps files of earlier builds there
+def built(folder: Path, machine: str) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
-    done = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
+    env = {**os.environ, "PYPROF_MACHINE": machine}
+    done = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True, env=env)
     assert "SetuptoolsWarning" not in done.stderr + done.stdout
     (found,) = folder.glob("pyprof_live-*.whl")
     return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("wheel"), "")
 
 
 @pytest.fixture
@@ -83,6 +90,56 @@ def test_wheel_says_who_and_for_which_versions_and_has_the_version_of_the_packag
     oldest = said["Requires-Python"].removeprefix(">=")
     assert f"Programming Language :: Python :: {oldest}" in said.get_all("Classifier", [])
     assert pyprof.__version__ not in (ROOT / "pyproject.toml").read_text()
+
+
+def objects(wheel: Path, machine: str) -> set[str]:
+    """Return the names of the native objects in a wheel, and check its tags and what they promise."""
+    archive = zipfile.ZipFile(wheel)
+    (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/WHEEL"))
+    said = email.message_from_bytes(archive.read(path))
+    platforms = ("manylinux_2_17", "manylinux2014", "musllinux_1_1")
+    assert said.get_all("Tag") == [f"py3-none-{platform}_{machine}" for platform in platforms]
+    assert said["Root-Is-Purelib"] == "false"
+    found = {name for name in archive.namelist() if name.endswith((".so", ".o"))}
+    for name in found:
+        dynamic = ELFFile(io.BytesIO(archive.read(name))).get_section_by_name(".dynamic")
+        if name.endswith(".so"):
+            assert isinstance(dynamic, DynamicSection)
+            assert not [*dynamic.iter_tags("DT_NEEDED")], "it needs a library"
+    return {name.rpartition("/")[2] for name in found}
+
+
+OF_A_MACHINE = ("sampler.{}.o", "rounds.{}.so", "walk.{}.so")
+"""Native objects of a machine."""
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_wheel_of_a_machine_has_its_objects_only_and_says_so(machine: str, wheel: Path, tmp_path: Path) -> None:
+    """Build for both machines in one checkout: files of the earlier build must not get into the later wheel."""
+    made = wheel if machine == platform.machine() else built(tmp_path, machine)
+    assert objects(made, machine) == {name.format(machine) for name in OF_A_MACHINE} | {"process_ends.o"}
+
+
+def test_wheel_states_the_licences_of_all_its_parts_and_has_their_texts(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    said = email.message_from_bytes(archive.read(path))
+    assert said["License-Expression"] == "MIT AND ISC AND BSD-3-Clause AND (MIT OR GPL-2.0-only)"
+    texts = {name.rpartition("/")[2] for name in archive.namelist() if ".dist-info/licenses/" in name}
+    assert {"LICENSE", "MIT.txt", "GPL-2.0-only.txt", "README.md", "uPlot.LICENSE"} <= texts
+    listed = re.findall(r"^\| (d3-[a-z]+) \|", (ROOT / "exporters/assets/VENDORED.md").read_text(), re.MULTILINE)
+    assert listed
+    assert {f"{name}.LICENSE" for name in listed} <= texts
+
+
+def test_every_c_file_states_a_licence_that_is_there() -> None:
+    texts = {path.stem for path in (ROOT / "LICENSES").glob("*.txt")}
+    files = [path for folder in ("native", "collectors") for path in (ROOT / folder).rglob("*.[ch]")]
+    assert files
+    for path in files:
+        stated = re.match(r"/\* SPDX-License-Identifier: (.+) \*/\n", path.read_text())
+        assert stated, path
+        assert set(stated[1].split(" OR ")) <= texts, path
 
 
 def test_our_package_alone_starts_without_a_word(installed: Path) -> None:

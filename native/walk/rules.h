@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The caller of one frame, by a plain rule or by a frame record. scalar.apply_rule is the specification. */
 #ifndef RULES_H
 #define RULES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Words of one sample's stack copy. */
 #ifndef STACK_H
 #define STACK_H

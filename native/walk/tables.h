@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Hash tables of lookup pcs and of calls, by open addressing.
  *
  * A target chooses its addresses. So a search ends after PROBES entries, and an address that finds no room replaces

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The walk of all samples of a batch by plain rules.
  *
  * walk_stacks() walks one sample after the other. It returns to Python whenever it needs something that Python knows: the

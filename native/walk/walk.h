@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the walker and Python share. unwind/native_walk.py has the same structures, field by field.
  *
  * All fields are 64 bits wide. A pointer stands as the address of an array that Python owns and keeps while walk_stacks()

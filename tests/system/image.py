@@ -144,7 +144,7 @@ def _install(project: Path, into: Path, build: Path, machine: str) -> None:
     pip = [str(project / ".venv" / "bin" / "python"), "-m", "pip"]
     wheels = build / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    _run([*pip, "wheel", "-q", "--no-deps", "-w", str(wheels), str(project)])
+    _run(["env", f"PYPROF_MACHINE={machine}", *pip, "wheel", "-q", "--no-deps", "-w", str(wheels), str(project)])
     (wheel,) = wheels.glob("*.whl")
     platforms = [word for platform in WHEELS for word in ("--platform", f"{platform}_{machine}")]
     _run([*pip, "install", "-q", "--target", str(into), *platforms, "--python-version", "3.11",
