@@ -19,8 +19,7 @@ DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MIN_BLOCK_S = 0.001
 DEFAULT_FLUSH_S = 0.5
 HOLD = 8
-"""Factor of the flush time for which samples may wait for others (see CollectOptions). A batch costs as much as 100
-samples.
+"""Factor of the flush time for which samples may wait for others (see CollectOptions).
 
 A batch costs as much as 100 samples.
 """
