@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.targets import SOURCES
-from pyprof.agent import systemd_unit as agent_unit
+from pyprof.agent import systemd as agent_unit
 from pyprof.records import dataclass, field
 from pyprof.server import systemd_unit as server_unit
 from tests.agent import unit_filter

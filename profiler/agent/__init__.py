@@ -25,7 +25,6 @@ process_clocks      Processor time of each process between two moments
 process_table       The processes of the machine, and the rules' verdict about each
 push/               Segments to receivers
 rules               Rules: which processes are recorded, how, and what they are called
-sd_notify           Notifications for systemd
 segment_names       Names of segments
 sink_queues         Queues of a spool
 spool               The spool: a directory of segments that are never changed
@@ -33,7 +32,7 @@ spool_inventory     The segments in a spool, and those to drop
 spool_io            The file system calls that the spool makes
 spool_query         Query of a spool for a span of time
 spool_status        The agent's state, from its segments alone
-systemd_unit        The systemd unit of the agent
+systemd             The agent as a service of systemd: its unit, and notifications
 time_parsing        Times as people write them
 window_checkpoint   Checkpoints of an unfinished window
 window_end_times    Ends of windows, and steps of the wall clock

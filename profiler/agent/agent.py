@@ -24,11 +24,11 @@ from pyprof.agent.metrics import Gauge
 from pyprof.agent.on_demand import OnDemand, RecordedNow
 from pyprof.agent.process_table import LOOK_S, ProcessTable
 from pyprof.agent.push.sink_set import Pushers
-from pyprof.agent.sd_notify import Notifier
 from pyprof.agent.segment_names import default_spool
 from pyprof.agent.spool import NO_ROOM, Spool
 from pyprof.agent.spool_inventory import Caps
 from pyprof.agent.spool_io import has_room, locked
+from pyprof.agent.systemd import Notifier
 from pyprof.agent.window_checkpoint import WindowPart, packed, restored
 from pyprof.agent.window_end_times import ClockSteps, WindowClock
 from pyprof.agent.window_split import labelled, segments

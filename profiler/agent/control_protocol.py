@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyprof.errors import FormatError, PyprofError
-from pyprof.model.reason_requests import ASKS
+from pyprof.model.fleet_reasons import ASKS
 from pyprof.options import MAX_RATE_HZ, SIMPLE_MODES
 from pyprof.records import dataclass
 
@@ -39,7 +39,7 @@ _SENTENCES = {reason.name: reason for reason in ASKS}
 
 
 class ControlRefused(PyprofError):
-    """The agent refuses a request; reason is a row of reason_requests.ASKS."""
+    """The agent refuses a request; reason is a row of fleet_reasons.ASKS."""
 
     def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(text or _SENTENCES[reason].sentence, _SENTENCES[reason].retry)

@@ -1,7 +1,7 @@
 """The conditions under which the agent does not do all of its work.
 
 Each condition that holds is in the log, in /healthz and in the metric pyprof_agent_failing. Its name is that of a row
-of model/reason_conditions.py.
+of model/fleet_reasons.py.
 
 A restart loses samples and repairs neither a receiver nor a disk. So only two conditions make the agent unhealthy.
 Others make it not ready (data is late or lost) or only degraded.
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from pyprof.model.reason_conditions import CONDITIONS
+from pyprof.model.fleet_reasons import CONDITIONS
 
 UNHEALTHY = frozenset({"loop_stuck", "no_windows"})
 """Conditions of the agent that a restart may end; /healthz answers 503."""

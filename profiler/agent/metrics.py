@@ -12,8 +12,8 @@ import numpy as np
 
 from pyprof.agent.control_protocol import OUTCOMES
 from pyprof.agent.spool import REASONS
+from pyprof.model.fleet_reasons import CONDITIONS
 from pyprof.model.profile import Profile
-from pyprof.model.reason_conditions import CONDITIONS
 from pyprof.model.share_interval import profile_basis, sampling_basis
 from pyprof.options import SIMPLE_MODES
 from pyprof.records import dataclass

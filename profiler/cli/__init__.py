@@ -10,7 +10,6 @@ argument_types    Types of command-line values; a wrong value is one sentence wi
 before_imports    Work before the imports of a command, because imports take long on a busy machine
 comparison_table  A comparison as a table for the terminal
 completion        `pyprof completion SHELL`: a completion script for the shell
-crash_codes       Names of signal codes, and of exception codes of Windows and macOS
 crash_reason      The reason for a process's death in words: the signal, or the exception of Windows or macOS
 demo_fleet        `pyprof demo-fleet`: a server, an agent and three services, to try the page with real data
 diff              `pyprof diff`: two recordings side by side, function by function, as a table, a page or data

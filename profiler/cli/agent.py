@@ -167,7 +167,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from pyprof.agent.agent import Agent
     from pyprof.agent.log_lines import Log, log_thread_failures
-    from pyprof.agent.sd_notify import Notifier
+    from pyprof.agent.systemd import Notifier
     from pyprof.cli.interrupts import EndBySignals, listen
 
     prefix = "" if arguments.log == "json" else "pyprof agent: "

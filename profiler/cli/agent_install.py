@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from pyprof.agent import systemd_unit
+from pyprof.agent import systemd
 from pyprof.agent.config import AgentConfig
 from pyprof.errors import UsageError
 from pyprof.exporters import output_file
@@ -43,10 +43,10 @@ def install(
     folders = [target.values["path"] for target in config.pushes if target.kind == "folder"]
     hosts = [target.values["url"] for target in config.pushes if target.kind != "folder"]
     try:
-        text = systemd_unit.text(command, [spool, *folders] if spool else folders, bool(hosts), config.values.group)
+        text = systemd.text(command, [spool, *folders] if spool else folders, bool(hosts), config.values.group)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    to = os.path.join(folder, systemd_unit.NAME)
+    to = os.path.join(folder, systemd.NAME)
     try:
         _write(to, text)
         if spool:
@@ -57,7 +57,7 @@ def install(
     yield f"wrote {to}"
     yield f"  it runs: {' '.join(command)}"
     yield "  as root, with nothing of root's rights but:"
-    yield from (f"    {name:20} {meaning}" for name, meaning in systemd_unit.CAPABILITIES.items())
+    yield from (f"    {name:20} {meaning}" for name, meaning in systemd.CAPABILITIES.items())
     reaches = f"may reach any host, to push to {', '.join(hosts)}" if hosts else "reaches no other host"
     yield f"  it writes to {', '.join([spool or '/var/lib/pyprof', *folders])} only, and {reaches}"
     if config.values.group:
@@ -74,8 +74,8 @@ def _write(to: str, text: str) -> None:
     """
     if output_file.stat_entry(to) is not None:
         with open(open_regular(to), "rb") as file:
-            known = file.read(len(systemd_unit.MARK))
-        if known != systemd_unit.MARK.encode():
+            known = file.read(len(systemd.MARK))
+        if known != systemd.MARK.encode():
             raise FileExistsError(errno.EEXIST, "there is another file", to)
 
     def write(out: BinaryIO) -> None:

@@ -14,8 +14,7 @@ from pyprof.errors import NoSuchProcess
 if TYPE_CHECKING:
     from pyprof.collectors.plan import PlanFacts
     from pyprof.diagnostics import Finding
-    from pyprof.tools.jit_code_survey import RunTimeSurvey
-    from pyprof.tools.module_survey import ModuleSurvey
+    from pyprof.tools.module_survey import ModuleSurvey, RunTimeSurvey
 
 DESCRIPTION = """\
 Check what will work before a recording: the kernel's settings, pyprof's capabilities,

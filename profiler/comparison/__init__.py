@@ -5,8 +5,6 @@ matched by name and file, not by address.
 
 combined_profile   Both sides of a comparison as one profile
 compare            Makes a Comparison of two profiles
-cost_scale         Divisors that make the costs of two profiles comparable
-drift              The factor by which all functions changed together, as by another machine or load
 function_matching  Finds the functions that both profiles have in common
 result             The Comparison: amounts before and after, of each function
 significance       Tests which changes are significant: a bootstrap over slices of time

@@ -3,14 +3,12 @@
 application_code        Predicates that tell application code from libraries and runtimes, by the path of a file
 arch                    Supported architectures, as data
 arch_arm                AArch64 and ARM (A32 and T32), each also with big-endian data
-arch_parts              The parts of an Arch: properties of its code, its signal frames, its kernel interface
 arch_ppc                ppc64le: 64-bit PowerPC, little-endian, ELFv2 ABI
 arch_riscv              riscv64: 64-bit RISC-V, little-endian, with or without compressed instructions
 arch_s390               s390x and s390: 64-bit and 31-bit, big-endian
 arch_type               The definition of an architecture, as a value
 arch_x86                x86_64, x32 and i386
 call_tree               A profile as a tree of function calls, and a profile without direct recursion
-callers_and_callees     Callers and callees of a function
 columns                 Functions on columns of integers that avoid numpy.ma
 compiler_command_lines  The file that a compiler works on, by its command line
 functions               The functions of a profile and their costs, independent of where they were mapped
@@ -21,7 +19,6 @@ incremental_merge       Merges the windows of one recording, one after the other
 interpreter_state       The state of an interpreter in a sampled thread: runs of its frames, and their places
 jit_code_map            Descriptions of code that no file contains, by address and time
 jit_symbol_table        Names of code by address and time, in columns
-joined_tables           Several profiles in one set of tables: equal entries become one
 labels                  Labels that a user gives to a recording
 line_costs              Costs of each source line and each code address of a profile, and a source file as it was read
 marker_frames           Frames without code: markers of what is missing, kernel frames, and blocked system calls
@@ -30,11 +27,8 @@ modules                 Address spaces: the lines of /proc/PID/maps and the modu
 pause_histogram         Histogram of pause lengths, which needs constant memory
 prefix_tree             Prefix trees of frames
 profile                 A finished profile: an immutable value with everything that an exporter needs
-range_overlaps          Overlaps among many address ranges
 reason                  A reason why something is lost, skipped, truncated or refused, as a value
-reason_conditions       Reasons why an agent does not do all of its work
-reason_pushes           Reasons why segments are not sent
-reason_requests         Reasons why the server refuses a request, or the agent a requested recording
+fleet_reasons           Reasons of the agent and the server: unsent segments, refusals, conditions
 reason_sentences        Reasons whose text has arguments: of one file, of a recording, in a stack
 reason_table            The table of reasons: everything that is lost, skipped, truncated or refused
 reasons                 Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files
@@ -52,7 +46,6 @@ syscalls                Numbers of system calls in which threads sleep, by archi
 thread_keys             Keys of threads and processes: number and start time, so that a reused number is another key
 thread_stacks           Stacks of threads at one moment, as values
 walk                    The result of unwinding: frames, the source of each, and why each stack ended
-x86_epilogue            x86-64 instructions on a straight path to a return
 x86_length              Length of an x86 instruction, in 64-bit and in 32-bit code
 x86_prologues           Frames and calls of x86 code with frame pointers
 """

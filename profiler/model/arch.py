@@ -1,17 +1,16 @@
 """Supported architectures, as data. To add one, add an Arch here; no other code depends on the architecture.
 
-arch_type and arch_parts define an Arch, and each family has a file with its values. docs/porting.md describes how to
+arch_type defines an Arch and its parts, and each family has a file with its values. docs/porting.md describes how to
 add one.
 """
 
 from __future__ import annotations
 
 from pyprof.model.arch_arm import AARCH64, AARCH64_BE, ARM, ARMEB
-from pyprof.model.arch_parts import FrameChain, SigFrame
 from pyprof.model.arch_ppc import PPC64LE
 from pyprof.model.arch_riscv import RISCV64
 from pyprof.model.arch_s390 import S390, S390X
-from pyprof.model.arch_type import Arch
+from pyprof.model.arch_type import Arch, FrameChain, SigFrame
 from pyprof.model.arch_x86 import I386, X32, X86_64
 
 __all__ = [

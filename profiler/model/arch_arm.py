@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from pyprof.model import syscalls
-from pyprof.model.arch_parts import CallConvention, EhReturn, FrameChain, Kernel, SigFrame, Signals
-from pyprof.model.arch_type import Arch
+from pyprof.model.arch_type import Arch, CallConvention, EhReturn, FrameChain, Kernel, SigFrame, Signals
 from pyprof.records import replace
 
 

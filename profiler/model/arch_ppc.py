@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, SigFrame, Signals
-from pyprof.model.arch_type import Arch
+from pyprof.model.arch_type import Arch, CallConvention, FrameChain, Kernel, SigFrame, Signals
 
 
 def _ppc64le_follows_call(code: bytes) -> bool:

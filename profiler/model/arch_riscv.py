@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyprof.model import syscalls
-from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, PltCode, SigFrame, Signals
-from pyprof.model.arch_type import Arch
+from pyprof.model.arch_type import Arch, CallConvention, FrameChain, Kernel, PltCode, SigFrame, Signals
 
 _RA, _SP, _T0, _S0, _T3 = 1, 2, 5, 8, 28
 """Numbers of registers in RISC-V instructions: ra, sp, t0, s0, t3."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyprof.model.joined_tables import JoinedTables
+from pyprof.model.merge import JoinedTables
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.sample_filter import selected
 from pyprof.model.summary_sum import summed

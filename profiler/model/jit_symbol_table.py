@@ -10,8 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.jit_code_map import ALWAYS, MAX_PAST, NEVER, Span, forget_changes, note_change
-from pyprof.model.range_overlaps import Flags, touching, uncovered
+from pyprof.model.jit_code_map import (
+    ALWAYS,
+    MAX_PAST,
+    NEVER,
+    Flags,
+    Span,
+    forget_changes,
+    note_change,
+    touching,
+    uncovered,
+)
 from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]

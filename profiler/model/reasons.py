@@ -1,7 +1,7 @@
 """Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files.
 
-The table has three parts: reason_table.py; reason_pushes.py for segments that are not sent; reason_sentences.py for
-reasons whose text has arguments.
+The table has three parts: reason_table.py; fleet_reasons.py for agent and server; reason_sentences.py for reasons
+whose text has arguments.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
-from pyprof.model import reason_pushes, reason_sentences, reason_table
+from pyprof.model import reason_sentences, reason_table
+from pyprof.model.fleet_reasons import PUSH
 from pyprof.model.reason import Reason
 from pyprof.records import replace
 
@@ -32,7 +33,7 @@ COUNTERS = (
     *reason_table.RUN_TIME_CODE,
     *reason_table.INTERPRETER,
     *reason_table.SPOOL,
-    *reason_pushes.PUSH,
+    *PUSH,
 )
 """Reasons that are counted."""
 

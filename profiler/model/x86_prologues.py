@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyprof.model.arch_parts import Depth, FrameCode
+from pyprof.model.arch_type import Depth, FrameCode
 from pyprof.model.x86_length import LONGEST, instruction_length
 
 MAX_INSTRUCTIONS = 64

@@ -17,7 +17,6 @@ growing_file    Reader of a file to which its process keeps writing
 images          The object file behind an address: proved to be the mapped one, with its load bias
 io_deadline     File operations with a timeout, for file systems that do not respond
 jitdump         A reader of jitdump files
-jitdump_tables  The unwind tables of a jitdump's UNWINDING_INFO, in the order and at the address of each writer
 mapped_file     Search for the local file that the target has mapped
 minidump/       Crash dumps of Windows, Breakpad and Crashpad
 missing_file    The object file of a module whose file is missing

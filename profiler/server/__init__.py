@@ -5,7 +5,7 @@ authoritative: the server acknowledges a window when its file is durable. The da
 be rebuilt.
 
 authorization       Authorization: tokens of tenants for reading and writing
-body_rate_limit     Rate limit for large request bodies
+request_limits      Limits for the requests of tenants: the rate of large bodies, and sets of labels
 clickhouse_native   A block of rows in ClickHouse's Native format, column after column
 config              The configuration: TOML in, checked values out
 database            Inserts into the database and deletions
@@ -17,9 +17,7 @@ health              Checks whether the disk takes segments and the database answ
 http_app            The HTTP interface: routes, limits, refusals
 indexer             The thread that brings files into the database, and drops what is too old
 ingest              Ingest of segments: stored durably, or refused
-ingest_pool         Threads that read and write incoming segments
 ingest_process      A separate process that reads large request bodies
-inserted_rows       Cache of the stacks and series in the database
 lifecycle           A server from its configuration: everything opened in order, and closed
 merged_profile      Conversion of rows of the database to a Profile
 metrics             The server's own metrics, for /metrics
@@ -31,7 +29,6 @@ rollups             Hourly rollups: creation, and replacement of the raw windows
 sample_selection    The selection of samples in a query's parameters
 segment_files       The received segments, as files
 segment_rows        Conversion of a segment to rows of the database
-series_limit        Limit for the sets of labels that a tenant may send in a day
 sql_engine          The SQL engines: ClickHouse in this process (chdb), or a ClickHouse server
 sql_queries         Queries of the database
 stack_digest_cache  Stacks that the server has read, by their digests and numbers

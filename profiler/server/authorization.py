@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 
-from pyprof.model.reason_requests import REQUESTS
+from pyprof.model.fleet_reasons import REQUESTS
 from pyprof.records import dataclass
 
 WRITE, READ = "write", "read"

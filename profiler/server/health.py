@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from pyprof.errors import PyprofError
-from pyprof.model.reason_requests import REQUESTS
+from pyprof.model.fleet_reasons import REQUESTS
 
 CHECK_INTERVAL_S = 5.0
 """Time between two health checks of the server, in seconds."""

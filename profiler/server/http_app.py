@@ -16,15 +16,15 @@ from starlette.routing import Route
 
 from pyprof.agent.metrics import CONTENT_TYPE
 from pyprof.exporters.utf8 import dump_json
-from pyprof.model.reason_requests import REQUESTS
+from pyprof.model.fleet_reasons import REQUESTS
 from pyprof.server import query_api
 from pyprof.server.authorization import COOKIE, READ, Access, Refused
-from pyprof.server.body_rate_limit import BodyRateLimit, Receive, Scope, Send
 from pyprof.server.config import ServerConfig
 from pyprof.server.database import MAX_SILENCE_S
 from pyprof.server.foreign_receivers import SENDERS, ForeignPush
 from pyprof.server.ingest import JSON, SAFE, SEGMENTS, ClientGone, IngestApp
 from pyprof.server.lifecycle import ServerParts
+from pyprof.server.request_limits import BodyRateLimit, Receive, Scope, Send
 from pyprof.server.sample_selection import check_words
 from pyprof.server.sql_engine import StoreError
 from pyprof.server.sql_queries import ClientQueries, GivenUp, RunningQuery

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyprof.agent.sd_notify import Notifier
+from pyprof.agent.systemd import Notifier
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 from pyprof.server.config import ServerConfig

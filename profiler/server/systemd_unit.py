@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyprof.agent.systemd_unit import quoted
+from pyprof.agent.systemd import quoted
 
 USER = "pyprof-server"
 _TEXT = """\

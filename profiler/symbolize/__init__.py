@@ -8,10 +8,8 @@ elf_symtab       Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_d
 frame_cache      A cache of finished frames for the windows of one recording, and the list of their modules
 go_names         Names, lines and inlined functions of a Go program
 kernel_symbols   Names of kernel functions, from /proc/kallsyms
-memory_estimate  An estimate of the memory that an object uses, from samples of long containers
 name_cache       A cache of symbols and lines of object files, for the life of the process
 perfmap          A reader of perf maps
-plt              Names of the entries of procedure linkage tables: "malloc@plt"
 resymbolize      Names for the frames of an existing profile, from files that are available now
 source_files     The text of source files that a profile names
 symbol_table     A symbol table in columns, for lookups of the function at an address

@@ -1,6 +1,6 @@
 """A symbol table in columns, for lookups of the function at an address.
 
-SymbolTable takes rows from symbol tables (elf_symtab.py, plt.py). It is sorted, with one row for each address range.
+SymbolTable takes rows from symbol tables (elf_symtab.py). It is sorted, with one row for each address range.
 """
 
 from __future__ import annotations

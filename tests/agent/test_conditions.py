@@ -9,7 +9,7 @@ import pytest
 from pyprof.agent.health import Health
 from pyprof.agent.health_conditions import EVENT_S, MIN_INTERVAL_S, NOT_READY, REMINDER_S, UNHEALTHY, Conditions
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.reason_conditions import CONDITIONS
+from pyprof.model.fleet_reasons import CONDITIONS
 from tests.agent.test_health import numbers
 
 NAMES = {reason.name for reason in CONDITIONS}

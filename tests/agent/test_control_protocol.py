@@ -36,8 +36,8 @@ from pyprof.agent.on_demand_response import joined
 from pyprof.agent.process_table import ProcessTable
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
+from pyprof.model.fleet_reasons import ASKS
 from pyprof.model.profile import Profile
-from pyprof.model.reason_requests import ASKS
 from pyprof.records import replace
 from tests.exporters.profiles import golden
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from pyprof.agent.log_lines import Log, log_thread_failures
-from pyprof.agent.sd_notify import Notifier
+from pyprof.agent.systemd import Notifier
 from pyprof.cli.terminal_output import printable
 from tests.agent.filled import MINUTE_NS, opened, segment
 from tests.exporters.pprof_reader import read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.comparison.drift import drift_of
+from pyprof.comparison.compare import drift_of
 from pyprof.comparison.result import Amount, Comparison
 from pyprof.model.profile import Profile
 from tests.chance import most

@@ -20,9 +20,9 @@ from pyprof.collectors.bpf.abi import LossReason
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.exporters.flamegraph import WORDS
+from pyprof.model.fleet_reasons import ASKS
 from pyprof.model.interpreter_state import PARTIAL
 from pyprof.model.reason import Reason
-from pyprof.model.reason_requests import ASKS
 from pyprof.model.reason_sentences import PAGE, PLAN
 from pyprof.model.reasons import (
     COUNTERS,

@@ -9,9 +9,9 @@ from http.client import HTTPConnection
 
 import pytest
 
-from pyprof.server import body_rate_limit
-from pyprof.server.body_rate_limit import RATE, SMALL, BodyRateLimit, Message, Receive, Scope, Send, Throttle
+from pyprof.server import request_limits
 from pyprof.server.ingest import answer
+from pyprof.server.request_limits import RATE, SMALL, BodyRateLimit, Message, Receive, Scope, Send, Throttle
 from tests.server.serving import PATIENCE_S
 from tests.server.test_limits import answering
 
@@ -102,11 +102,11 @@ def test_small_bodies_are_not_told_of() -> None:
 def test_little_that_is_left_when_a_body_is_refused_is_read_at_a_pace_for_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(body_rate_limit, "LEAVE_S", 0.1)
+    monkeypatch.setattr(request_limits, "LEAVE_S", 0.1)
     for size, length, expected in (
-        (body_rate_limit.MAX_LEFT, stated(body_rate_limit.MAX_LEFT), 0),
-        (body_rate_limit.MAX_LEFT + 1, stated(body_rate_limit.MAX_LEFT + 1), body_rate_limit.MAX_LEFT + 1),
-        (GIGABYTE, CHUNKED, GIGABYTE - body_rate_limit.MAX_LEFT),
+        (request_limits.MAX_LEFT, stated(request_limits.MAX_LEFT), 0),
+        (request_limits.MAX_LEFT + 1, stated(request_limits.MAX_LEFT + 1), request_limits.MAX_LEFT + 1),
+        (GIGABYTE, CHUNKED, GIGABYTE - request_limits.MAX_LEFT),
     ):
         throttle = Told()
         sent, left = asked(BodyRateLimit(refuses, throttle), size, length, (b"authorization", b"any"))
@@ -123,7 +123,7 @@ def test_little_that_is_left_when_a_body_is_refused_is_read_at_a_pace_for_nobody
 @pytest.mark.parametrize("chunked", [False, True])
 def test_gigabyte_that_is_refused_is_not_read(chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send a body without end: the client gets the response, and can send only what the kernel's buffers hold."""
-    monkeypatch.setattr(body_rate_limit, "LEAVE_S", 0.5)
+    monkeypatch.setattr(request_limits, "LEAVE_S", 0.5)
     piece = b"%x\r\n%b\r\n" % (PART, bytes(PART)) if chunked else bytes(PART)
     length, sent = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {GIGABYTE}", 0
     client = socket.socket()
@@ -142,13 +142,13 @@ def test_gigabyte_that_is_refused_is_not_read(chunked: bool, monkeypatch: pytest
 def test_client_that_sends_all_before_it_reads_has_its_answer_and_may_ask_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(body_rate_limit, "LEAVE_S", PATIENCE_S)
+    monkeypatch.setattr(request_limits, "LEAVE_S", PATIENCE_S)
     with (
         answering(BodyRateLimit(refuses)) as port,
         closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as client,
     ):
         for _ in range(2):
-            client.request("POST", "/", bytes(body_rate_limit.MAX_LEFT))
+            client.request("POST", "/", bytes(request_limits.MAX_LEFT))
             found = client.getresponse()
             assert (found.status, found.getheader("connection"), found.read()) == (413, "close", b"refused")
 
@@ -182,13 +182,13 @@ def head_is_refused(port: int, length: str) -> socket.socket:
 def test_client_that_is_refused_and_says_nothing_more_is_hung_up_on(
     length: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_rate_limit, "LEAVE_S", 0.2)
+    monkeypatch.setattr(request_limits, "LEAVE_S", 0.2)
     with answering(BodyRateLimit(refuses)) as port, closing(head_is_refused(port, length)) as client:
         assert client.recv(1000) == b""
 
 
 def test_client_that_is_refused_has_time_to_read_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_rate_limit, "LEAVE_S", 5)
+    monkeypatch.setattr(request_limits, "LEAVE_S", 5)
     length = f"Content-Length: {GIGABYTE}"
     with answering(BodyRateLimit(refuses)) as port, closing(head_is_refused(port, length)) as client:
         client.settimeout(0.5)

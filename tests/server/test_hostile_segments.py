@@ -16,8 +16,8 @@ from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Th
 from pyprof.model.walk import Trust
 from pyprof.records import replace
 from pyprof.server import segment_rows, table_blocks
+from pyprof.server.database import StoredRowCache
 from pyprof.server.frame_text_codec import frame_of, text_of
-from pyprof.server.inserted_rows import StoredRowCache
 from pyprof.server.segment_rows import SegmentRows, rows_of
 from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.exporters.support import export

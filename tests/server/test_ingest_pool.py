@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded
 from pyprof.server.authorization import Refused
-from pyprof.server.ingest_pool import ELSEWHERE, MIDDLE, SMALL, IngestThreads
+from pyprof.server.ingest import ELSEWHERE, MIDDLE, SMALL, IngestThreads
 from tests.server.serving import PATIENCE_S
 
 pytestmark = pytest.mark.system

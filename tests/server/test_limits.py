@@ -26,12 +26,10 @@ from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.profile import ThreadInfo, ValueType
 from pyprof.server import header_timeout, ingest_process
 from pyprof.server.authorization import Refused
-from pyprof.server.body_rate_limit import App, Receive, Scope, Send
 from pyprof.server.database import Store
-from pyprof.server.ingest import answer
-from pyprof.server.ingest_pool import ELSEWHERE
+from pyprof.server.ingest import ELSEWHERE, answer
 from pyprof.server.ingest_process import LargeBodies
-from pyprof.server.series_limit import MAX_OF_SEGMENT, SeriesLimit
+from pyprof.server.request_limits import MAX_OF_SEGMENT, App, Receive, Scope, Send, SeriesLimit
 from pyprof.server.sql_engine import StoreError
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows

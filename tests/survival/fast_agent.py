@@ -13,7 +13,7 @@ from pyprof.agent import config
 from pyprof.agent.agent import Agent
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.log_lines import Log
-from pyprof.agent.sd_notify import Notifier
+from pyprof.agent.systemd import Notifier
 from pyprof.cli.interrupts import listen
 from pyprof.records import replace
 

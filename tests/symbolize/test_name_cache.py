@@ -20,8 +20,7 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.symbolize import name_cache
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.frame_cache import SettledFrameCache
-from pyprof.symbolize.memory_estimate import estimate_footprint
-from pyprof.symbolize.name_cache import FileNames, NameCache
+from pyprof.symbolize.name_cache import FileNames, NameCache, estimate_footprint
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, running, where
 from tests.support import build, need

@@ -14,8 +14,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.formats import open_object_file
 from pyprof.options import UnwindOptions
-from pyprof.unwind.code_analysis.code_rules import CodeRules, make_rule
-from pyprof.unwind.code_analysis.proved_code import keep_proved
+from pyprof.unwind.code_analysis.code_rules import CodeRules, keep_proved, make_rule
 from pyprof.unwind.code_analysis.x86_flow import LOST, Code, FunctionStates, analyse
 from pyprof.unwind.module_sources import open_sources
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule

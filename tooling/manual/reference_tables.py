@@ -14,9 +14,8 @@ from pathlib import Path
 from pyprof.agent.health_conditions import NOT_READY, UNHEALTHY
 from pyprof.cli.live.keys import KEYS
 from pyprof.frame_sources import FRAME_SOURCES
+from pyprof.model.fleet_reasons import ASKS, CONDITIONS, REQUESTS
 from pyprof.model.reason import Reason
-from pyprof.model.reason_conditions import CONDITIONS
-from pyprof.model.reason_requests import ASKS, REQUESTS
 from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PLAN, PROBLEMS
 from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS
 from pyprof.recording.schema import parse_tables

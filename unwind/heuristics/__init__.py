@@ -7,7 +7,6 @@ epilogue                Rules for code without tables, from its instructions up 
 frame_overwriting_code  Code that overwrites the saved registers of its frame by those of another frame
 frame_pointer_recovery  Search for the frame pointer of a blocked thread in its stack copy
 frame_pointers          Callers by frame records, for frames that no table covers
-frame_size              The distance of the frame pointer from sp, from a function's code
 stack_scan              Stack scanning: a word on the stack that may be a return address
 stack_win               Frames of 32-bit Windows code, by the STACK WIN records of its symbol file
 """

@@ -2,7 +2,7 @@
 gRPC. SegmentSink is the interface of a sink, which raises them.
 
 Each cause of failure has a word for metrics, the log and refused/WORD/ in the spool, and a reason in the table of
-reasons (model/reason_pushes.py).
+reasons (model/fleet_reasons.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from pyprof.agent.segment_names import SegmentName
-from pyprof.model.reason_pushes import PUSH
-from pyprof.model.reason_requests import REQUESTS
+from pyprof.model.fleet_reasons import PUSH, REQUESTS
 from pyprof.records import dataclass
 
 LATER = {

@@ -10,7 +10,6 @@ keys                The table of keys: their effects on the view, and their help
 plain_tables        Tables for scripts, and for terminals that cannot be drawn on
 screen_lines        The interface of a screen, and its lines (or those of a script) from a snapshot and a view
 snapshot_merge      Merges the windows of a recording into snapshots, and saves a snapshot
-snapshot_thread     A thread that makes a snapshot of each window of a recording
 terminal_screen     A screen on a terminal, which is always restored
 top_recordings      The recordings of one session: a change of mode needs another recording
 top_session         One invocation on a terminal: the recording, the screen, signals, a command's own output

@@ -3,7 +3,6 @@
 cpu_contexts   Registers from the CPU contexts of minidumps and microdumps
 crash_dump     The content of a crash dump, independent of its format
 file           Minidumps: crash dumps of Windows, Breakpad and Crashpad
-linux_streams  Breakpad's Linux streams: copies of /proc/PID files, and the dynamic loader's list of objects
 microdump      Microdumps: crash dumps that Breakpad writes into a log
 modules        The modules of a minidump: MINIDUMP_MODULE and the CodeView record that identifies it
 """

@@ -1,6 +1,5 @@
 """Source lines and inlined functions from DWARF 2 to 5, read only as far as an address needs.
 
-aranges            Lookup of the unit for an address in .debug_aranges
 attribute_forms    Abbreviations and attribute forms: reading an entry, and skipping it fast
 cursor             Readers of DWARF's primitive encodings, and time limits
 function_scopes    Namespaces, classes and functions around functions without a linkage name

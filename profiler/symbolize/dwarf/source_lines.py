@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
-from pyprof.symbolize.dwarf.aranges import MAX_OVERLAP
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.inlined_functions import Inlines
 from pyprof.symbolize.dwarf.line_table import LineTable
-from pyprof.symbolize.dwarf.units import DWO_NAME, GNU_DWO_NAME, Dwarf
+from pyprof.symbolize.dwarf.units import DWO_NAME, GNU_DWO_NAME, MAX_OVERLAP, Dwarf
 
 _HIGHEST = 1 << 64
 

@@ -1,0 +1,173 @@
+"""Reasons (see reason_table.py) of the agent and the server: unsent segments, refusals, and the agent's conditions.
+
+Their names appear in responses, in logs and as labels of metrics. CONDITIONS hold until their cause is gone; they also
+appear in /healthz.
+"""
+
+from __future__ import annotations
+
+from pyprof.model.reason import Reason, Stage
+
+# fmt: off
+PUSH = (
+    Reason("push_later_unreachable", Stage.PUSH,
+           "The receiver cannot be reached.",
+           retry="a receiver that runs, the network, or url and proxy of the sink",
+           title="push: later, no connection"),
+    Reason("push_later_timeout", Stage.PUSH,
+           "The receiver did not answer in the sink's timeout.",
+           retry="the receiver's load, the network, or a longer timeout of the sink",
+           title="push: later, no answer in time"),
+    Reason("push_later_insecure", Stage.PUSH,
+           "The receiver's certificate is not known here, or TLS failed otherwise.",
+           retry="ca_file of the sink", title="push: later, no secure connection"),
+    Reason("push_later_credentials", Stage.PUSH,
+           "A file with a token or a password cannot be read, or others may read it.",
+           retry="a file of root or the agent's user with mode 600",
+           title="push: later, the file of a token or password"),
+    Reason("push_later_unauthorized", Stage.PUSH,
+           "The receiver or the proxy rejects the credentials.",
+           retry="token_file, or user and password_file, of the sink",
+           title="push: later, the credentials are not taken"),
+    Reason("push_later_not_there", Stage.PUSH,
+           "The receiver has no such service at this address.",
+           retry="url and type of the sink", title="push: later, there is no such service"),
+    Reason("push_later_limited", Stage.PUSH,
+           "The receiver limits the rate of requests.",
+           retry="higher limits of the receiver", title="push: later, too much at a time"),
+    Reason("push_later_unavailable", Stage.PUSH,
+           "The receiver reports an internal error.",
+           retry="the receiver's log", title="push: later, the receiver failed"),
+    Reason("push_later_redirected", Stage.PUSH,
+           "The receiver redirects the request. Redirects are not followed, because credentials are for the "
+               "configured host only.",
+           retry="the new address as url of the sink", title="push: later, the receiver is elsewhere"),
+    Reason("push_later_nonsense", Stage.PUSH,
+           "The response is not from a receiver of this type; it may be from a proxy.",
+           retry="url and type of the sink", title="push: later, the answer is none"),
+    Reason("push_later_disk", Stage.PUSH,
+           "The folder does not exist, is full, or may not be written.",
+           retry="check the mount, the free space and the rights of the sink's folder",
+           title="push: later, the folder does not take it"),
+    Reason("push_later_otherwise", Stage.PUSH,
+           "The receiver sent an unexpected response, or the sink failed in another way.",
+           retry="the receiver's log", title="push: later, another answer"),
+    Reason("push_refused_bad_request", Stage.PUSH,
+           "The receiver rejects the request as malformed.",
+           retry="the receiver's log", title="push: refused, the receiver does not want it"),
+    Reason("push_refused_too_large", Stage.PUSH,
+           "The receiver rejects requests of this size.",
+           retry="higher limits of the receiver", title="push: refused, it is too large"),
+    Reason("push_refused_too_old", Stage.PUSH,
+           "The window is older than the receiver accepts.",
+           retry="a larger max_age of the sink, if the receiver takes older ones",
+           title="push: refused, it is too old"),
+    Reason("push_refused_too_new", Stage.PUSH,
+           "The window ends later than the receiver's clock allows.",
+           retry="the clocks of both hosts", title="push: refused, it ends in the future"),
+    Reason("push_refused_too_many_series", Stage.PUSH,
+           "The receiver limits how many different sets of labels a tenant may send in a day.",
+           retry="fewer labels in the agent's rules, or a larger limits.series of the server",
+           title="push: refused, it has more sets of labels than the receiver takes"),
+    Reason("push_refused_rejected", Stage.PUSH,
+           "The receiver accepted a part and rejected some profiles.",
+           retry="the receiver's log", title="push: refused, the receiver rejected profiles of it"),
+    Reason("push_refused_unreadable", Stage.PUSH,
+           "The segment, or its conversion for the receiver, cannot be read.",
+           title="push: refused, it cannot be read"),
+    Reason("push_refused_never_taken", Stage.PUSH,
+           "The receiver failed repeatedly at this segment, and accepted others meanwhile.",
+           retry="the receiver's log", title="push: refused, others are taken, it is not"),
+)
+# fmt: on
+
+
+# fmt: off
+CONDITIONS = (
+    Reason("loop_stuck", Stage.AGENT, "The agent's main loop has not run for 30 seconds.",
+           retry="a restart: WatchdogSec= of the unit, or a liveness probe"),
+    Reason("no_windows", Stage.AGENT,
+           "No window has ended for three times its length and a minute, though there are processes to record.",
+           retry="a restart; the log says what failed before"),
+    Reason("recording_failed", Stage.AGENT,
+           "A recording did not begin or ended early. The agent starts it again after 30 seconds.",
+           retry="pyprof doctor, which says what the agent may not do"),
+    Reason("spool_disk_full", Stage.AGENT,
+           "The disk of the spool is full. The oldest segments make room; what still has none waits for one window.",
+           retry="room on that disk, or a smaller spool.max_bytes"),
+    Reason("spool_failed", Stage.AGENT,
+           "The spool could not write a window or a checkpoint. Segments wait in memory for one window.",
+           retry="the disk and the rights of spool.path"),
+    Reason("push_failing", Stage.AGENT, "A sink takes no segment at the moment. Segments wait in its queue.",
+           retry="what the cause says"),
+    Reason("push_refused", Stage.AGENT,
+           "A sink has refused a segment for good in the last ten minutes. It is in refused/ of the spool.",
+           retry="what the cause says"),
+    Reason("push_lost", Stage.AGENT,
+           "In the last ten minutes the spool has dropped segments that a sink had not taken.",
+           retry="larger limits of the spool, and a receiver that answers"),
+    Reason("clock_differs", Stage.AGENT,
+           "The clocks of agent and receiver differ by more than 30 seconds: queries look in the wrong place.",
+           retry="NTP on both hosts"),
+    Reason("budget_exceeded", Stage.AGENT,
+           "The agent costs more than its budget, and doing less is impossible or did not help.",
+           retry="a larger budget (needed_cpu_percent, needed_memory), longer windows.every and windows.durable, or "
+                 "rules for fewer processes"),
+    Reason("reload_failed", Stage.AGENT, "The configuration was wrong at the last reload. The one before applies.",
+           retry="pyprof agent --config FILE --check"),
+)
+# fmt: on
+
+
+# fmt: off
+REQUESTS = (
+    Reason("bad_question", Stage.SERVER, "A parameter of the query is invalid.",
+           retry="docs/server.md lists all parameters"),
+    Reason("bad_segment", Stage.SERVER, "The body is not a pprof file. The server stores nothing of it."),
+    Reason("bad_symbols", Stage.SERVER, "The body is not a Breakpad symbol file of this build-id. The server "
+        "does not store it."),
+    Reason("too_many_symbols", Stage.SERVER, "The tenant's symbol files would have more bytes than limits.symbols.",
+           retry="a larger limits.symbols"),
+    Reason("no_token", Stage.SERVER, "This server requires a token.", retry="Authorization: Bearer TOKEN"),
+    Reason("wrong_token", Stage.SERVER, "No tenant has this token.",
+           retry="the tenant's token: of an agent, the first line of its sink's token_file"),
+    Reason("wrong_role", Stage.SERVER, "The token has the other role: one token writes, another one reads.",
+           retry="the tenant's write token for agents, its read token for queries"),
+    Reason("no_such_page", Stage.SERVER, "The server has no such page."),
+    Reason("nothing_there", Stage.SERVER, "No window has matching samples.", retry="a longer span, or fewer labels"),
+    Reason("segment_known", Stage.SERVER, "The server already has this segment. It counts once."),
+    Reason("body_too_slow", Stage.SERVER, "The body did not arrive within a minute. The server stores nothing of it.",
+           retry="smaller bodies: beyond 1 MiB, all senders together are limited to 4 MiB a second"),
+    Reason("body_too_large", Stage.SERVER, "The body is longer than limits.body.", retry="a larger limits.body"),
+    Reason("wrong_name", Stage.SERVER, "The path is not a segment's: DAY/SERVICE/END_NS-KEY.pb.gz."),
+    Reason("too_old", Stage.SERVER, "The window ended before the retention's oldest day."),
+    Reason("too_new", Stage.SERVER, "The window ends more than a day in the future: is the agent's clock right?",
+           retry="NTP on both hosts"),
+    Reason("too_many_series", Stage.SERVER, "There are more sets of labels than the server accepts.",
+           retry="fewer labels in the agent's rules; a pod's name is a new label at each start"),
+    Reason("question_too_dear", Stage.SERVER, "The query needs more time or memory than its limit.",
+           retry="a shorter span, one service, or a larger limits.question_time and limits.question_memory"),
+    Reason("too_many_requests", Stage.SERVER,
+           "The tenant sends more segments a second than limits.rate, or large ones faster than the server reads them.",
+           retry="a larger limits.rate; for large segments, wait"),
+    Reason("store_failed", Stage.SERVER, "The database refused the request, or is not reachable.",
+           retry="the server's log, which has the database's message"),
+    Reason("disk_full", Stage.SERVER, "The server's disk is full. The segment is not stored; older ones stay.",
+           retry="free space on the server's disk, or a smaller retention.max_bytes"),
+)
+
+ASKS = (
+    Reason("ask_not_allowed", Stage.AGENT,
+           "Only root, the agent's user and the members of record.group may request recordings.",
+           retry="record.group in the agent's configuration, and a restart"),
+    Reason("ask_malformed", Stage.AGENT, "The request is invalid, too long or arrived too slowly."),
+    Reason("ask_too_much", Stage.AGENT, "The recording would be too long, or have too many samples.",
+           retry="a shorter -d, or a lower -r"),
+    Reason("ask_no_service", Stage.AGENT, "No process of this service is being recorded.",
+           retry="pyprof agent status lists the services"),
+    Reason("ask_busy", Stage.AGENT, "There are too many requests at once.", retry="repeat the request later"),
+    Reason("ask_agent_ends", Stage.AGENT, "The agent is shutting down."),
+    Reason("ask_failed", Stage.AGENT, "The requested recording failed; the text says why."),
+)
+"""Reasons for refusals of `pyprof agent record`."""
+# fmt: on
