@@ -67,7 +67,7 @@ class BpfCollector(PerfCollector):
         """
         self.source = source
         self._why = why
-        self._taken = 0
+        self._taken = self._used = 0
         super().__init__(pid, options, diagnostics, ids=ids, selection=selection, before_exec=before_exec)
         self._starvation = None
         self.skip_trial()
@@ -102,13 +102,14 @@ class BpfCollector(PerfCollector):
         if until_ns == FOREVER_NS:
             source.stop_sampling()
         samples = source.take_samples(until_ns)
+        chosen, every = self._decimation.choose(len(samples))
+        samples = samples.select_rows(chosen)
         taken = self.take_samples(until_ns, samples, source.words)
         self._read_accounts(until_ns)
         lanes = np.flatnonzero(taken.wanted)
-        self._taken += len(lanes)
-        chosen, every = self._decimation.choose(len(lanes))
-        lanes = lanes[chosen]
-        batch = source.with_frames(taken.switched.take_samples(lanes), lanes)
+        self._used += len(lanes)
+        self._taken += every * len(lanes)
+        batch = source.with_frames(taken.switched.take_samples(lanes), chosen[lanes])
         if every > 1:
             batch = replace(batch, weight=batch.weight * every)
         for part in split_by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
@@ -141,8 +142,7 @@ class BpfCollector(PerfCollector):
     def stats(self) -> CollectorStats:
         period_ns, lost = round(1e9 / self._options.rate_hz), self.source.lost
         ticking_ns = (self._taken + lost) * period_ns
-        used = self._taken - self._decimation.left_out
-        return replace(super().stats(), ticks=used, ticking_ns=ticking_ns, skipped=lost)
+        return replace(super().stats(), ticks=self._used, ticking_ns=ticking_ns, skipped=lost)
 
     def _notes(self) -> tuple[str, ...]:
         note = said("by_program_because", why=self._why) if self._why else NOTE

@@ -166,6 +166,7 @@ class BpfWaitCollector(BpfCollector):
         yield from self._without_samples(times, sleepers)
         running = np.flatnonzero(taken.wanted & (records.flags & (Flag.WAITS | Flag.WAKER) == 0))
         self._taken += len(running)
+        self._used += len(running)
         first, second = _lengths(records, waits, times)
         first[running] = self._run_times.distribute_run_time(
             records.tid[running].astype(np.int64), waiting, now_ns, times.room_ns, now_ns - before_ns

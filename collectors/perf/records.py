@@ -193,6 +193,24 @@ class SampleRecords:
     def __len__(self) -> int:
         return len(self.time_ns)
 
+    def select_rows(self, rows: I64) -> SampleRecords:
+        """Return the samples at these ascending indices."""
+        if len(rows) == len(self):
+            return self
+        return SampleRecords(
+            self.time_ns[rows],
+            self.pid[rows],
+            self.tid[rows],
+            self.cpu[rows],
+            self.regs[rows],
+            self.base[rows],
+            self.offset[rows],
+            self.size[rows],
+            None if self.kernel_stack is None else self.kernel_stack[rows],
+            self.kernel_stacks,
+            self.narrow[rows],
+        )
+
 
 def read_samples(
     words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None, machine: PerfArch = HERE

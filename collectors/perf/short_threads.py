@@ -159,11 +159,10 @@ class Decimation:
     """A filter that keeps one of n samples, as a Stride demands, and gives the sample that it keeps the weight of all
     n.
 
-    It is for samples that the kernel takes anyway. Samples that it drops are counted and not unwound.
+    It is for samples that the kernel takes anyway. Samples that it drops are not unwound.
     """
 
     def __init__(self, stride: Stride) -> None:
-        self.left_out = 0
         self._stride = stride
         self._every = 1
         self._draw = RandomSelection()
@@ -186,6 +185,4 @@ class Decimation:
             self._draw.start_groups(self._every)
         if self._every == 1 or not n:
             return np.arange(n), 1
-        chosen = self._draw.choose_items(n)
-        self.left_out += n - len(chosen)
-        return chosen, self._every
+        return self._draw.choose_items(n), self._every

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.batch_builder import build_stackless_batch
+from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.linux.sampled_arch import WIDE
+from pyprof.collectors.perf.records import SampleRecords
 from pyprof.collectors.perf.short_threads import Decimation, RandomSelection
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.window_flush_protocol import Stride
@@ -38,7 +42,6 @@ def test_weights_sum_to_all_samples_and_no_run_is_without_one(every: int, sizes:
     runs = [time // every for time in kept]
     assert runs == sorted(set(runs))
     assert first // every <= len(kept) <= -(-first // every)
-    assert decimation.left_out == first - len(kept)
 
 
 def test_stride_that_changes_is_obeyed_at_once() -> None:
@@ -93,6 +96,49 @@ def test_samples_are_chosen_before_anything_is_done_for_them() -> None:
         assert all(0 <= at < size for at in chosen.tolist())
         kept += len(chosen)
     assert kept == 100
-    assert decimation.left_out == 300
     stride.every = 1
     assert decimation.choose(3)[0].tolist() == [0, 1, 2]
+
+
+class RingOfSamples:
+    """A source of BPF samples whose times are 0 to n - 1. It stores for which samples frames were wanted."""
+
+    words = np.zeros(0, np.uint64)
+
+    def __init__(self, n: int) -> None:
+        self.lanes: list[int] = []
+        self._n = n
+
+    def take_samples(self, until_ns: int) -> SampleRecords:
+        n = self._n
+        ids, empty = np.arange(n), np.zeros(n, np.int64)
+        registers, words = np.zeros((n, 1), np.uint64), np.zeros(n, np.uint64)
+        names = ids.astype(np.int32)
+        return SampleRecords(ids, names, names, names, registers, words, empty, empty, None, ((),), names < 0)
+
+    def with_frames(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
+        assert batch.time_ns.tolist() == lanes.tolist(), "each sample gets the frames of its own record"
+        self.lanes += lanes.tolist()
+        return batch
+
+
+def test_bpf_samples_that_a_stride_drops_are_dropped_before_they_are_placed() -> None:
+    source, stride, placed = RingOfSamples(40), Stride(), list[int]()
+    stride.every = 8
+
+    def take_samples(until_ns: int, samples: SampleRecords, words: object) -> SimpleNamespace:
+        placed.extend(samples.time_ns.tolist())
+        found = build_stackless_batch(
+            WIDE, 1, np.full(len(samples), SampleKind.STOPPED, np.uint8), samples.time_ns, samples.pid, samples.tid
+        )
+        return SimpleNamespace(switched=found, wanted=samples.time_ns >= 8)
+
+    collector: Any = BpfCollector.__new__(BpfCollector)
+    nothing = dict.fromkeys(("_revive", "_read_accounts", "account_batch", "_unwound"), lambda *arguments: None)
+    collector.__dict__.update(nothing, source=source, _decimation=Decimation(stride), take_samples=take_samples)
+    collector.__dict__.update(_taken=0, _used=0)
+    (part,) = collector._hand_out(1 << 40)
+    assert [time // 8 for time in placed] == [0, 1, 2, 3, 4]
+    assert part.time_ns.tolist() == source.lanes == placed[1:]
+    assert part.weight.tolist() == [8] * 4
+    assert (collector._used, collector._taken) == (4, 32)
