@@ -15,7 +15,7 @@ from pyprof.agent.config import AgentConfig
 from pyprof.agent.config_schema import SamplingChoice, Values
 from pyprof.agent.control_socket import ControlSocket, Peer
 from pyprof.agent.ended_processes import EndedProcesses
-from pyprof.agent.governor import CostBudget
+from pyprof.agent.governor import FIRST_SETTLING, CostBudget
 from pyprof.agent.group_recording import SampledGroup
 from pyprof.agent.health import Health
 from pyprof.agent.health_conditions import Conditions
@@ -221,9 +221,9 @@ class Agent:
 
     def _keep_budget(self) -> None:
         starts = sum(lane.starts for lane in self._lanes)
-        if (
-            self._on_demand.under_way or starts != self._starts
-        ):  # a recording that starts reads files for the first time
+        if starts and not self._starts:
+            self._budget.pardon(FIRST_SETTLING)
+        elif self._on_demand.under_way or starts != self._starts:  # a recording reads files for the first time
             self._budget.pardon()
         self._starts = starts
         if self._budget.check_budget():

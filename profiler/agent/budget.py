@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyprof.agent.governor import AIM, BudgetVerdict, CostBudget, Effort, Governor
+from pyprof.agent.governor import AIM, SETTLING, BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.agent.health_conditions import Conditions
 from pyprof.agent.own_cpu import OwnCpu, memory, spent
 from pyprof.model.profile import Profile
@@ -58,9 +58,14 @@ class BudgetControl:
     def effort(self) -> Effort:
         return self._governor.effort
 
-    def pardon(self) -> None:
-        """Exclude the agent's current cost from the check of its budget, because a user has requested the work."""
-        self._governor.pardon(time.monotonic())
+    def pardon(self, settling: float = SETTLING) -> None:
+        """Exclude the agent's current cost from the check of its budget, because a user has requested the work, or
+        files are read for the first time.
+
+        Args:
+            settling: See Governor.pardon().
+        """
+        self._governor.pardon(time.monotonic(), settling)
 
     def check_budget(self) -> bool:
         """Check the agent's budget, and return True if another set of processes must be recorded. The main loop calls

@@ -15,7 +15,8 @@ follows only after a number of such verdicts that doubles.
 - Memory has no such law: fewer processes may need less. If a step did not help, no further one is taken. Fewer
 processes do not lower the processor time: samples are dropped before they cost much, and a recording that starts
 again reads files for the first time.
-- When recordings begin, files are read for the first time: nothing is judged during SETTLING.
+- When recordings begin, files are read for the first time: nothing is judged during SETTLING. The first recording of an
+agent has FIRST_SETTLING.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ helped.
 SETTLING = 0.25
 """Time without a check of the budget after the start and after a change of the recorded processes, which restarts
 recordings; relative to CostBudget.every_s.
+"""
+FIRST_SETTLING = 1.0
+"""SETTLING after the first recording of an agent has begun.
+
+Its processes run files that no recording has read before. That costs more than a minute may, and only once: samples
+that are dropped for it would come back one step a minute.
 """
 
 
@@ -130,9 +137,14 @@ class Governor:
         """The processor budget that the agent's current effort would need, as a share of one processor."""
         return self.cpu / AIM
 
-    def pardon(self, now: float) -> None:
-        """Exclude the agent's cost up to now from the check of its budget."""
-        self._settled = max(self._settled, now + SETTLING * self.budget.every_s)
+    def pardon(self, now: float, settling: float = SETTLING) -> None:
+        """Exclude the agent's cost up to now, and that of some time to come, from the check of its budget.
+
+        Args:
+            now: Monotonic time.
+            settling: The time to come, relative to CostBudget.every_s.
+        """
+        self._settled = max(self._settled, now + settling * self.budget.every_s)
 
     def check_cost(self, now: float, spent_s: float, memory: Callable[[], int]) -> BudgetVerdict:
         """Check the agent's cost against its budget, and adapt the effort. Callers do this several times in

@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.agent import budget
-from pyprof.agent.governor import AIM, MAX_PATIENCE, PARTS, STRIDES, BudgetVerdict, CostBudget, Effort, Governor
+from pyprof.agent.governor import (
+    AIM,
+    FIRST_SETTLING,
+    MAX_PATIENCE,
+    PARTS,
+    SETTLING,
+    STRIDES,
+    BudgetVerdict,
+    CostBudget,
+    Effort,
+    Governor,
+)
 from pyprof.agent.health_conditions import Conditions
 
 MB = 1 << 20
@@ -80,6 +91,24 @@ def test_after_a_load_all_is_done_again(work: float, minutes: int) -> None:
     lived(load, minutes + 2 * MAX_PATIENCE)
     assert min(found) < 1
     assert found[-1] == 1
+
+
+@pytest.mark.parametrize(("settling", "is_reduced"), [(FIRST_SETTLING, False), (SETTLING, True)])
+def test_first_reading_of_files_costs_no_samples_of_later_minutes(settling: float, is_reduced: bool) -> None:
+    """Run the governor on an agent that reads files for 40 s, and then costs less than its budget."""
+    governor, spent, said = Governor(BUDGET, 0, 0), 0.0, list[BudgetVerdict]()
+    governor.pardon(5, settling)
+    for now in range(5, 600, 5):
+        spent += 5 * (0.03 if now < 40 else 0.008)
+        said.append(governor.check_cost(now, spent, lambda: 0))
+    assert (BudgetVerdict.LESS in said) == is_reduced
+
+
+def test_cost_after_the_first_reading_of_files_is_checked() -> None:
+    governor = Governor(BUDGET, 0, 0)
+    governor.pardon(5, FIRST_SETTLING)
+    verdicts = [governor.check_cost(now, 0.03 * now, lambda: 0) for now in range(5, 130, 5)]
+    assert BudgetVerdict.LESS in verdicts
 
 
 def test_budget_of_a_minute_that_is_gone_early_is_not_waited_for() -> None:
