@@ -77,7 +77,7 @@ class BpfSource:
             reader: Returns the reader of a process's interpreter by pid; None if no interpreter is wanted.
             least_ns: Shorter waits need no separate record.
         """
-        self.lost = 0
+        self.lost = self._lost_before = 0
         self.words, self.ring_fd = sampler.ring.words, sampler.ring.fd
         self.parent_of: Callable[[int], int] = lambda pid: 0
         self._sampler = sampler
@@ -222,6 +222,17 @@ class BpfSource:
             narrow=(records.flags & Flag.NARROW) != 0,
         )
 
+    def discard_samples(self, until_ns: int) -> None:
+        """Drop the samples up to a time, and do not count those that found no room until now.
+
+        Opening takes seconds if there are many processes. Samples of that time fill the ring buffer.
+        """
+        ring = self._sampler.ring
+        _, until = ring.take_records(until_ns)
+        ring.release_records(until)
+        self._counted, _ = self._sampler.read_counts()
+        self._lost_before = self._counted[LossReason.RING_FULL]
+
     def read_later_ends(self) -> WaitEnds:
         """Return the ends of waits that are still in the ring buffer after take_samples(). They stay there."""
         return read_wait_ends(self.words, split_positions(self.words, self._sampler.ring.find_later_records())[1])
@@ -259,7 +270,7 @@ class BpfSource:
             self._limit()
         self.records, self.ended = NO_RECORDS, NO_ENDS
         counts, _ = self._sampler.read_counts()
-        self.lost = counts[LossReason.RING_FULL]
+        self.lost = counts[LossReason.RING_FULL] - self._lost_before
         self._count_lost({reason: n - self._counted.get(reason, 0) for reason, n in counts.items()})
         self._counted = counts
 

@@ -67,9 +67,9 @@ class ByImage:
         due = max(min((pending.due_ns for pending in self._pending.values()), default=_NEVER_NS), self._not_before)
         return max(due - self.clock(), 0)
 
-    def check_due(self, all_of_them: bool = False) -> list[int]:
+    def check_due(self, all_of_them: bool = False, is_over: Callable[[], bool] = lambda: False) -> list[int]:
         """Check the processes whose check is due, and return those for which the need of stops is decided now.
-        all_of_them ignores the budget.
+        all_of_them ignores the budget. Check none after is_over() has returned True.
         """
         now = self.clock()
         due = [(pid, pending) for pid, pending in self._pending.items() if pending.due_ns <= now]
@@ -78,6 +78,8 @@ class ByImage:
         spent = self.cost()
         decided = []
         for pid, pending in due:
+            if is_over():
+                break
             if self._is_decided(pid, self.needs_stops(pid), pending):
                 decided.append(pid)
             if not all_of_them and self.cost() > spent + _MAX_NS:

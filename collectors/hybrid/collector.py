@@ -105,7 +105,7 @@ class HybridCollector:
         """
         assert self._by_image is not None
         self._by_image.changed(self._perf.members.take_new_processes())
-        for pid in self._by_image.check_due(all_of_them=first):
+        for pid in self._by_image.check_due(all_of_them=first, is_over=lambda: self._stopping):
             if pid in self._by_image.reasons and self._perf.members.follows_children(pid):
                 self._candidates.choose_image(pid, from_start=first and not self._launched)
             else:

@@ -234,3 +234,32 @@ def test_samples_that_find_no_room_are_counted() -> None:
             assert source.lost == counts[LossReason.RING_FULL] > 0
     finally:
         source.close()
+
+
+def test_samples_of_the_opening_leave_their_room_to_those_of_the_recording() -> None:
+    sampler = BpfSampler(KernelTargets(4000), 64 << 10, list_online_cpus())
+    source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
+
+    def sample_until_full(before: int) -> None:
+        end = time.monotonic() + 20
+        while sampler.read_counts()[0][LossReason.RING_FULL] == before and time.monotonic() < end:
+            time.sleep(0.05)
+
+    try:
+        with native.running("sh", "-c", "echo ready; while :; do :; done") as target:
+            source.add_processes([target.pid])
+            sample_until_full(0)
+            begun_ns = time.monotonic_ns()
+            source.discard_samples(begun_ns)
+            lost_before = sampler.read_counts()[0][LossReason.RING_FULL]
+            sample_until_full(lost_before)
+            sampler.stop_program()
+            samples = source.take_samples()
+            assert len(samples) > 0
+            assert int(samples.time_ns.min()) > begun_ns
+            source.release_samples()
+            lost = sampler.read_counts()[0][LossReason.RING_FULL]
+            assert 0 < source.lost <= lost
+            assert source.lost < lost
+    finally:
+        source.close()

@@ -65,3 +65,11 @@ def test_dear_looks_are_few() -> None:
     clocks.now_ns += 60 * MS
     assert known.check_due() == [103, 104, 105]
     assert known.check_due(all_of_them=True) == [*range(106, 120)]
+
+
+def test_end_of_a_recording_ends_the_checks_of_all_its_processes() -> None:
+    clocks = Clocks(each_ns=2 * MS)
+    known = by_image(clocks)
+    known.changed(range(100, 120))
+    assert known.check_due(all_of_them=True, is_over=lambda: len(clocks.looked) == 2) == [100, 101]
+    assert known.check_due(all_of_them=True, is_over=lambda: True) == []
