@@ -20,7 +20,7 @@ from pyprof.model.marker_frames import KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackBeyondCopy, StackSlab
 from pyprof.records import replace
-from pyprof.window_flush_protocol import FlushProtocol
+from pyprof.window_flush_protocol import NEVER_NS, FlushProtocol
 
 MAX_LANES = 4096
 _ARENA = 8 << 20
@@ -402,7 +402,8 @@ def as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleBa
 def split_at_flushes(
     handover: FlushProtocol, batches: list[SampleBatch], reached_ns: int, complete: Completion = as_they_are
 ) -> Iterator[SampleBatch]:
-    """Yield batches in parts that end where a flush was requested, and acknowledge each part.
+    """Yield batches in parts that end where a flush was requested, and acknowledge each part. Leave out samples from
+    after the end of the recording, which a late profiler takes.
 
     Args:
         handover: The flushes of the recording.
@@ -412,6 +413,9 @@ def split_at_flushes(
     """
     nothing = batches[0].take_samples(np.zeros(0, np.int64))
     reached_ns = min(reached_ns, handover.limit_ns)
+    end_ns = min(handover.ended_ns or NEVER_NS, handover.limit_ns)
+    if end_ns < NEVER_NS:
+        batches = _part(batches, end_ns, early=True)
     while True:
         until_ns = handover.bound(reached_ns)
         is_last = until_ns >= reached_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,14 @@ def samples(times: list[int]) -> SampleBatch:
     return build_stackless_batch(
         X86_64, NOBODY, np.full(len(times), SampleKind.STOPPED, np.uint8), column, column, column
     )
+
+
+@pytest.mark.parametrize("ended_ns", [0, 15])
+def test_samples_from_after_the_end_belong_to_no_recording(ended_ns: int) -> None:
+    handover = FlushProtocol()
+    handover.limit_ns, handover.ended_ns = 20, ended_ns
+    found = split_at_flushes(handover, [samples([10, 15, 20, 21, 30])], 40)
+    assert [at for batch in found for at in batch.time_ns.tolist()] == [10, 15, 20][: 2 if ended_ns else 3]
 
 
 @given(
