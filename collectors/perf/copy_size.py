@@ -37,6 +37,12 @@ _FAR = 4
 """A word at this multiple of the longest stack copy, or farther, is in another stack."""
 _SURE_AFTER = 256
 _LIKELY_AFTER, _LIKELY_ROOM = 8, 4
+_MIN_LIMIT = 4096
+"""Minimum size in bytes to which lost records reduce stack copies."""
+_LIMIT_INTERVAL_NS = 100_000_000
+"""Minimum time in nanoseconds between two such reductions. Records of the larger size may still be in the rings."""
+_LOSSLESS_NS = 10_000_000_000
+"""Time in nanoseconds without lost records after which stack copies may be twice as large."""
 
 
 class StackSize:
@@ -58,6 +64,7 @@ class StackSize:
         self.bytes = max_bytes
         self._first = min(first, max_bytes)
         self._seen = 0
+        self._limit, self._limited_ns = max_bytes, -_LIMIT_INTERVAL_NS
         self._sure_after = _SURE_AFTER
         self._need = 0
         self._short = False
@@ -77,7 +84,7 @@ class StackSize:
 
     def choose_size(self) -> None:
         """Choose the number of stack bytes that the kernel copies from now on, by the first samples."""
-        self.bytes = max(self._first, self.wanted)
+        self.bytes = min(max(self._first, self.wanted), max(self._limit, _MIN_BYTES))
 
     def minimize_size(self) -> None:
         """Make stack copies as small as possible, because samples will be taken often. Few samples are enough evidence
@@ -85,6 +92,20 @@ class StackSize:
         """
         self._sure_after = _LIKELY_AFTER
         self.bytes = self.wanted if self._seen >= self._sure_after else max(self._first, self.wanted)
+
+    def limit_size(self, now_ns: int) -> None:
+        """Make later copies at most half as large as now, because records found no room in the rings.
+
+        A stack that is cut keeps its innermost functions, a lost record has none.
+        """
+        if now_ns >= self._limited_ns + _LIMIT_INTERVAL_NS:
+            self._limited_ns = now_ns
+            self._limit = max(min(self.bytes, self._limit) // 2 & ~1023, _MIN_LIMIT)
+
+    def relax_limit(self, now_ns: int) -> None:
+        """Permit copies of twice the size if no record was lost for some time."""
+        if self._limit < self.most and now_ns >= self._limited_ns + _LOSSLESS_NS:
+            self._limited_ns, self._limit = now_ns, min(2 * self._limit, self.most)
 
     def forget(self) -> None:
         """Forget the learned size of stack copies, because other threads are sampled from now on."""
@@ -94,7 +115,7 @@ class StackSize:
     @property
     def wanted(self) -> int:
         """The number of stack bytes that the walks need, with some room."""
-        return min(max(_MIN_BYTES, (self._need + self._need // 2 + 1023) & ~1023), self.most)
+        return min(max(_MIN_BYTES, (self._need + self._need // 2 + 1023) & ~1023), self.most, self._limit)
 
     def choose_change(self) -> int:
         """Return a new size of stack copies, or 0 to keep the current one.
@@ -103,8 +124,10 @@ class StackSize:
         processes on the same processors, fill the rings of a busy machine before the profiler gets a processor.
         """
         wanted = self.wanted
+        if self.bytes > self._limit:
+            return self._limit
         if self._short and self.bytes < wanted:
-            return min(max(wanted, 2 * self.bytes), self.most)
+            return min(max(wanted, 2 * self.bytes), self.most, self._limit)
         if self._seen >= self._sure_after and 2 * wanted <= self.bytes:
             return wanted
         if self._seen >= _LIKELY_AFTER and 2 * _LIKELY_ROOM * wanted <= self.bytes:

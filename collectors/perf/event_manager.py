@@ -215,6 +215,10 @@ class EventManager:
             found: The records that were read.
             lost: Total number of records that found no room.
         """
+        if lost > self._lost_records:
+            self._size.limit_size(time.monotonic_ns())
+        else:
+            self._size.relax_limit(time.monotonic_ns())
         self.lost += (lost - self._lost_records) / self._thinning.factor
         self._lost_records = lost
         self.ticks.took(found, self.lost, self._events)
