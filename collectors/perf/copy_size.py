@@ -37,8 +37,6 @@ _FAR = 4
 """A word at this multiple of the longest stack copy, or farther, is in another stack."""
 _SURE_AFTER = 256
 _LIKELY_AFTER, _LIKELY_ROOM = 8, 4
-_MIN_LIMIT = 4096
-"""Minimum size in bytes to which lost records reduce stack copies."""
 _LIMIT_INTERVAL_NS = 100_000_000
 """Minimum time in nanoseconds between two such reductions. Records of the larger size may still be in the rings."""
 _LOSSLESS_NS = 10_000_000_000
@@ -84,7 +82,7 @@ class StackSize:
 
     def choose_size(self) -> None:
         """Choose the number of stack bytes that the kernel copies from now on, by the first samples."""
-        self.bytes = min(max(self._first, self.wanted), max(self._limit, _MIN_BYTES))
+        self.bytes = max(self._first, self.wanted)
 
     def minimize_size(self) -> None:
         """Make stack copies as small as possible, because samples will be taken often. Few samples are enough evidence
@@ -96,11 +94,12 @@ class StackSize:
     def limit_size(self, now_ns: int) -> None:
         """Make later copies at most half as large as now, because records found no room in the rings.
 
-        A stack that is cut keeps its innermost functions, a lost record has none.
+        A stack that is cut keeps its innermost functions, a lost record has none. Copies of the size after the first
+        samples fill a ring so slowly that smaller ones would not help.
         """
         if now_ns >= self._limited_ns + _LIMIT_INTERVAL_NS:
             self._limited_ns = now_ns
-            self._limit = max(min(self.bytes, self._limit) // 2 & ~1023, _MIN_LIMIT)
+            self._limit = max(min(self.bytes, self._limit) // 2, self._first)
 
     def relax_limit(self, now_ns: int) -> None:
         """Permit copies of twice the size if no record was lost for some time."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _FIRST_BATCHES_S = 0.6
 _MIN_FIRST = 8192
 _SOON_S = 0.25
+_MAX_LOST_SHARE = 0.05
+"""Share of lost records in one reading of the rings above which stack copies become smaller."""
 _MIN_WAIT_S = 0.006
 """Minimum time in seconds that the records in a quarter of a ring must cover. More records than samples are made only
 as long as they do.
@@ -215,11 +217,12 @@ class EventManager:
             found: The records that were read.
             lost: Total number of records that found no room.
         """
-        if lost > self._lost_records:
+        fresh = lost - self._lost_records
+        if fresh > _MAX_LOST_SHARE * (fresh + sum(map(len, found.samples))):
             self._size.limit_size(time.monotonic_ns())
-        else:
+        elif not fresh:
             self._size.relax_limit(time.monotonic_ns())
-        self.lost += (lost - self._lost_records) / self._thinning.factor
+        self.lost += fresh / self._thinning.factor
         self._lost_records = lost
         self.ticks.took(found, self.lost, self._events)
 

@@ -17,8 +17,9 @@ CRITERIA = ("thread", "process", "pid", "tid", "function", "exclude", "module", 
 """Names of options that choose samples, and of the criteria of Profile.filter() that they set."""
 
 
-NATIVE_HELP = f"native frames in stacks that have Python's (default: {DEFAULT_NATIVE}). " + "; ".join(
-    name if name == words else f"{name}: {words}" for name, words in NATIVE_VIEWS.items()
+NATIVE_HELP = (
+    f"native frames in stacks that have functions of Python, Java or JavaScript (default: {DEFAULT_NATIVE}). "
+    + "; ".join(name if name == words else f"{name}: {words}" for name, words in NATIVE_VIEWS.items())
 )
 GDB_HELP = "record the target of the GDB stub at HOST:PORT or unix:PATH"
 

@@ -105,7 +105,19 @@ class ManagedRuntime(CodeSource, Protocol):
         reserved: Start and end of memory that the runtime makes executable as it needs it, (0, 0) if unknown.
         thread_names: Names that the program gave to its threads, by tid in the process's own pid namespace. Those of
             ended threads may be among them.
+        is_open: The runtime runs in the process, and its description of itself was read.
+        own_modules: File names of the modules whose native frames belong to the runtime itself. They are hidden in
+            stacks that have functions of the program.
     """
+
+    own_modules: frozenset[str]
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def is_entry(self, span: Span[Any], pc: int) -> bool:
+        """Return True if code at a lookup pc only leads from native code to functions of the program."""
+        ...
 
     @property
     def thread_names(self) -> Mapping[int, str]: ...

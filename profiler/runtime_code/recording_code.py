@@ -22,12 +22,13 @@ from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import ThreadInfo, rename_threads
 from pyprof.model.sample import SampleBatch
-from pyprof.model.walk import Walk, lookup_pcs
+from pyprof.model.stacks import FrameKey
+from pyprof.model.walk import Walk, lookup_pc, lookup_pcs
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.base import Ranges, Rows, RuleAt, module_path
+from pyprof.runtime_code.base import ManagedRuntime, Ranges, Rows, RuleAt, module_path
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.runtime_code.process_code import ProcessCode, Spans
 from pyprof.symbolize.symbolizer import Described
@@ -333,6 +334,33 @@ class RuntimeCode:
         processes = sorted(self._processes.values(), key=lambda process: process.ended_ns is None)
         names = {(process.pid, tid): name for process in processes for tid, name in process.thread_names().items()}
         return rename_threads(threads, names) if names else threads
+
+    @property
+    def own_modules(self) -> frozenset[str]:
+        """File names of the modules that are part of the managed runtimes in the recording's processes."""
+        processes = self._processes.values()
+        return frozenset(
+            name for each in processes for runtime in each.runtimes if runtime.is_open for name in runtime.own_modules
+        )
+
+    def runs_function(self, key: FrameKey) -> bool:
+        """Return True if a frame runs a function of the program that a managed runtime describes."""
+        return self._find_runtime(key) is not None and not self.is_entry(key)
+
+    def is_entry(self, key: FrameKey) -> bool:
+        """Return True if a frame only leads from native code to functions of a managed runtime."""
+        found = self._find_runtime(key)
+        return found is not None and found[0].is_entry(found[1], lookup_pc(key.pc, key.exact))
+
+    def _find_runtime(self, key: FrameKey) -> tuple[ManagedRuntime, Span[Any]] | None:
+        """Return the managed runtime that describes a frame, with its description, or None."""
+        code = self._codes.get(key.code) if key.code else None
+        if code is None:
+            return None
+        described = zip(code.process.sources, code.spans, strict=True)
+        spans = {id(source): span for source, span in described if span is not None}
+        runtimes = (runtime for runtime in code.process.runtimes if id(runtime) in spans)
+        return next(((runtime, spans[id(runtime)]) for runtime in runtimes), None)
 
     # The methods that the symbolizer calls.
 

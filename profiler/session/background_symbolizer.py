@@ -17,7 +17,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
-from pyprof.session.native_frame_views import VIEWS, Function
+from pyprof.session.native_frame_views import VIEWS, Function, is_interpreted
 from pyprof.session.session import Session
 from pyprof.symbolize.symbolizer import Symbolizer
 
@@ -118,7 +118,7 @@ class BackgroundSymbolizer:
             module = self._module(key)
             return module is not None and own(module)
 
-        return VIEWS[self._native](table, is_own)
+        return VIEWS[self._native](table, is_own, is_interpreted)
 
     def _module(self, key: FrameKey) -> Module | None:
         space = self._session.recorder.known_spaces.get(key.space)

@@ -44,17 +44,22 @@ class StackKeys(Protocol[_Shown]):
 
 
 class NativeView(Protocol):
-    def __call__(self, stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], /) -> Callable[[int], Sequence[_Key]]:
+    def __call__(
+        self, stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], is_function: Callable[[_Key], bool], /
+    ) -> Callable[[int], Sequence[_Key]]:
         """Return the frames that replace each node of a stack tree.
 
         Args:
             stacks: The stack tree.
             is_own: Returns True if a frame lies in code of the interpreter itself.
+            is_function: Returns True if a frame runs a function of the interpreted language.
         """
         ...
 
 
-def extensions(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
+def extensions(
+    stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], _: Callable[[_Key], bool]
+) -> Callable[[int], Sequence[_Key]]:
     """Show all native frames except the interpreter's own.
 
     The outermost frame stays, so that all stacks of a process have one root.
@@ -71,10 +76,12 @@ def extensions(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Calla
     return function
 
 
-def none(stacks: StackKeys[_Key], _: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
+def none(
+    stacks: StackKeys[_Key], _: Callable[[_Key], bool], is_function: Callable[[_Key], bool]
+) -> Callable[[int], Sequence[_Key]]:
     def function(node: int) -> Sequence[_Key]:
         (key,) = stacks.key(node)
-        return () if in_code(key) else (key,)
+        return () if in_code(key) and not is_function(key) else (key,)
 
     return function
 
@@ -85,18 +92,20 @@ class _Place(IntEnum):
     CALLED = 2  # in native code that an interpreter function called
 
 
-def calls(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
+def calls(
+    stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], is_function: Callable[[_Key], bool]
+) -> Callable[[int], Sequence[_Key]]:
     """Show the native frames that extensions() shows, without the inner functions of native code that an interpreter
     function calls.
     """
-    inner = extensions(stacks, is_own)
+    inner = extensions(stacks, is_own, is_function)
     places = {0: _Place.OUTSIDE}
 
     def function(node: int) -> Sequence[_Key]:
         place = places[stacks.parent[node]]
         (key,) = stacks.key(node)
         shown = inner(node)
-        if key.kind == FrameKind.INTERPRETER:
+        if is_function(key):
             place = _Place.CALLER
         elif key.kind == FrameKind.NATIVE and shown and place != _Place.OUTSIDE:
             shown = shown if place == _Place.CALLER else ()
@@ -145,11 +154,11 @@ def viewed(profile: Profile, name: str) -> Profile:
         if frame.module >= 0 and any(line.function.startswith(prefixes) for line in frame.lines)
     }
     stacks = _ProfileStacks(profile.frames, profile.parent.tolist(), profile.frame.tolist())
-    shown = VIEWS[name](stacks, lambda frame: frame.module in own)
+    shown = VIEWS[name](stacks, lambda frame: frame.module in own, is_interpreted)
     return with_frames(profile, lambda node: stacks.frame[node] if shown(node) else None)
 
 
-def is_interpreted(frame: Frame) -> bool:
+def is_interpreted(frame: _Kinded) -> bool:
     """Return True if a frame is an interpreter frame."""
     return frame.kind == FrameKind.INTERPRETER
 

@@ -13,7 +13,7 @@ from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import read_symbols
 from pyprof.model.interpreter_state import FunctionPlace
-from pyprof.model.modules import AddressSpace
+from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Profile
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import lookup_pc
@@ -24,6 +24,7 @@ from pyprof.records import replace
 from pyprof.runtime_code.recording_code import RuntimeCode
 from pyprof.session.interpreter_merge import ChainMerger
 from pyprof.session.interpreter_readers import Runtimes
+from pyprof.session.native_frame_views import is_interpreted
 from pyprof.session.profile_assembly import SOURCE_BUDGET_S, assemble
 from pyprof.session.sample_windows import HERE, Clock, Recorder, Window
 from pyprof.session.shown_frames import view, with_compiled
@@ -214,6 +215,11 @@ class Session:
             found = self.code.late_description(space, lookup_pc(key.pc, key.exact)) if space else None
         return self.runtimes.compiled(found.name.name) if found is not None and found.name is not None else None
 
+    def _own_modules(self) -> Callable[[Module], bool]:
+        """Return a predicate that is true for modules of an interpreter or of a managed runtime."""
+        is_interpreters, names = self.runtimes.own_modules(), self.code.own_modules
+        return lambda module: module.name in names or is_interpreters(module)
+
     def profile(
         self,
         window: Window,
@@ -243,8 +249,9 @@ class Session:
         window = view(
             window,
             shown,
-            self.runtimes.own_modules(),
-            lambda key: not known_only and bool(self._compiled(window, key)),
+            self._own_modules(),
+            lambda key: self.code.is_entry(key) or (not known_only and bool(self._compiled(window, key))),
+            lambda key: is_interpreted(key) or self.code.runs_function(key),
             self.runtimes.lockless,
         )
         if not shown.lock_holder:

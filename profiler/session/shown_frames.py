@@ -14,13 +14,12 @@ from pyprof.model.columns import distinct
 from pyprof.model.interpreter_state import FunctionPlace, SampleState
 from pyprof.model.modules import Module
 from pyprof.model.prefix_tree import rewrite
-from pyprof.model.profile import FrameKind
 from pyprof.model.reasons import said
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
 from pyprof.records import replace
-from pyprof.session.native_frame_views import VIEWS, in_code
+from pyprof.session.native_frame_views import VIEWS, in_code, is_interpreted
 from pyprof.session.sample_windows import Window
 
 
@@ -29,6 +28,7 @@ def view(
     options: ViewOptions,
     is_own_module: Callable[[Module], bool],
     is_stub: Callable[[FrameKey], bool],
+    is_function: Callable[[FrameKey], bool] = is_interpreted,
     lockless: bool = False,
 ) -> Window:
     """Return a window with the frames and samples that the options show.
@@ -38,11 +38,12 @@ def view(
         options: The options.
         is_own_module: Returns True if a module is part of an interpreter.
         is_stub: Returns True if a frame lies in code that the interpreter generated to call itself (perf trampolines).
+        is_function: Returns True if a frame runs a function of an interpreter or of a managed runtime.
         lockless: True if one of the interpreters works without a lock.
     """
     if options.lock_holder:
         window = _of_holders(window, lockless)
-    if options.native == "all" or not any(key.kind == FrameKind.INTERPRETER for key in window.stacks.frames):
+    if options.native == "all" or not any(map(is_function, window.stacks.frames)):
         return window
 
     def is_own(key: FrameKey) -> bool:
@@ -52,7 +53,8 @@ def view(
             return is_stub(key)
         return is_own_module(module)
 
-    return _rewritten(window, VIEWS[options.native](window.stacks, is_own), lambda interpreted: interpreted)
+    shown = VIEWS[options.native](window.stacks, is_own, is_function)
+    return _rewritten(window, shown, lambda interpreted: interpreted, is_function)
 
 
 def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace | None]) -> Window:
@@ -74,7 +76,7 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace |
         frame = old.frame[node]
         return (named.get(frame, old.frames[frame]),)
 
-    return _rewritten(window, function, lambda interpreted: not interpreted)
+    return _rewritten(window, function, lambda interpreted: not interpreted, is_interpreted)
 
 
 def _of_holders(window: Window, lockless: bool) -> Window:
@@ -100,7 +102,10 @@ def _of_holders(window: Window, lockless: bool) -> Window:
 
 
 def _rewritten(
-    window: Window, function: Callable[[int], Sequence[FrameKey]], changes: Callable[[bool], bool]
+    window: Window,
+    function: Callable[[int], Sequence[FrameKey]],
+    changes: Callable[[bool], bool],
+    is_function: Callable[[FrameKey], bool],
 ) -> Window:
     """Apply a view (which native frames are shown) to some stacks of a window.
 
@@ -108,19 +113,20 @@ def _rewritten(
         window: The window.
         function: The view (see rewrite()).
         changes: Returns True if the view applies to a stack. Its argument is True if the stack has interpreter frames.
+        is_function: Returns True for an interpreter frame.
     """
     old, new = window.stacks, StackTable()
     place = np.array(rewrite(old.parent, function, new), np.int32)
-    interpreted = _interpreted(old)
+    interpreted = _interpreted(old, is_function)
     kept = [leaf for leaf in distinct(window.node).tolist() if not changes(interpreted[leaf])]
     place[kept] = np.array(new.adopt(old, kept), np.int32)[kept]
     return replace(window, stacks=new, node=place[window.node])
 
 
-def _interpreted(stacks: StackTable) -> list[bool]:
+def _interpreted(stacks: StackTable, is_function: Callable[[FrameKey], bool]) -> list[bool]:
     """Return for each node of a stack tree whether its stack has an interpreter frame."""
     found = [False]
+    runs_function = list(map(is_function, stacks.frames))
     for node in range(1, len(stacks)):
-        is_one = stacks.frames[stacks.frame[node]].kind == FrameKind.INTERPRETER
-        found.append(is_one or found[stacks.parent[node]])
+        found.append(runs_function[stacks.frame[node]] or found[stacks.parent[node]])
     return found

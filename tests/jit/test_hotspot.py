@@ -37,7 +37,7 @@ def has_compiled(recording: Recording) -> bool:
 @pytest.mark.parametrize("mode", MODES)
 def test_stacks_are_whole_and_have_no_impossible_caller(classes: Path, tmp_path: Path, mode: str) -> None:
     with ladder(classes, *MODES[mode]) as pid:
-        recording = record(pid, tmp_path, seconds=1, rate=499, until=has_compiled)
+        recording = record(pid, tmp_path, "--native", "all", seconds=1, rate=499, until=has_compiled)
     in_java = {stack: n for stack, n in recording.stacks.items() if own(stack)}
     assert [call for stack in recording.stacks for call in impossible_calls(stack)] == []
     assert {own(stack)[0] for stack in in_java} == {"main"}
@@ -49,7 +49,7 @@ def test_stacks_are_whole_and_have_no_impossible_caller(classes: Path, tmp_path:
 
 def test_frames_between_java_and_native_code_are_whole(classes: Path, tmp_path: Path) -> None:
     with ladder(classes) as pid:
-        recording = record(pid, tmp_path, seconds=1, rate=499, until=has_compiled)
+        recording = record(pid, tmp_path, "--native", "all", seconds=1, rate=499, until=has_compiled)
     roots = {stack[: stack.index(frame)] for stack in recording.stacks for frame in stack if frame.startswith(MAIN)}
     (root,) = {tuple(frame.partition(" / ")[0] for frame in found) for found in roots}
     assert root[-1] == "call_stub"
@@ -62,6 +62,7 @@ def test_thread_that_sleeps_in_a_native_method_has_a_whole_stack(tmp_path: Path)
     subprocess.run([need("javac"), "-d", str(tmp_path), str(source)], check=True, timeout=300)
     with running(need("java"), "-Xint", "-cp", tmp_path, "Reader") as process:
         found = dump(process.pid)["threads"]
+        hidden = dump(process.pid, "--native", "extensions")["threads"]
     stacks = [([frame["function"] for frame in thread["frames"]], thread["name"]) for thread in found]
     ((own, name),) = [(stack, name) for stack, name in stacks if "Reader.main" in stack]
     assert name == "reader whose name has more than 15 bytes"
@@ -69,6 +70,16 @@ def test_thread_that_sleeps_in_a_native_method_has_a_whole_stack(tmp_path: Path)
     assert all(name.startswith(("java.", "sun.")) for name in methods)
     assert own[own.index("Reader.main") + 1] == "call_stub"
     assert "JavaMain" in own
+    modules = [[frame["module"].rpartition("/")[2] for frame in thread["frames"]] for thread in hidden]
+    with_java = [found for found in modules if "[jit] hotspot" in found]
+    assert with_java
+    assert not [found for found in with_java if {"libjvm.so", "libjli.so"} & set(found[:-1])]
+    assert [found for found in modules if found not in with_java and "libjvm.so" in found], "the machine's own threads"
+    (shown,) = [
+        names for thread in hidden if "Reader.main" in (names := [frame["function"] for frame in thread["frames"]])
+    ]
+    assert shown == [name for name in own if name in shown]
+    assert "call_stub" not in shown
 
 
 def test_names_of_compiled_methods_equal_those_of_the_perf_map(classes: Path) -> None:

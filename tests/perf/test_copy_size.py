@@ -18,6 +18,8 @@ NEEDS = (2416, 3120, 3536, 4288, 4936, 9736, 15270, 16960, 21152, 22712)
 """Bytes that the walks of an HTTP server in Java needed, as recorded by perf_events at 999 Hz."""
 COMPILER = 60_000
 """The same of a thread of HotSpot's compiler C2."""
+FIRST = 13_984
+"""Size after the first samples at 1,999 Hz."""
 SECOND = 1_000_000_000
 
 
@@ -27,13 +29,12 @@ def learn(size: StackSize, needs: tuple[int, ...]) -> None:
     reach = batch.stack.base + np.array(needs, np.uint64)
     cut = np.array(needs) > size.bytes
     zero = np.zeros(len(needs), np.uint64)
-    stop = np.zeros(len(needs), np.uint8)
-    size.learn(Feedback(batch, np.where(cut, zero, reach), np.where(cut, reach, zero), stop))
+    size.learn(Feedback(batch, np.where(cut, zero, reach), np.where(cut, reach, zero), cut))
 
 
 def settled() -> StackSize:
     """Return the size after the first samples, which included those of a compiler."""
-    size = StackSize(MOST, 28_000)
+    size = StackSize(MOST, FIRST)
     learn(size, (*NEEDS, COMPILER))
     size.choose_size()
     assert size.bytes > COMPILER
@@ -46,7 +47,7 @@ def change(size: StackSize) -> None:
         size.set_size(bytes_now)
 
 
-@pytest.mark.parametrize("late_s", [0.3, 0.6, 1.0])
+@pytest.mark.parametrize("late_s", [0.15, 0.3, 0.55])
 def test_records_are_no_longer_lost_once_the_copies_are_smaller(late_s: float) -> None:
     """Test a sampler that reads a ring only once in a while because it waits for the worker."""
     size, lost_rounds = settled(), 0
@@ -58,7 +59,7 @@ def test_records_are_no_longer_lost_once_the_copies_are_smaller(late_s: float) -
         learn(size, (*NEEDS, COMPILER))
         change(size)
     assert 0 < lost_rounds <= 4
-    assert size.bytes >= RING / (late_s * 1999) / 2 - 1024
+    assert size.bytes >= RING / (late_s * 1999) / 2 - OVERHEAD
 
 
 def test_copies_are_as_large_as_needed_while_nothing_is_lost() -> None:
@@ -90,12 +91,12 @@ def test_losses_of_one_moment_count_once() -> None:
     for ms in range(90):
         size.limit_size(SECOND + ms * 1_000_000)
     change(size)
-    assert size.bytes >= MOST // 2 - 1024
+    assert size.bytes >= MOST // 2
 
 
-def test_copies_never_become_smaller_than_the_innermost_frames() -> None:
+def test_copies_never_become_smaller_than_those_after_the_first_samples() -> None:
     size = settled()
     for second in range(30):
         size.limit_size(second * SECOND)
         change(size)
-    assert size.bytes == 4096
+    assert size.bytes == FIRST

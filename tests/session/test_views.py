@@ -34,7 +34,7 @@ def test_no_holder_of_the_lock_is_explained(states: tuple[int, int], free_thread
     rec = recorder()
     rec.add_batch(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)))
     window = replace(rec.cut(), state=np.array(states, np.int32))
-    shown = view(window, ViewOptions(lock_holder=True), lambda module: False, lambda key: False, free_threaded)
+    shown = view(window, ViewOptions(lock_holder=True), lambda module: False, lambda key: False, lockless=free_threaded)
     assert len(shown.node) == kept
     assert shown.after.notes[-1] == f"Only threads that held the GIL: {said}"
 
@@ -99,6 +99,24 @@ def test_of_native_code_that_is_called_one_function_is_shown_for_each_call() -> 
     window = window_of([root, outer, python, own, outer, inner, own, python, inner, outer, kernel], [outer, inner])
     shown = view(window, ViewOptions(native="calls"), lambda module: False, lambda key: key in (root, own))
     assert stacks_of(shown) == [[root, outer, python, outer, python, inner, kernel], [outer, inner]]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("extensions", "root java helper inner"), ("calls", "root java helper"), ("none", "java")],
+)
+def test_functions_of_a_managed_runtime_stay_in_all_views(name: str, shown: str) -> None:
+    keys = {word: native(at) for at, word in enumerate(("root", "own", "entry", "java", "helper", "inner"), 1)}
+    root, own, entry, java, helper, inner = keys.values()
+    window = window_of([root, own, entry, java, own, helper, inner], [root, own, inner])
+    found = view(
+        window,
+        ViewOptions(native=name),
+        lambda module: False,
+        lambda key: key in (own, entry),
+        lambda key: key == java,
+    )
+    assert stacks_of(found) == [[keys[word] for word in shown.split()], [root, own, inner]]
 
 
 def test_every_view_of_the_options_is_there() -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyprof.runtime_code.hotspot.vm import JavaCode, JavaVm, Place
 
 ARCHES = ("x86_64",)
+CALL_STUB_PLACES = (("call_stub", None, 0),)
+"""The places of the frame through which native code calls Java (see vm.CALL_STUB)."""
 MIN_NAMES_NS = 500_000_000
 """Minimum time between two readings of the names of a Java process's threads, in nanoseconds."""
 NAMES_REST = 100
@@ -75,6 +77,7 @@ class HotspotCode(NoImage):
     label = "hotspot"
     in_memory = True
     code_ranges: Ranges = ()
+    own_modules = frozenset({"libjvm.so", "libjli.so"})
 
     def __init__(self, arch: Arch, diagnostics: Diagnostics) -> None:
         self.spans = JavaSpans(self)
@@ -207,6 +210,13 @@ class HotspotCode(NoImage):
         code = span.value
         lines = ((0, code.file, code.line),) if code.line else ()
         return CodeName(code.name, code.blob.start, lines, code.places)
+
+    @property
+    def is_open(self) -> bool:
+        return self._vm is not None
+
+    def is_entry(self, span: Span[JavaCode], pc: int) -> bool:
+        return span.value.places.get(pc, ()) == CALL_STUB_PLACES
 
     @property
     def reserved(self) -> tuple[int, int]:

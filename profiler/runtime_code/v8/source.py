@@ -80,6 +80,7 @@ class V8Code(NoImage):
     in_memory = True
     reserved = (0, 0)
     thread_names: Mapping[int, str] = MappingProxyType({})
+    own_modules: frozenset[str] = frozenset()  # node's file has zlib, OpenSSL and much else
 
     def __init__(self, arch: Arch, diagnostics: Diagnostics) -> None:
         self.spans = JsSpans(self)
@@ -213,6 +214,13 @@ class V8Code(NoImage):
             script = code.function.script
             lines = ((0, script.name if script is not None else "", code.line),)
         return CodeName(code.name, code.start, lines, code.places)
+
+    @property
+    def is_open(self) -> bool:
+        return self._engine is not None
+
+    def is_entry(self, span: Span[JsCode], pc: int) -> bool:
+        return False
 
     @property
     def code_ranges(self) -> Ranges:
