@@ -74,7 +74,7 @@ def test_broken_toml_has_its_line(text: str, line: int) -> None:
     assert caught.value.errors[0].line == line
 
 
-def test_what_is_printed_is_the_default() -> None:
+def test_printed_configuration_is_the_default() -> None:
     plain = parse(printed(), "printed")
     assert plain.values == Values()
     assert plain.rules == without_file().rules

@@ -163,7 +163,7 @@ def said(connection: socket.socket) -> dict[str, object]:
     return found
 
 
-def test_socket_of_a_killed_agent_is_taken_over_and_nobody_else_gets_through(tmp_path: Path) -> None:
+def test_socket_of_a_killed_agent_is_replaced_and_refuses_other_users(tmp_path: Path) -> None:
     folder = tmp_path / ("deep" * 40)
     folder.mkdir()
     left = socket.socket(socket.AF_UNIX)
@@ -183,7 +183,7 @@ def test_socket_of_a_killed_agent_is_taken_over_and_nobody_else_gets_through(tmp
         ControlSocket(lambda request, asker: None, lambda peer, outcome: None).begin(str(folder), "no such group")
 
 
-def test_who_may_not_ask_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_permission_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stranger = Peer(os.getpid(), os.geteuid() + 4711, frozenset({1}))
     monkeypatch.setattr(control_socket, "peer_of", lambda connection: stranger)
     with listening(tmp_path, lambda request, asker: asker.say(done=1)) as outcomes, connected(tmp_path) as connection:
@@ -191,7 +191,7 @@ def test_who_may_not_ask_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert outcomes == ["ask_not_allowed"]
 
 
-def test_silent_ones_and_garbage_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_and_malformed_clients_delay_no_other_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open more silent connections than the limit: the agent closes the oldest one and still answers other clients."""
     with listening(tmp_path, lambda request, asker: asker.say(done=1)) as outcomes:
         for garbage in (b"\0" * 9000, b"GET / HTTP/1.1\r\n\r\n", b"{}\n"):

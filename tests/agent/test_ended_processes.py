@@ -51,7 +51,7 @@ def test_rules_decide_by_what_the_kernel_reports(rule: str, service: str) -> Non
 @pytest.mark.parametrize(
     "rule", ['cmdline = "x"', 'exe = "*"', 'name = "*"\nservice = "{env:NAME}"', 'unit = "*"', 'cgroup = "/"']
 )
-def test_rule_that_needs_what_is_gone_decides_nothing(rule: str) -> None:
+def test_rule_that_needs_data_of_an_ended_process_decides_nothing(rule: str) -> None:
     assert verdict_of(parse(f"[[rule]]\n{rule}", "x").rules, END) is None
 
 

@@ -77,7 +77,7 @@ def window(samples: list[int]) -> Profile:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 10**12)), min_size=1, max_size=6))
-def test_each_process_has_its_own_time_whatever_was_sampled_of_it(processes: list[tuple[int, int]]) -> None:
+def test_each_process_has_its_own_time_with_any_number_of_samples(processes: list[tuple[int, int]]) -> None:
     before = window([samples for samples, _ in processes])
     times = [ProcessTime(100 + at, 5, "p", ns) for at, (_, ns) in enumerate(processes)]
     after = with_exact_sums(before, times)

@@ -52,7 +52,7 @@ def test_while_all_are_answered_one_more_is_refused(tmp_path: Path) -> None:
             each.close()
 
 
-def test_without_room_for_a_thread_who_asks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_is_refused_without_memory_for_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(threading.Thread):
         def start(self) -> None:
             if self.name == "pyprof asked":
@@ -126,7 +126,7 @@ def test_answer_of_small_files_with_many_samples_is_refused(tmp_path: Path, monk
         asking._joined(iter([*given, asked]))
 
 
-def test_who_is_refused_before_it_has_asked_is_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_refused_before_its_request_gets_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse the client before its request arrives: the agent checks credentials first and closes the connection."""
     listener = socket.socket(socket.AF_UNIX)
     with chdir(tmp_path), listener:
@@ -145,7 +145,7 @@ def test_who_is_refused_before_it_has_asked_is_told_why(tmp_path: Path, monkeypa
             _AgentRequest(REQUEST).profile(str(tmp_path))
 
 
-def test_second_signal_ends_who_asks_wherever_it_is(tmp_path: Path) -> None:
+def test_second_signal_ends_the_client_at_any_point(tmp_path: Path) -> None:
     """Send signals while the client reads a recording whose reader never returns."""
     begun = endless(tmp_path, "pyprof.recording.reader:load_recording")
     listener = socket.socket(socket.AF_UNIX)

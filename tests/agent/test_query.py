@@ -61,7 +61,7 @@ def test_two_spans_are_compared_as_diff_does(tmp_path: Path) -> None:
     assert out.stat().st_size > 100
 
 
-def test_what_is_not_there_says_what_is(tmp_path: Path) -> None:
+def test_missing_service_lists_the_existing_ones(tmp_path: Path) -> None:
     folder = spool(tmp_path)
     done = run("query", "--spool", folder, "--since", "12:00", "--until", "12:05", "--service", "wbe")
     assert done.returncode == 1

@@ -47,7 +47,7 @@ def test_queue_that_is_forgotten_goes_and_nothing_else(tmp_path: Path) -> None:
             forget(str(tmp_path), name)
 
 
-def test_status_says_what_waits_and_forgets_only_what_is_not_configured(tmp_path: Path) -> None:
+def test_status_lists_waiting_segments_and_forgets_only_former_sinks(tmp_path: Path) -> None:
     filled(tmp_path / "spool")
     config = tmp_path / "agent.toml"
     config.write_text('[[push]]\nname = "near"\ntype = "folder"\npath = "/mnt"\n[[rule]]\nname = "*"\n')

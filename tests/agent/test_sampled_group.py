@@ -104,7 +104,7 @@ class Recorded:
     st.lists(st.integers(0, 2 * Simulation.STEP_NS), min_size=60, max_size=60),
     st.lists(st.sampled_from(["part", "lost part", "window", "lost window", "killed"]), max_size=14),
 )
-def test_time_is_in_the_spool_once_whatever_is_lost_of_a_recording(spent_ns: list[int], events: list[str]) -> None:
+def test_time_is_in_the_spool_once_if_a_part_of_the_recording_is_lost(spent_ns: list[int], events: list[str]) -> None:
     """Each event takes a second. A checkpoint may not be written, and the worker may be killed as it sends a window."""
     host, config = Simulation(spent_ns), parse('[[rule]]\nname = "*"', "x")
     windows: list[Profile] = []

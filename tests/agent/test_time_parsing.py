@@ -70,7 +70,7 @@ def test_spans() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "25:00", "2026-13-01 10:00", "999999999w", "14"])
-def test_what_is_no_moment_is_one_sentence(text: str) -> None:
+def test_invalid_time_is_one_sentence(text: str) -> None:
     with pytest.raises(UsageError):
         moment(text, NOW)
     with pytest.raises(UsageError):

@@ -276,7 +276,7 @@ def test_dump_leaves_nothing_behind(busy: int) -> None:
     assert left() == before
 
 
-def test_dump_of_what_is_not_there_is_refused() -> None:
+def test_dump_of_a_missing_process_is_refused() -> None:
     with pytest.raises(NoSuchProcess):
         pyprof.dump(2**22 + 1)
     with pytest.raises(UsageError, match="native"):

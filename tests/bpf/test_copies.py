@@ -72,7 +72,7 @@ def test_arguments_and_environment_are_not_copied(first: int, size: int) -> None
 
 
 @pytest.mark.parametrize(("pointer", "size"), [(STACK + 0x2100, 0x2100), (STACK, STACK_BYTES), (HEAP, STACK_BYTES)])
-def test_what_is_above_a_thread_pointer_is_not_copied(pointer: int, size: int) -> None:
+def test_stack_above_the_thread_pointer_is_not_copied(pointer: int, size: int) -> None:
     process = MadeProcess(12)
     process.put(pointer, pointer)
     ran, _ = sample(said(process, pointer=pointer), process)
@@ -182,7 +182,7 @@ def test_reader_is_woken_by_other_code_and_by_a_ring_that_fills_up() -> None:
 
 
 @pytest.mark.parametrize(("everything", "own", "count"), [(0, 0, 0), (1, 0, 1), (1, PID, 0)])
-def test_processes_that_nobody_chose_are_left_out_and_the_profiler_too(everything: int, own: int, count: int) -> None:
+def test_unselected_processes_and_the_profiler_are_left_out(everything: int, own: int, count: int) -> None:
     process = MadeProcess(12)
     told = UserSpace()
     told.memory(STACK, STACK + STACK_BYTES, bytes(STACK_BYTES))

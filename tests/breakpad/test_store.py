@@ -78,7 +78,7 @@ def test_id_without_build_id_is_the_code_in_lanes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
-def test_file_is_taken_by_its_id_whatever_its_name_and_packing(
+def test_file_is_found_by_its_id_with_any_name_and_compression(
     pack: Callable[[bytes], bytes], elf: ElfFile, tmp_path: Path
 ) -> None:
     path = tmp_path / "x"

@@ -219,7 +219,7 @@ def test_command_writes_files_and_stores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"text", b"\x7fELF\2\1\1" + bytes(80)])
-def test_command_refuses_what_is_no_elf_file_in_one_sentence(content: bytes | None, tmp_path: Path) -> None:
+def test_command_refuses_a_file_that_is_not_elf_in_one_sentence(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "x"
     if content is not None:
         path.write_bytes(content)

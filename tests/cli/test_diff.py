@@ -33,7 +33,7 @@ def lines(*arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_table_marks_what_is_more_than_chance(files: tuple[str, str]) -> None:
+def test_table_marks_significant_changes(files: tuple[str, str]) -> None:
     found = lines(*files, *PER, "-n", "3")
     assert found[2].startswith("cpu per unit of work: ")
     assert found[3] in [

@@ -57,7 +57,7 @@ def test_last_part_is_written_by_signal_and_trigger_and_at_the_end(tmp_path: Pat
     assert sorted(tmp_path.iterdir()) == [flag, *files]
 
 
-def test_size_alone_bounds_what_is_kept(tmp_path: Path) -> None:
+def test_kept_windows_are_limited_by_size_alone(tmp_path: Path) -> None:
     kept = LastWindowsSink(str(tmp_path), 1e6, 2 * stored(golden(), tmp_path, "size").stat().st_size)
     (tmp_path / "size").unlink()
     for number in range(5):

@@ -107,7 +107,7 @@ def test_impossible_questions_are_usage_errors(program: Path, arguments: tuple[s
     assert says in one_sentence(done)
 
 
-def test_what_is_no_elf_file_is_said(tmp_path: Path) -> None:
+def test_file_that_is_not_elf_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"#!/bin/sh\n")
     done = pyprof("inspect", str(tmp_path / "a"))
     assert done.returncode == 1

@@ -365,7 +365,7 @@ def _stats(stops: int = 0) -> CollectorStats:
     return CollectorStats(0, log.snapshot(), 0, 0, 0, ())
 
 
-def test_progress_says_what_is_left_and_fits() -> None:
+def test_progress_shows_the_remaining_time_within_the_width() -> None:
     line = Progress("python3 (1234)", False, 30.0).line(12.4, _stats(3), 1234, 79)
     assert line == "python3 (1234)  12 s, 18 s left  1,234 samples  stops of 21 µs"
     assert "Ctrl-C to finish" in Progress("python3 (1234)", False).line(12.4, _stats(), 1, 79)

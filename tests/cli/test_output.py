@@ -186,7 +186,7 @@ def test_link_is_replaced_and_what_it_leads_to_stays(target: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
-def test_what_is_no_file_is_refused_before_recording(kind: str, tmp_path: Path) -> None:
+def test_output_that_is_no_file_is_refused_before_recording(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     if kind == "pipe":
         os.mkfifo(path)
@@ -200,7 +200,7 @@ def test_what_is_no_file_is_refused_before_recording(kind: str, tmp_path: Path) 
     assert caught.value.hint.endswith(f"-o - > {path}")
 
 
-def test_what_is_planted_while_recording_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_planted_while_recording_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Create a pipe in the place of the output, which would block open(2) until a reader comes."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))

@@ -105,7 +105,7 @@ def test_time_of_day_is_within_the_recording_or_next_to_it(
 
 
 @pytest.mark.parametrize("text", ["14:03Z", "14:03+02:00", "nan", "soon", "25:00"])
-def test_what_is_no_local_time_is_refused(text: str, recording: Path) -> None:
+def test_invalid_local_time_is_refused(text: str, recording: Path) -> None:
     done = pyprof("report", str(recording), "--from", text)
     assert done.returncode == 2
     assert "neither a number of seconds nor a local time of day" in done.stderr
@@ -151,7 +151,7 @@ def test_callers_and_callees_of_a_function(recording: Path) -> None:
     assert any("[in itself]" in line for line in callees)
 
 
-def test_function_is_named_as_it_is_whatever_is_in_its_name(recording: Path) -> None:
+def test_function_name_with_any_characters_stays_the_same(recording: Path) -> None:
     found = lines(recording, "--callers", "std::min(int, int)")
     assert len(found) > 1
     assert not found[0].endswith(": 0 ns (cpu)")

@@ -253,7 +253,7 @@ class TestSourceFiles:
     @pytest.mark.parametrize(
         "name", ["/proc/self/environ", "/dev/zero", "/etc", "", "/", "..", "a\0b", "/x/..", "a" * 5000]
     )
-    def test_what_is_no_source_file_is_none(self, name: str, tmp_path: Path) -> None:
+    def test_file_that_is_no_source_file_has_no_lines(self, name: str, tmp_path: Path) -> None:
         assert SourceFiles([str(tmp_path)]).source_text(name, 1) is None
         assert SourceFiles(["/"]).source_text(name, 1) is None
 

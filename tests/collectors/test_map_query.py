@@ -148,7 +148,7 @@ def test_memory_of_a_file_is_read_only_while_it_is_the_same_file_there(tmp_path:
 
 
 @pytest.mark.parametrize("avma", [-1, 1 << 64, (1 << 64) + 23])
-def test_what_is_no_address_is_not_mapped(avma: int) -> None:
+def test_invalid_address_is_not_mapped(avma: int) -> None:
     fd = os.open("/proc/self/maps", os.O_RDONLY)
     try:
         with pytest.raises(OSError, match="no address") as found:

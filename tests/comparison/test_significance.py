@@ -105,14 +105,14 @@ def test_what_changed_is_no_part_of_what_it_changed_beside() -> None:
     assert alone.beside()[0] == pytest.approx([1.0] * 5), "it is not alike"
 
 
-def test_what_is_slower_makes_its_caller_slower_too() -> None:
+def test_slower_function_makes_its_caller_slower() -> None:
     twice = recording(1, shares=SHARES | {"slowed": 0.4})
     (main,) = [change for change in recording(0).diff(twice).functions if change.name == "main"]
     assert main.total.significant
     assert not main.own.significant
 
 
-def test_what_vanished_and_what_is_new_are_found() -> None:
+def test_removed_and_new_functions_are_found() -> None:
     renamed = {("fast" if name == "middle" else name): share for name, share in SHARES.items()}
     found = recording(0).diff(recording(1, shares=renamed))
     assert sure(found) == {"middle", "fast"}
@@ -153,7 +153,7 @@ def test_a_slower_machine_is_no_change_of_functions_and_hides_none() -> None:
     assert len(own(recording(0).diff(slowed(1), per=(107, 100), drift=0))) > 3
 
 
-def test_what_is_twice_as_slow_is_the_program() -> None:
+def test_program_that_is_twice_as_slow_is_no_drift() -> None:
     found = recording(0).diff(recording(1), per=(2, 1))
     assert found.drift == 0
     assert {"main", "big", "middle", "slowed"} <= sure(found)

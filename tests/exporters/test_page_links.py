@@ -13,7 +13,7 @@ from tests.exporters.profiles import golden
 pytestmark = pytest.mark.system
 
 
-def test_link_restores_what_is_shown_and_undo_goes_back_step_by_step(open_page: OpenPage) -> None:
+def test_link_restores_the_view_and_undo_goes_back_step_by_step(open_page: OpenPage) -> None:
     page = open_page(golden(), folded=True)
     assert page.browser.run("location.hash") == ""
     steps: list[tuple[str, str]] = []

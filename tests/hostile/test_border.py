@@ -85,7 +85,7 @@ def as_text(name: str, data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_readers_refuse_what_is_out_of_range(name: str, inputs: Dictionary[str, list[bytes]]) -> None:
+def test_readers_refuse_values_out_of_range(name: str, inputs: Dictionary[str, list[bytes]]) -> None:
     rng = random.Random(name)
     read = 0
     for data in sorted(inputs.get(name, [b"\0" * 256]), key=len)[: 4 if name == "imported" else 2]:
@@ -176,7 +176,7 @@ def test_values_that_readers_give_are_in_range(name: str, inputs: Dictionary[str
     assert given or of not in inputs
 
 
-def test_what_is_out_of_range_is_seen() -> None:
+def test_values_out_of_range_are_detected() -> None:
     mapping = Mapping(0x1000, 2**64, "r-xp", 0, "00:00", 7, "/lib/a.so")
     found = {"a": [1, (2**64, -(2**63) - 1)], "b": Path("/"), "c": np.array([math.nan]), "d": [math.inf, 0.5, True]}
     assert len(list(out_of_range({**found, "e": mapping}))) == 5

@@ -31,7 +31,7 @@ def file(folder: Path, data: bytes | str, name: str = "file") -> Path:
     return path
 
 
-def test_format_is_known_by_content_whatever_the_name(tmp_path: Path) -> None:
+def test_format_is_detected_by_content_and_not_by_name(tmp_path: Path) -> None:
     for name in ("speedscope", "pprof", "collapsed"):
         found = load(file(tmp_path, export(name, golden()), "x.bin"))
         assert f"Read from {'collapsed stacks' if name == 'collapsed' else f'a {name} file'}" in found.summary.notes[0]
@@ -142,7 +142,7 @@ def test_library_loads_any_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\1\2", b"no stack\n", b"\x7fELF"])
-def test_file_that_nobody_knows_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_file_of_unknown_format_is_refused(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="not a file of a known format"):
         load(file(tmp_path, data))
 

@@ -140,7 +140,7 @@ def test_bomb_is_refused_before_inflation_even_with_a_false_size(
 
 
 @pytest.mark.parametrize("plain", [b"", bytes(1 << 20), random.Random(1).randbytes(1 << 22) * 8])
-def test_what_is_no_bomb_is_inflated(plain: bytes) -> None:
+def test_compressed_file_within_the_limit_is_inflated(plain: bytes) -> None:
     assert pprof.inflate(gzip.compress(plain), 1 << 27) == plain
     assert pprof.inflate(plain, 1) == plain
 

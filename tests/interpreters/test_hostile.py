@@ -252,7 +252,7 @@ class _Ring:
 
 
 @pytest.mark.parametrize("entries", [2, 32, 100])
-def test_search_for_greenlets_is_bounded_whatever_the_stack_holds(entries: int) -> None:
+def test_search_for_greenlets_is_bounded_on_any_stack(entries: int) -> None:
     layout, base, apart = LAYOUTS[12], 0x7FFF_F000_0000, 300
     frame = layout.frame
     stack = memoryview(bytearray(8 << 15)).cast("Q")

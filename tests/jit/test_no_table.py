@@ -42,7 +42,7 @@ def test_pushed_return_address_is_followed_if_frame_pointers_lead_to_a_call(tmp_
     assert {stack[-4] for stack in inside if stack[-3] == "[JIT code of pushed]"} <= {"enter"}, recording.stacks
 
 
-def test_doctor_lists_what_is_registered(tmp_path: Path) -> None:
+def test_doctor_lists_registered_code(tmp_path: Path) -> None:
     with running(dyn(tmp_path, "offset"), "spin") as program:
         done = warm.run("doctor", str(program.pid))
     assert "[jit] libunwind: 15 pieces of code" in done.stdout

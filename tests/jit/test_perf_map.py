@@ -120,7 +120,7 @@ def watched(path: Path) -> GrowingFile:
     return GrowingFile(partial(open_below, "", str(path), follow=False), frozenset({os.geteuid()}))
 
 
-def test_file_that_grows_gives_what_is_new(tmp_path: Path) -> None:
+def test_growing_file_gives_its_new_lines(tmp_path: Path) -> None:
     path = tmp_path / "map"
     file = watched(path)
     assert file.read_appended() == (b"", False)

@@ -288,7 +288,7 @@ def test_file_of_another_build_is_not_used_and_named(tmp_path: Path) -> None:
         (b"MDMP" + struct.pack("<IIIIIQ", 0xA793, 0, 32, 0, 0, 0), "no system information"),
     ],
 )
-def test_what_is_no_dump_is_one_sentence(content: bytes, problem: str) -> None:
+def test_file_that_is_no_dump_is_one_sentence(content: bytes, problem: str) -> None:
     with pytest.raises(FormatError, match=problem):
         read_minidump(BytesSource(content))
 

@@ -56,7 +56,7 @@ def test_other_programs_are_not_looked_at(comm: str) -> None:
 
 
 @given(st.lists(st.text(max_size=300), max_size=20))
-def test_what_is_shown_of_any_command_line_is_short(arguments: list[str]) -> None:
+def test_shown_part_of_any_command_line_is_short(arguments: list[str]) -> None:
     assert len(compiler_files("cc1", ["cc1", *arguments]).file()) <= 130
 
 

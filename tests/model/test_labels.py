@@ -59,7 +59,7 @@ def test_same_thread_with_other_labels_is_another_one_in_a_merge() -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_label_is_refused(labels: dict[str, str]) -> None:
+def test_invalid_label_is_refused(labels: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="label"):
         labels_of(labels)
 

@@ -126,7 +126,7 @@ def test_save_takes_the_format_of_the_name_or_the_one_that_is_said(tmp_path: Pat
     assert f"(tid {profile.threads[0].tid});" in (tmp_path / "odd").read_text()
 
 
-def test_save_says_what_is_wrong(tmp_path: Path) -> None:
+def test_save_reports_the_error(tmp_path: Path) -> None:
     profile = golden()
     with pytest.raises(UsageError, match="does not say which format"):
         profile.save(tmp_path / "a.xyz")

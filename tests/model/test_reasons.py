@@ -171,7 +171,7 @@ def fields(reason: Reason) -> frozenset[str]:
     return frozenset(field for _, field, _, _ in parts if field is not None)
 
 
-def test_whatever_is_said_with_arguments_has_its_row_and_gives_what_the_row_asks_for() -> None:
+def test_message_has_its_row_and_the_arguments_that_the_row_requires() -> None:
     found = list(_with_arguments())
     assert len(found) > 50
     assert [(where, name) for where, name, _ in found if name not in SENTENCES] == []
@@ -337,7 +337,7 @@ def test_every_error_has_its_reason_and_every_refusal_an_error() -> None:
     assert {kind.reason for kind in kinds if kind.__module__.startswith("pyprof.")} == REFUSALS.keys()
 
 
-def test_what_is_refused_says_what_helps_where_the_error_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusal_shows_the_remedy_of_its_reason_if_the_error_has_none(capsys: pytest.CaptureFixture[str]) -> None:
     refuse(NoSuchProcess("there is no process 7"))
     refuse(NoSuchProcess("there is no process 8", "look again"))
     refuse(PyprofError("no"))
@@ -357,7 +357,7 @@ def test_every_end_of_a_stack_has_its_words() -> None:
     assert cut == {end.label for end in StackEnd if end is not StackEnd.ROOT}
 
 
-def test_language_of_what_is_missing_is_named() -> None:
+def test_language_of_missing_functions_is_named() -> None:
     reason = end_reason(lacks("Ruby"))
     assert reason is not None
     assert reason.end_title == "without Ruby functions"

@@ -83,7 +83,7 @@ def test_links_of_proc_are_not_followed_from_inside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "device", "nothing"])
-def test_what_is_no_file_is_not_opened(kind: str, tmp_path: Path) -> None:
+def test_path_that_is_no_file_is_not_opened(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "it"
     if kind == "pipe":
         os.mkfifo(path)
@@ -163,7 +163,7 @@ def test_our_own_rights_need_no_second_check() -> None:
     assert own == (None if os.geteuid() else Rights(0, frozenset({os.getegid(), *os.getgroups()}), True))
 
 
-def test_process_that_is_gone_has_the_rights_of_nobody() -> None:
+def test_ended_process_has_no_rights() -> None:
     assert rights_below("/proc/999999999/root") == (None if os.geteuid() else Rights())
 
 

@@ -24,7 +24,7 @@ from pyprof.objfile.elf.compressed_sections import (
 SIZE = 4 * SMALL
 
 
-def test_bytes_count_until_nobody_refers_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_count_until_no_reference_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     before = count_held_bytes()
     monkeypatch.setattr(content_limit, "MAX_HELD", before + 3 * SIZE)

@@ -142,7 +142,7 @@ def test_receiver_that_never_answers_is_left() -> None:
     assert failed(Said(silent=True), 0.5).word == "timeout"
 
 
-def test_nobody_at_the_port_is_no_connection() -> None:
+def test_closed_port_is_no_connection() -> None:
     with receiver(lambda _: Said()) as server:
         gone = server.endpoint()
     with pytest.raises(NotSent) as caught:

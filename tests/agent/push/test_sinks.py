@@ -282,7 +282,7 @@ def test_bucket_has_an_object_for_each_segment(tmp_path: Path) -> None:
         BucketSink("nothing-knows-this://x", {}).send(name, data)
 
 
-def test_broken_segment_is_refused_and_asks_nobody() -> None:
+def test_broken_segment_is_refused_without_a_request() -> None:
     name = SegmentName.new("web", 10**18)
     with receiver(lambda _: proto()) as server:
         for sink in (pyroscope(server.endpoint()), otlp.OtlpSink(otlp.by_http(server.endpoint()))):
