@@ -5,7 +5,6 @@ batch_builder       A builder of batches with their stack copies, and the divisi
 bpf/                Samples taken by a program in the kernel (BPF)
 cpu_accounts        Processor time of the recorded processes as the kernel accounts it
 gdb/                Samples of a target behind a stub of the GDB remote serial protocol
-hybrid/             The choice of a collector for each thread while a recording runs
 linux/              The kernel's interfaces: system calls, /proc, the state of a stopped task
 native/             Machine code for what Python does too slowly: rounds of samples by stops
 offcpu/             Off-CPU time: intervals between context switches, and the stacks that they are attributed to
@@ -15,6 +14,7 @@ postmortem/         Samples of threads that no longer run: core files and crash 
 ptrace/             Samples of live processes, taken by short stops
 registry            The list of collectors for the command line, and the function that opens one
 replay/             A log of a collector's batches, and a collector that replays it
+routing/            The router of a recording, which samples each thread by the source that the plan names
 sampling_clock      The times of samples: one at random in each slot of a grid with the sampling period
 switch_events       Context switches as a collector reports them: threads leave their processors and return
 targets/            The processes to record, checks whether they can be recorded, and their mappings over time

@@ -1,6 +1,6 @@
 """The plan of a recording: the source that samples each process and thread, and the rule that chose it.
 
-make_plan() is a pure function of facts and options. hybrid/planner.py collects the facts, and asks for the plan again
+make_plan() is a pure function of facts and options. routing/planner.py collects the facts, and asks for the plan again
 when one changes. docs/design.md has the rules as a table.
 """
 
@@ -232,7 +232,7 @@ def _choose_default(facts: PlanFacts, options: CollectOptions, collector: str) -
         if facts.short_lives and not options.idle:
             return Choice(PERF, "plan_short_lives")
         return Choice(PTRACE, "plan_kernel_time", said("kernel_not_sampled"))
-    if options.idle and _allows_stops_of_processes(facts, options):
+    if options.idle and stops is None and _allows_stops_of_processes(facts, options):
         why = next((each.interpreter for each in facts.processes.values() if each.interpreter and not each.stops), "")
         if why:
             return Choice(PTRACE, "plan_waits_by_stops", why)

@@ -62,7 +62,9 @@ class WallClockCollector:
         self._intervals.start_at(self._began_ns)
         for out_of_band in self._out_of_band.batches():
             yield from split_at_flushes(self._handover, [out_of_band], self._reached_ns(), self._drain_parts)
-        yield from self._drain(None, self._reached_ns())
+        reached_ns = self._reached_ns()
+        yield from self._drain(None, reached_ns)
+        self._handover.gave(reached_ns)
 
     def _reached_ns(self) -> int:
         """Return the current time, or the end of the recording if it has ended. Later events belong to no recorded
@@ -236,6 +238,11 @@ class WallClockCollector:
 
     def stop(self) -> None:
         self._stopped_ns = self._handover.end()
+        self._out_of_band.stop()
+
+    def end_now(self) -> None:
+        """End batches() with the time until this moment, because another source follows."""
+        self._stopped_ns = time.monotonic_ns()
         self._out_of_band.stop()
 
     def close(self) -> None:

@@ -388,6 +388,24 @@ class PerfCollector:
         self.maker.elsewhere = elsewhere
         self._events.forget()
 
+    @property
+    def source_ids(self) -> frozenset[int]:
+        return frozenset((self.source_id,))
+
+    @property
+    def alive(self) -> list[int]:
+        """The recorded processes that have not ended."""
+        return self.members.alive
+
+    def take_new_processes(self) -> set[int]:
+        """Return processes that appeared or called exec since the last call. Some may have ended."""
+        return self.members.take_new_processes()
+
+    def end_now(self) -> None:
+        """End batches() with the samples until this moment, because another source follows."""
+        self.maker.end_ns = time.monotonic_ns()
+        self.stop()
+
     def threads(self) -> list[ThreadInfo]:
         return self.members.tracked.names.describe_threads(self.maker.sampled)
 

@@ -53,7 +53,7 @@ class PerfSwitchSource:
 
     @property
     def alive(self) -> list[int]:
-        return self.running.members.alive
+        return self.running.alive
 
     @property
     def paused(self) -> frozenset[int]:
@@ -96,7 +96,7 @@ class PerfSwitchSource:
         return tracked.names.find_pids(tid, time_ns), tracked.lives.started(tid, time_ns)
 
     def take_new_processes(self) -> set[int]:
-        return self.running.members.take_new_processes()
+        return self.running.take_new_processes()
 
     def learn(self, feedback: Feedback) -> None:
         learners: dict[int, Callable[[Feedback], None]] = {

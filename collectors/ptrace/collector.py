@@ -403,6 +403,8 @@ class PtraceCollector:
         self._scheduler.stopping = True
         self._rounds.stop()
 
+    end_now = stop
+
     def close(self) -> None:
         self._scheduler.stopping = True
         self._stopper.release_all()

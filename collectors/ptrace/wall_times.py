@@ -76,7 +76,7 @@ class WallTimes:
 
     def start(self) -> None:
         """Note the running time of all existing threads: earlier time is not accounted."""
-        self._began_ns = self._handover.begun_ns or time.monotonic_ns()
+        self._began_ns = self._handover.given_ns or time.monotonic_ns()
         for target in self._by_pid.values():
             with suppress(OSError):
                 for tid in target.directory.threads():

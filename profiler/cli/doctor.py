@@ -87,8 +87,8 @@ def look_into(pid: int, sandbox: bool) -> bool:
 
     A worker parses the files.
     """
-    from pyprof.collectors.hybrid.planner import Planner, describe_plans
     from pyprof.collectors.linux import procfs
+    from pyprof.collectors.routing.planner import Planner, describe_plans
     from pyprof.diagnostics import Diagnostics
     from pyprof.model.modules import ProgramImage
     from pyprof.options import CollectOptions
@@ -140,7 +140,7 @@ def show(findings: list[Finding]) -> bool:
 
 def show_facts(pid: int) -> PlanFacts:
     """Print and return the facts by which the source of a process's samples is chosen; pid 0 means any process."""
-    from pyprof.collectors.hybrid.planner import check_stops, collect_facts, describe_facts
+    from pyprof.collectors.routing.planner import check_stops, collect_facts, describe_facts
     from pyprof.options import CollectOptions
 
     options = CollectOptions()
@@ -151,8 +151,8 @@ def show_facts(pid: int) -> PlanFacts:
 
 def show_machine_plans(facts: PlanFacts) -> None:
     """Print which sources of samples are chosen on this machine."""
-    from pyprof.collectors.hybrid.planner import describe_plans
     from pyprof.collectors.plan import ProcessFacts
+    from pyprof.collectors.routing.planner import describe_plans
 
     processes = {
         "a native program": ProcessFacts(),

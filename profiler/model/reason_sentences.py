@@ -81,7 +81,7 @@ NOTES = (
     Reason("until_short_lives", Stage.SAMPLING,
            "Until short stops had missed too much, because processes or threads ended first: {seconds} s"),
     Reason("no_stops_needed", Stage.SAMPLING,
-           "For {seconds} s no program needed stops: perf_events recorded these"),
+           "Until an interpreter was found, no program needed stops, and perf_events recorded: {seconds} s"),
     Reason("stopped_for_depth", Stage.STACKS,
            "Stopped for their samples: {threads} with {stacks} (--stack-size 64K stops nothing)"),
     Reason("sleepers_from_outside", Stage.SAMPLING, "Sleeping threads were read from outside: none was stopped"),

@@ -13,10 +13,10 @@ import pytest
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.bpf import wakers
 from pyprof.collectors.bpf.wakers import CALLS
-from pyprof.collectors.hybrid.planner import collect_facts, describe_facts
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.plan import make_plan
+from pyprof.collectors.routing.planner import collect_facts, describe_facts
 from pyprof.model.syscalls import call_names
 from pyprof.options import CollectOptions
 from tests import warm

@@ -12,8 +12,8 @@ import pytest
 
 import pyprof
 from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
-from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.registry import open_collector
+from pyprof.collectors.routing.router import Router
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions
@@ -133,9 +133,9 @@ def test_end_of_the_recording_ends_a_round_of_reading_sleepers(program: Path, tm
     with started(program, tmp_path, "endless", "naps") as target:
         selection = select_processes(TargetOptions(pids=(target.process.pid,)))
         collector = open_collector("bpf", selection, CollectOptions(idle=True), Diagnostics())
-        assert isinstance(collector, HybridCollector)
-        assert isinstance(collector._perf, BpfWaitCollector)
-        outside = collector._perf._outside
+        assert isinstance(collector, Router)
+        assert isinstance(collector._main, BpfWaitCollector)
+        outside = collector._main._outside
         assert outside is not None
         collector.stop()
         found = list(itertools.islice(outside.batches(), 5))

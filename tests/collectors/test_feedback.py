@@ -12,9 +12,6 @@ import pytest
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.hybrid.by_image import ByImage
-from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.duty_cycle import DutyCycle
@@ -91,26 +88,6 @@ def as_any(part: Part) -> Any:
     return cast("Any", part)
 
 
-def test_stops_learn_from_their_batch_though_one_of_perf_was_taken_after_it() -> None:
-    perf, stops = Part(1), Part(2, [sample(2), sample(2)])
-    collector = HybridCollector(as_any(perf), lambda _: as_any(stops))
-    batches = collector.batches()
-    collector.learn(taught(next(batches), missing=FAR))  # from now on the thread is sampled by stops
-    perf.learned.clear()
-    assert next(batches).source_id == 1
-    of_stops = next(batches)
-    of_perf = next(batches)  # taken ahead of its feedback
-    assert (of_stops.source_id, of_perf.source_id) == (2, 1)
-    collector.learn(taught(of_stops))
-    assert (stops.learned, perf.learned) == ([of_stops], [])
-    collector.learn(taught(of_perf))
-    assert len(stops.learned) == 1
-    perf.has_processes_left = False
-    list(batches)
-    collector.learn(taught(of_stops))  # its collector is closed
-    assert len(stops.learned) == 1
-
-
 def wall_clock(running: Part, switches: Part, looks: Part) -> WallClockCollector:
     source = PerfSwitchSource(as_any(running), as_any(switches))
     return WallClockCollector(source, lambda _: as_any(looks), CollectOptions(idle=True))
@@ -131,26 +108,6 @@ def test_only_what_the_kernel_copied_counts_as_cut_by_it(source_id: int, cuts: b
     collector = wall_clock(Part(1), Part(2), Part(3))
     collector.learn(taught(sample(source_id), missing=FAR))
     assert any("Cut short" in note for note in collector.stats().notes) == cuts
-
-
-def test_a_collector_does_not_learn_from_the_one_whose_place_it_took() -> None:
-    parts: list[Part] = []
-    by_image = ByImage(lambda pid: "")
-
-    def opened(pids: list[int], first: bool) -> Any:
-        parts.append(Part(len(parts) + 1))
-        return as_any(parts[-1])
-
-    collector = WholeProcessCollector(opened, opened, by_image, (os.getpid(),), launched=True)
-    batches = collector.batches()
-    first = next(batches)
-    by_image.reasons[os.getpid()] = "it runs Python"
-    second = next(batches)
-    assert (first.source_id, second.source_id) == (1, 2)
-    collector.learn(taught(first))
-    assert parts[1].learned == []
-    collector.learn(taught(second))
-    assert parts[1].learned == [second]
 
 
 def test_lanes_of_a_batch_keep_its_source() -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from pyprof.cli.main import build_parser
 from pyprof.collectors.base import Collector, CollectorRefused
-from pyprof.collectors.hybrid import opening, planner
-from pyprof.collectors.hybrid.planner import check_stops, collect_facts, describe_facts, describe_plans
-from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed
 from pyprof.collectors.perf.event_scope import Scope
 from pyprof.collectors.plan import PlanFacts, ProcessFacts
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import COLLECTORS, can_report_wakers, can_show_kernel, list_names, open_collector
+from pyprof.collectors.routing import opening, planner
+from pyprof.collectors.routing.planner import check_stops, collect_facts, describe_facts, describe_plans
+from pyprof.collectors.routing.router import Router
 from pyprof.collectors.targets.collector_request import InterpreterReaders, Request
 from pyprof.collectors.targets.selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
@@ -75,20 +75,18 @@ def test_unknown_collector_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "expected"),
-    [
-        (AUTO, OPTIONS, UntilShortLives),
-        ("ptrace", OPTIONS, PtraceCollector),
-        (AUTO, CollectOptions(idle=True), PtraceCollector),
-    ],
+    ("name", "options", "follows"),
+    [(AUTO, OPTIONS, True), ("ptrace", OPTIONS, False), (AUTO, CollectOptions(idle=True), False)],
 )
 def test_events_may_follow_stops_that_were_not_asked_for(
-    monkeypatch: pytest.MonkeyPatch, name: str, options: CollectOptions, expected: type
+    monkeypatch: pytest.MonkeyPatch, name: str, options: CollectOptions, follows: bool
 ) -> None:
     set_facts(monkeypatch, LEVEL2)
     found = opened(name, options)
     found.close()
-    assert type(found) is expected
+    assert isinstance(found, Router)
+    assert isinstance(found._main, PtraceCollector)
+    assert (found._missed is not None) == follows
     assert any("Time in the kernel has no samples" in note for note in found.stats().notes) == (name == AUTO)
 
 

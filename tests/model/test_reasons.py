@@ -17,6 +17,7 @@ from pyprof.agent.control_protocol import ControlRefused
 from pyprof.agent.push.responses import LATER, REFUSED
 from pyprof.cli.terminal_output import refuse
 from pyprof.collectors.bpf.abi import LossReason
+from pyprof.collectors.routing.router import _CHANGES
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.exporters.flamegraph import WORDS
@@ -156,6 +157,8 @@ def _with_arguments() -> Iterator[tuple[str, str, frozenset[str]]]:
 
 _CHOSEN = {reason: frozenset({"time"}) for reason in ("too_short", "too_short_or_late", "records_lost", "kernel_time")}
 """Rows that session/unsampled_time.py selects through a separate table."""
+_OF_ROUTER = dict.fromkeys(_CHANGES.values(), frozenset({"seconds"}))
+"""Rows that collectors/routing/router.py selects by the rule that changed the source."""
 _OF_PLAN: dict[str, frozenset[str]] = {
     **{reason.name: frozenset() for reason in PLAN},
     **{
@@ -176,8 +179,8 @@ def test_message_has_its_row_and_the_arguments_that_the_row_requires() -> None:
     assert len(found) > 50
     assert [(where, name) for where, name, _ in found if name not in SENTENCES] == []
     assert [each for each in found if each[2] != fields(SENTENCES[each[1]])] == []
-    assert {name for _, name, _ in found} | _CHOSEN.keys() | _OF_PLAN.keys() == SENTENCES.keys()
-    chosen = {**_CHOSEN, **_OF_PLAN}
+    assert {name for _, name, _ in found} | _CHOSEN.keys() | _OF_ROUTER.keys() | _OF_PLAN.keys() == SENTENCES.keys()
+    chosen = {**_CHOSEN, **_OF_ROUTER, **_OF_PLAN}
     assert {name: fields(SENTENCES[name]) for name in chosen} == chosen
 
 

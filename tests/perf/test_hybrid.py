@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.hybrid import stop_candidates
-from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.stop_candidates import StopCandidates
+from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.collectors.perf.copy_size import TOO_LONG, StackSize
+from pyprof.collectors.routing import stop_candidates
+from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import Profile
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
@@ -205,31 +204,6 @@ def test_stack_that_a_larger_copy_holds_is_no_reason_to_stop() -> None:
     candidates.learn_copied(feedback([1], 65200, cut=True))
     assert candidates.wants(5, 1)
     assert candidates.pids == (5,)
-
-
-class WithoutStops:
-    """A perf collector whose recording ends before the thread that its last batch selected could be stopped."""
-
-    most_copy, source_id = 1 << 16, 7
-
-    def leave_samples(self, elsewhere: object) -> None:
-        self.left = True
-
-    def learn(self, feedback: Feedback) -> None:
-        assert len(feedback.batch) == 1
-
-    def stats(self) -> CollectorStats:
-        return CollectorStats(ticks=2, notes=("by perf_events",))
-
-
-def test_thread_that_was_chosen_and_not_stopped_is_not_said_to_have_been() -> None:
-    perf = WithoutStops()
-    hybrid = HybridCollector(perf, lambda _: pytest.fail("nobody is stopped"))  # type: ignore[arg-type]
-    cut = feedback([1, 2], 30000, cut=True)
-    cut.missing[:1] = cut.batch.stack.base[:1] + np.uint64(65200)
-    hybrid.learn(replace(cut, batch=replace(cut.batch, source_id=perf.source_id)))
-    assert perf.left
-    assert hybrid.stats().notes == ("by perf_events",)
 
 
 def test_copies_of_a_thread_are_left_out_from_its_first_stop_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,8 +20,9 @@ from pyprof.model.marker_frames import Blocked
 from pyprof.options import CollectOptions
 from pyprof.symbolize.kernel_symbols import HIDDEN, KernelNames
 from tests import warm
+from tests.cli.support import PYPROF, WITHOUT_BPF
 from tests.live.support.recording import Recording, record, running
-from tests.support import missing
+from tests.support import missing, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -197,3 +199,26 @@ def test_hidden_addresses_of_the_kernel_are_said_with_the_command(tmp_path: Path
     names = KernelNames(Diagnostics(), str(shown))
     assert names.frame_title(0xFFFFFFFF81000010) == "_text"
     assert names.frame_title(0xFFFFFFFF81000038) == "work [module]"
+
+
+def test_wall_mode_counts_time_once_when_an_interpreter_begins(tmp_path: Path) -> None:
+    need("setpriv")
+    summary = tmp_path / "summary.json"
+    becomes_python = 'echo ready; read line; exec "$0" -c "while True: pass"'
+    with running("sh", "-c", becomes_python, sys.executable, stdin=subprocess.PIPE) as program:
+        to = ("-f", "collapsed", "-o", str(tmp_path / "out"), "--summary", str(summary))
+        command = [*WITHOUT_BPF, *PYPROF, "record", "-p", str(program.pid), "--mode", "wall", *to]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as recorder:
+            assert recorder.stderr
+            recorder.stderr.readline()  # the recording has begun
+            time.sleep(0.5)
+            assert program.stdin
+            program.stdin.write("\n")
+            program.stdin.flush()
+            time.sleep(1.0)
+            recorder.terminate()
+            recorder.communicate()
+    found = json.loads(summary.read_text())
+    assert any(note.startswith("Until an interpreter was found") for note in found["notes"]), found["notes"]
+    assert "waits_clipped" not in {counter["name"] for counter in found["counters"]}
+    assert found["shown"]["total"] > 0.8 * 1e9 * found["duration_s"]

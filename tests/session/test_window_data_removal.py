@@ -16,10 +16,6 @@ import pytest
 
 from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
-from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.until_program import UntilProgram
-from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
-from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
@@ -27,6 +23,8 @@ from pyprof.collectors.perf.thread_names import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.replay.batch_log import LoggedCollector
+from pyprof.collectors.routing.partial_stops import PartialStops
+from pyprof.collectors.routing.router import Router
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.modules import AddressSpace, ProgramImage
@@ -87,10 +85,8 @@ def by_switches() -> tuple[dict[str, object], list[Part]]:
 
 
 WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
-    HybridCollector: plain("_past", "_perf", "_stops"),
-    WholeProcessCollector: plain("_past", "_now"),
-    UntilProgram: plain("_past", "_now"),
-    UntilShortLives: plain("_past", "_now"),
+    Router: plain("_past", "_main", "_partial"),
+    PartialStops: plain("_past", "source"),
     WallClockCollector: plain("_source", "_out_of_band"),
     LoggedCollector: plain("_inner"),
     CompleteStacksCollector: plain("_collector"),

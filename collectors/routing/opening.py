@@ -1,26 +1,20 @@
-"""The functions that open the sources that the plan of a recording names, with those that follow if a fact changes.
-
-Where a change of facts leads to another source is asked from the plan, too: the collector of a plan that may change is
-the one that can change.
-"""
+"""The functions that open the sources that the plan of a recording names."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Collector, CollectorRefused, SampleSource
-from pyprof.collectors.hybrid.by_image import ByImage
-from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.planner import ANY_PID, Planner, check_stops, collect_facts, describe_refusal_of_bpf
-from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.ring import list_online_cpus
-from pyprof.collectors.plan import BPF, PERF, PTRACE, PlanFacts, ProcessFacts, UncopiedStack, find_refusal
+from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, find_refusal
+from pyprof.collectors.routing.planner import Planner, check_stops, collect_facts, describe_refusal_of_bpf
+from pyprof.collectors.routing.router import MainSource, Router
+from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.collectors.targets.collector_request import Request
 from pyprof.errors import FormatError
 from pyprof.model.reasons import said
@@ -28,13 +22,13 @@ from pyprof.records import replace
 from pyprof.window_flush_protocol import FlushProtocol
 
 if TYPE_CHECKING:
+    from pyprof.collectors.bpf.collector import BpfCollector
     from pyprof.collectors.offcpu.collector import WallClockCollector
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
 FROM_OUTSIDE = said("sleepers_from_outside")
 _SLEEPER_HZ = 1000.0
 """Rate in Hz of the collector that reads sleeping threads. The first read waits for its first sampling time."""
-_ANY_INTERPRETER = ProcessFacts(interpreter="an interpreter")
 
 
 def open_planned(request: Request, name: str) -> Collector:
@@ -55,14 +49,14 @@ def open_planned(request: Request, name: str) -> Collector:
         facts = check_stops(facts, pids)
     planner = Planner(facts, options, name, request.interpreters.needs_stops if request.interpreters else _find_none)
     while True:
-        openings = _Openings(_with_note_on_bpf(request, planner), planner)
-        source = openings.choose_source()
+        openings = _Openings(_with_note_on_bpf(request, planner))
+        choice = planner.choose_first(_find_started(request))
         try:
-            return openings.open(source)
+            return Router(planner, choice, pids, openings.open, openings.open_stops, request.launched)
         except CollectorRefused as error:
-            if source == name:
+            if choice.source == name:
                 raise
-            planner.refuse(source, error, pids)
+            planner.refuse(choice.source, error, pids)
 
 
 def _with_note_on_bpf(request: Request, planner: Planner) -> Request:
@@ -84,6 +78,13 @@ def _with_note_on_bpf(request: Request, planner: Planner) -> Request:
     return replace(request, frames_note=note)
 
 
+def _find_started(request: Request) -> Iterator[int]:
+    """Yield the processes of a request whose programs have started."""
+    if not request.launched:
+        yield from request.selection.pids
+        yield from find_descendants(request.selection.pids) if request.options.subprocesses else ()
+
+
 def _find_none(pid: int) -> str:
     return ""
 
@@ -91,97 +92,21 @@ def _find_none(pid: int) -> str:
 class _Openings:
     """The functions that open the collectors of one recording."""
 
-    def __init__(self, request: Request, planner: Planner) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
         self._options = request.options
-        self._planner = planner
 
-    def choose_source(self) -> str:
-        """Return the source that samples the recording first. Processes are inspected if that depends on them."""
-        planner, selection = self._planner, self._request.selection
-        source = planner.make_plan().default.source
-        if source != BPF and planner.suppose(_ANY_INTERPRETER).default.source == BPF:
-            children = find_descendants(selection.pids) if self._options.subprocesses else ()
-            planner.inspect_until_interpreter((*selection.pids, *children))
-            source = planner.make_plan().default.source
-        return source
+    def open(self, choice: Choice, pids: tuple[int, ...], launched: bool) -> MainSource:
+        """Open the source of a choice for all of the recording. See OpenMain."""
+        if choice.source == BPF:
+            return self._by_bpf(pids, launched, choice.why)
+        if choice.source == PTRACE:
+            return open_stops(self._request, pids, said("by_stops", why=choice.why) if choice.why else "")
+        return self._wall_clock(pids, launched) if self._options.idle else self._perf(pids, launched)
 
-    def open(self, source: str) -> Collector:
-        pids, launched = self._request.selection.pids, self._request.launched
-        if source == BPF:
-            return self._by_bpf(pids, launched, self._planner.make_plan().default.why)
-        if source == PTRACE:
-            return self._by_stops()
-        return self._all_time(pids, launched) if self._options.idle else self._running(pids, launched)
-
-    def _running(self, pids: tuple[int, ...], launched: bool) -> Collector:
-        """Open a collector of the running time of threads by perf_events."""
-        after = self._planner.suppose(_ANY_INTERPRETER)
-        if after.default.source == BPF:
-            from pyprof.collectors.hybrid.until_program import UntilProgram
-
-            return UntilProgram(
-                self._planner,
-                lambda by_image, instead: self._hybrid(self._perf(pids, launched), by_image, instead=instead),
-                lambda alive, why: self._by_bpf(tuple(alive), False, why),
-            )
-        perf = self._perf(pids, launched)
-        if after.processes[ANY_PID].source == PTRACE:
-            return self._hybrid(perf, self._stopped_images(), launched)
-        return self._hybrid(perf, None, launched) if self._stops_long_stacks else perf
-
-    def _all_time(self, pids: tuple[int, ...], launched: bool) -> Collector:
-        """Open a collector of the running and waiting time of threads by perf_events."""
-        if self._planner.suppose(_ANY_INTERPRETER).default.source != PTRACE:
-            return self._wall_clock(pids, launched)
-        from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
-
-        return WholeProcessCollector(
-            open_without_stops=lambda pids, first: self._wall_clock(tuple(pids), first and launched),
-            stopping=lambda pids, _: open_stops(self._request, tuple(pids)),
-            by_image=self._stopped_images(),
-            pids=pids,
-            launched=launched,
-        )
-
-    def _by_stops(self) -> Collector:
-        """Open a collector that samples all processes by short stops."""
-        request, planner = self._request, self._planner
-        why = planner.make_plan().default.why
-        stops = open_stops(request, request.selection.pids, said("by_stops", why=why) if why else "")
-        short_lives = replace(planner.facts, short_lives=True)
-        if planner.make_plan(short_lives).default.source == PTRACE:
-            return stops
-        from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
-
-        return UntilShortLives(
-            stops,
-            self._options.rate_hz,
-            lambda pid: planner.choose(pid, short_lives).stop_reason,
-            lambda pids: self._after_short_lives(short_lives, pids),
-        )
-
-    def _after_short_lives(self, facts: PlanFacts, pids: tuple[int, ...]) -> Collector:
-        self._planner.facts = facts
-        return self._running(pids, False)
-
-    def _stopped_images(self) -> ByImage:
-        return ByImage(lambda pid: self._planner.choose(pid).stop_reason)
-
-    @property
-    def _stops_long_stacks(self) -> bool:
-        """True if a thread is stopped when its stacks are longer than its source copies."""
-        return bool(self._planner.suppose(ProcessFacts(stacks={ANY_PID: UncopiedStack.LONG})).threads)
-
-    def _hybrid(
-        self,
-        perf: PerfCollector,
-        by_image: ByImage | None,
-        launched: bool = False,
-        instead: Callable[[], bool] = lambda: False,
-    ) -> HybridCollector:
-        open_stops = partial(open_stops_of_candidates, self._request)
-        return HybridCollector(perf, open_stops, by_image, self._stops_long_stacks, launched, instead)
+    def open_stops(self, candidates: StopCandidates) -> PtraceCollector:
+        """Open the source that stops some threads and processes. See OpenStops."""
+        return open_stops_of_candidates(self._request, candidates)
 
     def _perf(self, pids: tuple[int, ...], launched: bool) -> PerfCollector:
         request = self._request
@@ -218,7 +143,7 @@ class _Openings:
         request = replace(self._request, options=asleep)
         return open_stops(request, request.selection.pids, note=FROM_OUTSIDE)
 
-    def _by_bpf(self, pids: tuple[int, ...], launched: bool, why: str) -> Collector:
+    def _by_bpf(self, pids: tuple[int, ...], launched: bool, why: str) -> BpfCollector:
         """Open the collector that uses BPF for some processes.
 
         Args:
@@ -246,7 +171,6 @@ class _Openings:
         )
         processors = list_online_cpus()
         sampler = BpfSampler(watched, choose_ring_size(watched, len(processors)), processors)
-        bpf: BpfCollector
         try:
             reader = request.interpreters.kernel_reader if request.interpreters else None
             least_ns = round(1e9 * options.min_block_s)
@@ -255,14 +179,11 @@ class _Openings:
             if options.idle:
                 from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
 
-                bpf = BpfWaitCollector(*of_both, self._sleepers_before_bpf)
-            else:
-                bpf = BpfCollector(*of_both, why)
+                return BpfWaitCollector(*of_both, self._sleepers_before_bpf)
+            return BpfCollector(*of_both, why)
         except BaseException:
             sampler.close()
             raise
-        choose = self._planner.choose_by_bpf
-        return self._hybrid(bpf, ByImage(lambda pid: choose(source.find_interpreter(pid)).stop_reason), launched)
 
     def _seeks(self, pids: tuple[int, ...]) -> bool:
         """Return True if a process has interpreter evaluator calls that wait on stacks outside any chain (greenlets).

@@ -20,6 +20,7 @@ from pyprof.collectors.plan import (
     Plan,
     PlanFacts,
     ProcessFacts,
+    UncopiedStack,
     find_refusal,
     make_plan,
     missing_capabilities,
@@ -35,6 +36,7 @@ _FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
 """Inodes of the kernel's initial namespaces (include/linux/proc_ns.h)."""
 ANY_PID = 0
 """Key of a supposed process or thread in facts and plans."""
+_ANY_INTERPRETER = ProcessFacts(interpreter="an interpreter")
 
 FindInterpreter = Callable[[int], str | None]
 """Function that returns ProcessFacts.interpreter of a process."""
@@ -108,6 +110,7 @@ class Planner:
 
     Attributes:
         facts: The facts.
+        options: Options of the recording.
     """
 
     def __init__(
@@ -126,13 +129,13 @@ class Planner:
             find_interpreter: Inspects a process.
         """
         self.facts = facts
-        self._options = options
+        self.options = options
         self._collector = collector
         self._find_interpreter = find_interpreter
 
     def make_plan(self, facts: PlanFacts | None = None) -> Plan:
         """Return the plan for the facts, or for others."""
-        return make_plan(facts or self.facts, self._options, self._collector)
+        return make_plan(facts or self.facts, self.options, self._collector)
 
     def refuse(self, source: str, error: PyprofError, pids: Iterable[int]) -> None:
         """Note that a source could not be opened, so that the next plan is made without it."""
@@ -141,33 +144,55 @@ class Planner:
 
     def find_refusal_of_bpf(self) -> PyprofError | None:
         """Return the error that says why --collector auto cannot use BPF, or None."""
-        return find_refusal(BPF, self.facts, self._options) if self._collector == AUTO else None
+        return find_refusal(BPF, self.facts, self.options) if self._collector == AUTO else None
 
     def inspect(self, pid: int) -> ProcessFacts:
         """Return the facts about a process that decide whether it is stopped."""
         reason = self._find_interpreter(pid)
         return ProcessFacts(interpreter=reason, stops=_find_error_of_stops(pid) if reason else None)
 
-    def inspect_until_interpreter(self, pids: Iterable[int]) -> None:
-        """Inspect processes up to the first one that runs an interpreter, and note the facts about that one."""
+    def choose(self, pid: int) -> Choice:
+        """Inspect a process, and return the choice for it if no other process is taken into account."""
+        return self.suppose(self.inspect(pid)).processes[ANY_PID]
+
+    def suppose(self, process: ProcessFacts) -> Plan:
+        """Return the plan for one process with these facts (ANY_PID), as if no other one were known."""
+        return self.make_plan(replace(self.facts, processes={ANY_PID: process}))
+
+    def note_source(self, source: str) -> None:
+        """Note the source that samples the recording now."""
+        self.facts = replace(self.facts, current=source)
+
+    def choose_first(self, pids: Iterable[int]) -> Choice:
+        """Return the choice of the first source for the recording. If an interpreter would change it, inspect processes
+        up to the first one that runs an interpreter.
+        """
+        first = self.make_plan().default
+        if self.suppose(_ANY_INTERPRETER).default.source == first.source:
+            return first
         for pid in pids:
             process = self.inspect(pid)
             if process.interpreter != "":
                 self.facts = replace(self.facts, processes={**self.facts.processes, pid: process})
-                return
+                break
+        return self.make_plan().default
 
-    def choose(self, pid: int, facts: PlanFacts | None = None) -> Choice:
-        """Inspect a process, and return the choice for it if no other process is taken into account."""
-        return self.suppose(self.inspect(pid), facts).processes[ANY_PID]
+    def may_depend_on_programs(self) -> bool:
+        """Return True if the program that a process runs may change the source of its samples. BPF has to know it in
+        any case.
+        """
+        if self.facts.current != PERF:
+            return self.facts.current == BPF
+        return self.suppose(_ANY_INTERPRETER).processes[ANY_PID].source != PERF
 
-    def choose_by_bpf(self, unreadable: str | None) -> Choice:
-        """Return the choice for a process that BPF samples now; see ProcessFacts."""
-        bpf_samples = replace(self.facts, current=BPF)
-        return self.suppose(ProcessFacts(unreadable=unreadable), bpf_samples).processes[ANY_PID]
+    def may_follow_short_lives(self) -> bool:
+        """Return True if another source than stops is to sample threads and processes that end soon."""
+        return self.make_plan(replace(self.facts, short_lives=True)).default.source != PTRACE
 
-    def suppose(self, process: ProcessFacts, facts: PlanFacts | None = None) -> Plan:
-        """Return the plan for one process with these facts (ANY_PID), as if no other one were known."""
-        return self.make_plan(replace(facts or self.facts, processes={ANY_PID: process}))
+    @property
+    def stops_long_stacks(self) -> bool:
+        """True if a thread is stopped when its stacks are longer than its source copies."""
+        return bool(self.suppose(ProcessFacts(stacks={ANY_PID: UncopiedStack.LONG})).threads)
 
 
 def describe_refusal_of_bpf(why: PyprofError) -> str:

@@ -103,7 +103,3 @@ class ByImage:
         if pending.wait_ns > _SETTLED_NS:
             del self._pending[pid]
         return True
-
-    def forget(self, alive: Callable[[int], bool]) -> None:
-        """Forget processes that have ended and were checked for the need of stops."""
-        self.reasons = {pid: reason for pid, reason in self.reasons.items() if alive(pid)}

@@ -2,7 +2,7 @@
 
 A thread is chosen by samples that are cut where the kernel's copy ends, and released when its stops are not needed. If
 threads end before they can be stopped, or many are chosen, all threads of their process are chosen, including later
-ones. So are those of a process whose program needs it (hybrid/by_image.py), as long as it does.
+ones. So are those of a process whose program needs it (routing/by_image.py), as long as it does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,124 @@
+"""The stops of some threads and processes while another source samples all others.
+
+The kernel copies 64 KB of one stack. A thread with longer stacks, or with signal handlers on an alternate stack, is
+stopped for its samples as long as it has such stacks. A process with frames that the other source cannot copy is
+stopped until it executes another program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.perf.copy_size import TOO_LONG
+from pyprof.collectors.routing.closed_sources import ClosedSources, sum_stats
+from pyprof.collectors.routing.stop_candidates import StopCandidates
+from pyprof.errors import NoSuchProcess, PyprofError
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
+from pyprof.model.sample import SampleBatch
+
+if TYPE_CHECKING:
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+
+OpenStops = Callable[[StopCandidates], "PtraceCollector"]
+"""Function that opens the source that stops these threads, and raises its errors."""
+
+
+class PartialStops:
+    """The source that stops some threads, opened and closed as they are chosen and released.
+
+    Attributes:
+        candidates: The threads and processes to stop.
+        source: The source that stops them, None while there is none.
+    """
+
+    def __init__(self, open_stops: OpenStops) -> None:
+        self.candidates = StopCandidates()
+        self.source: PtraceCollector | None = None
+        self._open_stops = open_stops
+        self._past = ClosedSources()
+
+    def open_source(self) -> PtraceCollector | None:
+        """Open the source for the candidates. Return None if that fails; if none may be stopped, all are released."""
+        try:
+            self.source = self._open_stops(self.candidates)
+        except NoSuchProcess:
+            return None
+        except (PyprofError, OSError):
+            self.candidates.refuse_all()
+            return None
+        self.source.acknowledges = False
+        return self.source
+
+    def note_batch(self, batch: SampleBatch) -> None:
+        """Note a batch of samples by stops, and release threads that may not be stopped or have ended."""
+        assert self.source is not None
+        self.candidates.begun(batch)
+        for tid in self.source.refused:
+            self.candidates.refuse(tid)
+
+    def learn(self, feedback: Feedback) -> bool:
+        """Accept the feedback about samples by stops. Return False if it is about other samples."""
+        if self.source is None or feedback.batch.source_id != self.source.source_id:
+            return False
+        self.source.learn(feedback)
+        self.candidates.learn_stopped(feedback)
+        return True
+
+    def list_threads(self) -> list[ThreadInfo]:
+        return self._past.list_threads(self.source.threads() if self.source is not None else ())
+
+    def retire(self) -> None:
+        self._past.retire()
+        if self.source is not None:
+            self.source.retire()
+
+    def stats(self) -> CollectorStats:
+        return sum_stats(self._past.stats, self.source.stats()) if self.source is not None else self._past.stats
+
+    def count_slots(self) -> tuple[int, int]:
+        """Return (kept, missed) sampling times so far."""
+        stats = self.stats()
+        return stats.ticks, stats.skipped
+
+    def stop(self) -> None:
+        if self.source is not None:
+            self.source.stop()
+
+    def close(self) -> None:
+        stops, self.source = self.source, None
+        if stops is not None:
+            self._past.add_source(stops.stats(), stops.threads())
+            stops.close()
+
+    def describe(self, of_others: tuple[str, ...], why: Mapping[str, Iterable[int]], alone: bool) -> tuple[str, ...]:
+        """Return the notes for the summary about both sources.
+
+        Args:
+            of_others: Notes of the other source.
+            why: Processes by the reason for which they were stopped.
+            alone: True if the other source has no samples.
+        """
+        notes: list[str]
+        if alone and why:
+            notes = [*(said("by_stops", why=reason) for reason in why), *of_others[1:]]
+        else:
+            counts = [(reason, _count(len(list(pids)), "process")) for reason, pids in why.items()]
+            notes = [*of_others, *(said("by_stops_in_part", processes=count, why=reason) for reason, count in counts)]
+        stopped = self.stats()
+        if self.candidates.threads and stopped.ticks:  # the last batch may be the first one that shows it
+            notes.append(said("stopped_for_depth", threads=self._describe_threads(), stacks=TOO_LONG))
+        return (*notes, *stopped.notes)
+
+    def _describe_threads(self) -> str:
+        threads, processes = self.candidates.threads, self.candidates.processes
+        if not processes:
+            return _count(threads, "thread")
+        theirs = "their process" if processes == 1 else "their processes"
+        return f"{_count(threads, 'thread')}, and then all threads of {theirs},"
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
