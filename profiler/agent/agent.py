@@ -253,8 +253,8 @@ class Agent:
             lane.close()
 
     def _reload(self) -> None:
-        """Load the agent's configuration again. If it is wrong, nothing changes. Recordings continue if only sinks have
-        changed, because a restart leaves a gap.
+        """Load the agent's configuration again. If it is wrong, nothing changes. Recordings continue if they do not
+        depend on what has changed, because a restart leaves a gap.
         """
         self._reloading = False
         self._notifier.reloading()
@@ -265,9 +265,10 @@ class Agent:
             self._conditions.begin("reload_failed", str(error))
             self._health.reloaded(False)
         else:
-            continues = (config.values, config.rules) == (self._config.values, self._config.rules)
+            continues = config.is_recorded_like(self._config)
             if continues:
                 self._config = config
+                self._budget.change_budget(_budget(config.values))
             else:
                 self._record_by(config)
             self._health.reloaded(True)

@@ -43,6 +43,15 @@ class BudgetControl:
         self._look_at = now
         self.stride.every = 1
 
+    def change_budget(self, budget: CostBudget) -> None:
+        """Enforce another budget on the running recordings, if it is another one."""
+        if budget == self._governor.budget:
+            return
+        now = time.monotonic()
+        self._governor.change_budget(budget, now, spent())
+        self._look_at = self._memory_at = now
+        self.stride.every = self.effort.times
+
     def _memory(self) -> int:
         """Return the memory of the agent and its workers. It is read at most once in the time over which the budget is
         enforced.

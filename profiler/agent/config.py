@@ -16,12 +16,17 @@ from pyprof.agent.config_schema import CRITERIA, RULE, SETTINGS, SamplingChoice,
 from pyprof.agent.push.sink_types import COMMON, KINDS, PushTarget, wrong
 from pyprof.agent.rules import TargetRule, Template, criterion
 from pyprof.model.labels import MOST
-from pyprof.records import dataclass
+from pyprof.records import dataclass, field_names
 
 _MAX_RULES = 1000
 _MAX_PUSHES = 20
 _MAX_ERRORS = 100
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
+
+_NOT_OF_RECORDINGS = frozenset(each.name for each in SETTINGS if each.table in ("budget", "spool", "record", "http"))
+"""Names of the settings that no recording depends on. The budget applies to running recordings; the others are read
+when the agent starts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,14 @@ class AgentConfig:
     def samplings(self) -> tuple[SamplingChoice, ...]:
         """Return the distinct ways of sampling in the agent's configuration; each needs a collector."""
         return tuple(dict.fromkeys(each for rule in self.rules if rule.include for each in rule.samplings))
+
+    def is_recorded_like(self, other: AgentConfig) -> bool:
+        """Return True if recordings of another configuration can continue with this one."""
+        return self.rules == other.rules and all(
+            getattr(self.values, name) == getattr(other.values, name)
+            for name in field_names(Values)
+            if name not in _NOT_OF_RECORDINGS
+        )
 
 
 def without_file() -> AgentConfig:

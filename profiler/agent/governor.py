@@ -146,6 +146,24 @@ class Governor:
         """
         self._settled = max(self._settled, now + settling * self.budget.every_s)
 
+    def change_budget(self, budget: CostBudget, now: float, spent_s: float) -> None:
+        """Enforce another budget from now on. The effort rises at once as far as its cost is sure to be within it.
+
+        Args:
+            budget: The new budget.
+            now: Monotonic time.
+            spent_s: Processor time so far.
+        """
+        self.budget = budget
+        self._patience, self._calm, self._rose = 1, 0, False
+        self._memory_before = 0
+        self._keep_times()
+        self._settled = min(self._settled, now + FIRST_SETTLING * budget.every_s)
+        self._begin(now, spent_s)
+        cpu = self.cpu
+        while self._stride and (cpu := self._max_cpu_of_next(cpu)) <= AIM * budget.cpu:
+            self._stride -= 1
+
     def check_cost(self, now: float, spent_s: float, memory: Callable[[], int]) -> BudgetVerdict:
         """Check the agent's cost against its budget, and adapt the effort. Callers do this several times in
         budget.every_s.
@@ -259,5 +277,8 @@ class Governor:
         """Return True if the next higher effort of the agent cannot cost more than the budget."""
         if not self._stride:
             return False
-        dearest = self.cpu * STRIDES[self._stride] / STRIDES[self._stride - 1]
-        return dearest <= AIM * self.budget.cpu / (1 if self._patience == 1 else 2)
+        return self._max_cpu_of_next(self.cpu) <= AIM * self.budget.cpu / (1 if self._patience == 1 else 2)
+
+    def _max_cpu_of_next(self, cpu: float) -> float:
+        """Return the maximum cost of the next higher effort, where cpu is that of the current one."""
+        return cpu * STRIDES[self._stride] / STRIDES[self._stride - 1]

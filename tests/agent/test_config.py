@@ -122,3 +122,43 @@ cmdline = "serve[r]"
 def test_template_takes_text_as_it_is() -> None:
     facts = {"name": "{unit}", "unit": "u"}
     assert Template.parse("a{name}b").filled(lambda name: facts.get(name, "")) == "a{unit}b"
+
+
+RELOADED = """
+[windows]
+every = "60s"
+[sampling]
+rate = 19
+collector = "auto"
+[budget]
+cpu = 1
+memory = "200M"
+over = "60s"
+[record]
+last = "10m"
+[labels]
+env = "a"
+[[rule]]
+user = "1"
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "continues"),
+    [
+        ("cpu = 1", "cpu = 2", True),
+        ("200M", "100M", True),
+        ('over = "60s"', 'over = "90s"', True),
+        ("10m", "20m", True),
+        ('every = "60s"', 'every = "90s"', False),
+        ("rate = 19", "rate = 20", False),
+        ("auto", "perf", False),
+        ('env = "a"', 'env = "b"', False),
+        ('user = "1"', 'user = "2"', False),
+    ],
+)
+def test_only_changes_of_what_recordings_depend_on_restart_them(before: str, after: str, continues: bool) -> None:
+    found = parse(RELOADED, "agent.toml")
+    other = parse(RELOADED.replace(before, after), "agent.toml")
+    assert other != found
+    assert other.is_recorded_like(found) == continues

@@ -133,8 +133,13 @@ def test_server_that_refuses_a_token_is_named_until_it_takes_segments(tmp_path: 
         config.write_text(config.read_text().replace('"fleet"', '"other"'))
         agent.process.send_signal(signal.SIGHUP)
         agent.wait(lambda: agent.lines(event="reloaded", recordings="unchanged"))
+        config.write_text(config.read_text().replace("cpu = 100", "cpu = 50"))
+        agent.process.send_signal(signal.SIGHUP)
+        agent.wait(lambda: agent.lines(event="reloaded", recordings="unchanged")[1:])
+        assert "pyprof_agent_budget_cpu_ratio 0.5\n" in agent.page("/metrics")[1]
+        assert json.loads(run(*where, "--json").stdout)["agent"]["budget"]["budget_cpu_percent"] == 50
         config.write_text(config.read_text().replace('"checkout"', '"bag"'))
-        assert agent.children() == worker, "another sink is no reason for a gap"
+        assert agent.children() == worker, "another sink or budget is no reason for a gap"
         agent.process.send_signal(signal.SIGHUP)
         agent.wait(lambda: agent.lines(event="reloaded", recordings="restarted"))
         agent.wait(lambda: agent.children() and agent.children() != worker)

@@ -214,6 +214,44 @@ def test_more_is_not_tried_while_memory_is_nearly_used_up() -> None:
     assert said == [BudgetVerdict.LESS]
 
 
+@pytest.mark.parametrize("share", [0.002, 0.005])
+def test_other_budget_is_kept_from_the_effort_that_was_reached(share: float) -> None:
+    """Change the budget of a running governor down and up again, with a cost of 1 % at full effort."""
+    governor, now, spent = Governor(BUDGET, 0, 0), 0.0, 0.0
+
+    def live(minutes: int) -> float:
+        nonlocal now, spent
+        before = spent
+        for _ in range(12 * minutes):
+            now, spent = now + 5, spent + 5 * (0.0005 + 0.008 * governor.effort.work)
+            governor.check_cost(now, spent, lambda: 0)
+        return (spent - before) / (60 * minutes)
+
+    live(3)
+    assert governor.effort == Effort()
+    governor.change_budget(CostBudget(share, 200 * MB, 60), now, spent)
+    assert governor.effort == Effort(), "a lower budget is judged by what is spent from now on"
+    live(2)
+    assert live(30) <= share
+    reached = governor.effort.times
+    assert reached > 1
+    governor.change_budget(CostBudget(share * 0.99, 200 * MB, 60), now, spent)
+    assert governor.effort.times == reached, "a lower budget is no reason to do more"
+    governor.change_budget(CostBudget(1.0, 200 * MB, 60), now, spent)
+    assert governor.effort == Effort(), "the whole effort is sure to be within this budget"
+    governor.change_budget(BUDGET, now, spent)
+    assert governor.effort == Effort()
+
+
+def test_shorter_period_of_the_budget_ends_a_long_pause_of_its_check() -> None:
+    governor = Governor(CostBudget(0.01, 200 * MB, 3600), 0, 0)
+    governor.pardon(0, FIRST_SETTLING)
+    governor.change_budget(BUDGET, 5, 0)
+    assert governor.check_cost(60, 30, lambda: 0) is BudgetVerdict.NOTHING
+    assert governor.check_cost(70, 30, lambda: 0) is BudgetVerdict.NOTHING
+    assert governor.check_cost(75, 35, lambda: 0) is BudgetVerdict.LESS
+
+
 def test_memory_is_read_once_in_the_budgets_time_however_often_it_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel walks all pages for a reading, which is expensive if the budget is small."""
     now, spent_s, read = 1000.0, 0.0, list[float]()
