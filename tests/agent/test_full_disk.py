@@ -58,7 +58,7 @@ def test_oldest_segments_make_room_and_new_ones_are_whole(tmp_path: Path) -> Non
             until(lambda: len(segments()) >= 4, agent, log)
             fill(disk)
             first = segments()[0]
-            until(lambda: "the disk is full" in log.read_text() and not first.exists(), agent, log)
+            until(lambda: "segment_dropped_disk_full" in log.read_text() and not first.exists(), agent, log)
             until(lambda: "spool_disk_full" in failing(port), agent, log)
             assert "spool_disk_full" in log.read_text()
             newest = segments()[-1]

@@ -61,6 +61,7 @@ def test_summary_says_in_how_many_processes_functions_are_missing(ruby: int, col
     (missing,) = summary["functions_missing"]
     assert (missing["language"], missing["pids"]) == ("Ruby", [ruby])
     assert summary["warnings"][0] == {
+        "reason": "functions_missing",
         "text": "Ruby functions are missing in 1 process: pyprof does not read them",
         "remedy": "",
     }

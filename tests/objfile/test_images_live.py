@@ -142,7 +142,7 @@ def test_file_overwritten_under_the_same_name_is_counted(build_id: bool, tmp_pat
         assert found.from_memory
         assert diagnostics.counts[DIFFERS] == 1
         [problem] = diagnostics.problems[str(program)]
-        assert problem.text == f"{DIFFERS}: read from memory"
+        assert (problem.reason, problem.text) == ("file_differs", "file differs from the mapped one: read from memory")
 
 
 def test_file_without_proof_is_refused(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_signal_ends_it_and_the_terminal_is_restored_and_what_was_seen_is_kept(t
     kept = tmp_path / "seen.txt"
     with python(BUSY) as target, driven("top", "-p", str(target.pid), "--interval", "0.3", "-o", str(kept)) as top:
         before = top.modes()
-        top.until(" processors, ")
+        top.until("<module>")  # a sample has been shown
         top.process.terminate()
         top.until(LEFT)
         assert top.ended() == 0
