@@ -43,18 +43,20 @@ FRAME_SOURCES = (
     FrameSource(
         "libunwind_dynamic",
         "libunwind_dynamic",
-        "code registered at run time",
+        "code registered with libunwind",
         "What the program registered by `_U_dyn_register`",
     ),
-    FrameSource("gdb_jit", "gdb_jit", "JIT, debugger interface", "An object file that the program registered for GDB"),
+    FrameSource(
+        "gdb_jit", "gdb_jit", "JIT code registered for GDB", "An object file that the program registered for GDB"
+    ),
     FrameSource(
         "hotspot",
         "hotspot",
-        "Java virtual machine",
+        "Java code (HotSpot)",
         "What HotSpot states about its code: the size of a compiled frame, the links of an interpreter frame",
     ),
-    FrameSource("v8", "v8", "JavaScript engine V8", "The begin and the end of the frames of V8's code"),
-    FrameSource("jitdump", "jitdump", "jitdump", "The unwind tables of a jitdump file"),
+    FrameSource("v8", "v8", "JavaScript code (V8)", "The begin and the end of the frames of V8's code"),
+    FrameSource("jitdump", "jitdump", "jitdump file", "The unwind tables of a jitdump file"),
     FrameSource(
         "code",
         "code",
@@ -64,7 +66,9 @@ FRAME_SOURCES = (
     FrameSource("fp", "fp", "frame pointer", "A frame record that the frame pointer leads to"),
     FrameSource("lr", "fp", "link register", "The link register, of a function that has no frame yet or makes none"),
     FrameSource("epilogue", "fp", "instructions up to the return", "The instructions that lead to the frame's return"),
-    FrameSource("scan", "scan", "scan (a guess)", "A guess: a word on the stack that may be a return address"),
+    FrameSource(
+        "scan", "scan", "a guess: a word on the stack", "A guess: a word on the stack that may be a return address"
+    ),
     FrameSource("sigreturn", "", "signal frame", "The kernel's signal frame, by its known layout"),
     FrameSource(
         "interpreter",
@@ -91,8 +95,3 @@ after that.
 def selectable() -> tuple[FrameSource, ...]:
     """Return the frame sources for --unwind in the order in which the unwinder tries them."""
     return tuple(source for source in FRAME_SOURCES if source.name == source.option)
-
-
-def option_help() -> str:
-    """Return the help text for --unwind: all frame sources that it accepts, each with a description."""
-    return "; ".join(source.described for source in selectable())

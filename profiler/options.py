@@ -133,10 +133,10 @@ SIMPLE_MODES = ("cpu", "wall", "offcpu")
 """Modes of recording that every collector supports."""
 MODES = (*SIMPLE_MODES, "lock")
 NATIVE_VIEWS = {
-    "all": "all",
-    "extensions": "not the interpreter's own",
-    "calls": "of what its functions call, only the function called",
-    "none": "none",
+    "all": "every native frame",
+    "extensions": "all but those of the interpreter itself",
+    "calls": "only native functions that such a function calls directly",
+    "none": "no native frame",
 }
 """Views that select the native frames in stacks that have interpreter frames, by name
 (session/native_frame_views.py)."""

@@ -25,9 +25,17 @@ A memory page of a target that never arrives blocks its reader. Windows are save
 """
 
 DESCRIPTION = """\
-Profile continuously: all processes that the rules of a configuration choose, in windows of a
-minute, into a folder that `pyprof query` reads. Without a configuration: all processes of the
-calling user. SIGTERM ends it, with the window that is under way; SIGHUP reads the rules anew.
+Profile processes continuously. The rules of a configuration file choose them; without one, the
+agent records all processes of the calling user. It writes a window of samples each minute to a
+folder, the spool, which `pyprof query` reads. SIGTERM writes the current window and ends the
+agent. SIGHUP makes it read the configuration again.
+
+commands:
+  run        record until SIGTERM or Ctrl-C (default)
+  status     print the agent's health, the contents of the spool, and files without symbols
+  install    write a systemd unit that runs the agent
+  record     get a detailed recording of one service from the running agent
+  resend     send windows of the spool to their sinks again
 """
 
 EPILOG = """\
@@ -37,42 +45,73 @@ examples:
   pyprof agent --config agent.toml --check          all errors, each with its line
   pyprof agent --config agent.toml --log json
   pyprof agent install --config /etc/pyprof/agent.toml    a systemd unit
-  pyprof agent status                               what the spool has, and which files lack names
+  pyprof agent status                               contents of the spool, and files without symbols
   pyprof agent resend --config FILE --since 3h      send windows again that a receiver has lost
-  pyprof agent record --service web -d 30 -r 499    the last ten minutes, and 30 seconds at 499 Hz
+  pyprof agent record --service web -d 30 -r 499    the last ten minutes, and 30 more seconds at 499 Hz
 """
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "agent",
-        help="profile continuously what rules choose, into a spool",
+        help="profile the processes that rules choose, for as long as the machine runs",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=HelpFormatter,
     )
-    parser.add_argument("what", nargs="?", choices=WHAT, default="run", help="(default: run)")
+    parser.add_argument("what", nargs="?", choices=WHAT, default="run", help="see above (default: run)")
     parser.add_argument("--config", metavar="FILE", help="rules and settings (TOML)")
     parser.add_argument("--check", action="store_true", help="only check the configuration")
     parser.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
-    parser.add_argument("--log", choices=("text", "json"), default="text", help="(default: %(default)s)")
-    parser.add_argument("--spool", metavar="DIR", help="in place of spool.path (docs/agent.md)")
-    parser.add_argument("--cpu-budget", type=float, metavar="PERCENT", help="in place of budget.cpu (default: 1)")
-    parser.add_argument("--since", default="1h", metavar="TIME", help="of status and resend (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="status: as one JSON document")
     parser.add_argument(
-        "--forget", metavar="SINK", help="status: what waits for a sink that is configured no more goes"
+        "--log", choices=("text", "json"), default="text", help="format of log lines (default: %(default)s)"
+    )
+    parser.add_argument("--spool", metavar="DIR", help="folder of the spool; replaces the setting spool.path")
+    parser.add_argument(
+        "--cpu-budget",
+        type=float,
+        metavar="PERCENT",
+        help="limit of the agent's own processor time, in percent; replaces the setting budget.cpu (default: 1)",
     )
     parser.add_argument(
-        "--unit-dir", default="/etc/systemd/system", metavar="DIR", help="of install (default: %(default)s)"
+        "--since",
+        default="1h",
+        metavar="TIME",
+        help="with status or resend: only windows since TIME, such as 14:00 or 2h (ago) (default: %(default)s)",
     )
-    asked = parser.add_argument_group("what record asks a running agent for")
-    asked.add_argument("--service", metavar="NAME", help="as `pyprof agent status` shows it")
-    asked.add_argument("-d", "--duration", type=positive, default=30.0, metavar="S", help="(default: 30)")
-    asked.add_argument("-r", "--rate", type=positive, default=499.0, metavar="HZ", help="(default: 499)")
-    asked.add_argument("--mode", choices=SIMPLE_MODES, default="", help="(default: the first one of its rule)")
-    asked.add_argument("-o", "--output", metavar="FILE", help="(default: pyprof-SERVICE-TIME.pyprof)")
-    asked.add_argument("-f", "--format", metavar="FORMAT", help="(default: by the suffix of -o)")
+    parser.add_argument("--json", action="store_true", help="with status: print one JSON document")
+    parser.add_argument(
+        "--forget",
+        metavar="SINK",
+        help="with status: delete the windows that wait for SINK, which the configuration no longer names",
+    )
+    parser.add_argument(
+        "--unit-dir",
+        default="/etc/systemd/system",
+        metavar="DIR",
+        help="with install: folder for the systemd unit (default: %(default)s)",
+    )
+    asked = parser.add_argument_group("options of record")
+    asked.add_argument("--service", metavar="NAME", help="the service to record; `pyprof agent status` lists them")
+    asked.add_argument(
+        "-d", "--duration", type=positive, default=30.0, metavar="S", help="record for S seconds (default: 30)"
+    )
+    asked.add_argument(
+        "-r",
+        "--rate",
+        type=positive,
+        default=499.0,
+        metavar="HZ",
+        help="samples a second of each thread (default: 499)",
+    )
+    asked.add_argument(
+        "--mode",
+        choices=SIMPLE_MODES,
+        default="",
+        help="see pyprof record (default: the first mode in the rule of the service)",
+    )
+    asked.add_argument("-o", "--output", metavar="FILE", help="write to FILE (default: pyprof-SERVICE-TIME.pyprof)")
+    asked.add_argument("-f", "--format", metavar="FORMAT", help="format of the output (default: by the suffix of -o)")
     parser.set_defaults(run=run)
 
 

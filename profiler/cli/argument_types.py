@@ -25,7 +25,7 @@ def add_sandbox(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
     parser.add_argument(
         "--sandbox",
         action=argparse.BooleanOptionalAction,
-        help="parse untrusted files in an unprivileged, seccomp-confined process (docs/security.md)",
+        help="parse untrusted files in an unprivileged, seccomp-confined process (default: no; docs/security.md)",
     )
 
 

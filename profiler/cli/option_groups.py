@@ -18,8 +18,8 @@ CRITERIA = ("thread", "process", "pid", "tid", "function", "exclude", "module", 
 
 
 NATIVE_HELP = (
-    f"native frames in stacks that have functions of Python, Java or JavaScript (default: {DEFAULT_NATIVE}). "
-    + "; ".join(name if name == words else f"{name}: {words}" for name, words in NATIVE_VIEWS.items())
+    f"native frames that are shown in stacks with Python, Java or JavaScript functions (default: {DEFAULT_NATIVE}). "
+    + "; ".join(f"{name}: {words}" for name, words in NATIVE_VIEWS.items())
 )
 GDB_HELP = "record the target of the GDB stub at HOST:PORT or unix:PATH"
 
@@ -63,7 +63,7 @@ def chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
 
 
 def add_python(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("Python frames")
+    group = parser.add_argument_group("frames of Python, Java and JavaScript")
     group.add_argument("--native", choices=NATIVE_VIEWS, default=DEFAULT_NATIVE, help=NATIVE_HELP)
     group.add_argument(
         "--async",
@@ -71,7 +71,7 @@ def add_python(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="asyncio: show the coroutines of awaiting tasks as callers of a task's coroutine (CPython 3.14 and later)",
     )
-    group.add_argument("--gil", action="store_true", help="only samples of threads that hold the GIL")
+    group.add_argument("--gil", action="store_true", help="Python: only samples of threads that hold the GIL")
 
 
 def add_remote(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +113,9 @@ def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
         metavar="PID",
         help=f"the process to {what}; may be repeated",
     )
-    parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help=f"or the command to start and {what}")
+    parser.add_argument(
+        "cmd", nargs=argparse.REMAINDER, metavar="CMD", help=f"the command to start and {what}, in place of a process"
+    )
     which = parser.add_argument_group(
         "processes, including those that start later (all options that are given must match)"
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.argument_types import chosen_format, positive_int
 from pyprof.cli.option_groups import add_python, add_remote, add_selection, remote_options, target_options
-from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
+from pyprof.cli.sampling_options import add_sampling, add_unwinding, format_unwind_sources, record_options
 from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.cli.timing_options import Timing, add_timing, timing
 from pyprof.errors import UsageError
@@ -24,12 +24,12 @@ Attach to a running process (-p PID) or start a command, sample its stacks, and 
 profile. The kernel takes the samples where that is allowed, else running threads are
 stopped for microseconds a sample; the target is left running whatever happens to pyprof.
 Ctrl-C, SIGTERM, -d or the target's end finish the recording; what was recorded until
-then is written. A line says when samples are taken; -d counts from then on.
+then is written. A line on standard error says when sampling begins; -d counts from then on.
 """
 
 EPILOG = """\
-output:
-  The format follows -f, else the suffix of -o:
+SOURCES
+output formats (chosen by -f, or else by the suffix of -o):
 FORMATS
   In a file name %p is the pid, %n the process name, %t the time, %i the number of the
   file (with --every and --last), %% a percent sign.
@@ -64,7 +64,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "record",
         help="sample a process or a command and write a profile",
         description=DESCRIPTION,
-        epilog=EPILOG.replace("FORMATS", formats()),
+        epilog=EPILOG.replace("FORMATS", formats()).replace("SOURCES", format_unwind_sources()),
         formatter_class=HelpFormatter,
         usage="pyprof record [options] (-p PID ... | -a | --name REGEX | --gdb HOST:PORT | [--] CMD ...)",
     )
@@ -86,9 +86,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="default: pyprof-NAME-PID-TIME.html; - is standard output for text formats",
+        help="file to write, - for standard output with text formats (default: pyprof-NAME-PID-TIME.html)",
     )
-    out.add_argument("--save", metavar="FILE", help="also keep the recording, for pyprof report: NAME.pyprof")
+    out.add_argument("--save", metavar="FILE", help="also write the recording to FILE (NAME.pyprof), for pyprof report")
     out.add_argument(
         "-f", "--format", metavar="FORMAT", help=f"{', '.join(registry.format_names())} (default: by the suffix)"
     )

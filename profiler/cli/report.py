@@ -110,7 +110,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     how.add_argument(
         "-i", "--idle", action="store_true", help="include waits of idle threads (recordings of --mode offcpu and lock)"
     )
-    how.add_argument("--native", choices=NATIVE_VIEWS, help=f"of those recorded, {NATIVE_HELP}")
+    how.add_argument("--native", choices=NATIVE_VIEWS, help=f"of the recorded frames, {NATIVE_HELP}")
     how.add_argument("--collapse-recursion", action="store_true", help="show direct recursion as one frame")
     how.add_argument("-t", "--threads", action="store_true", help="add the thread as root frame")
     how.add_argument("--processes", action="store_true", help="add the process as root frame, if there are several")

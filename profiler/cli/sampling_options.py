@@ -16,7 +16,7 @@ from pyprof.cli.argument_types import (
     unwind_options,
 )
 from pyprof.collectors import registry as collectors
-from pyprof.frame_sources import option_help
+from pyprof.frame_sources import selectable
 from pyprof.options import (
     AUTO,
     DEFAULT_MAX_DEPTH,
@@ -45,15 +45,15 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "--collector",
         choices=collectors.list_names(),
         default=AUTO,
-        help=f"{collectors.list_summaries()}; {AUTO} (default): perf where it is allowed, where an "
-        "interpreter runs bpf, or else stops",
+        help=f"{collectors.list_summaries()}; {AUTO} (default): chosen for each process, bpf or "
+        "ptrace if an interpreter runs in it, perf if not, ptrace if the kernel allows neither bpf nor perf",
     )
     what.add_argument(
         "-s",
         "--subprocesses",
         action=argparse.BooleanOptionalAction,
-        help="also the children that exist and those to come, until the last has ended; of a command that is the "
-        "default, until the command ends",
+        help="also record child processes, current and future ones, until the last has ended; default: children "
+        "of a command are recorded until the command ends, those of a process are not",
     )
     _add_how(what)
     return what
@@ -72,8 +72,8 @@ def _add_how(what: argparse._ArgumentGroup) -> None:
         type=duration,
         default=DEFAULT_MIN_BLOCK_S,
         metavar="TIME",
-        help="each wait that is longer has a stack of its own (--mode offcpu and wall, with bpf), shorter ones where "
-        "there are few; with s, ms or us (default: 1ms)",
+        help="record a separate stack for each wait that is longer than this (--mode offcpu and wall, with bpf); "
+        "shorter waits get one, too, while few waits end a second; with s, ms or us (default: 1ms)",
     )
     add_sandbox(what)
     what.add_argument(
@@ -81,8 +81,8 @@ def _add_how(what: argparse._ArgumentGroup) -> None:
         type=bytes_size,
         default=DEFAULT_STACK_SIZE,
         metavar="BYTES",
-        help="maximum number of bytes of a stack that are copied at a stop, with K or M; the rest is read "
-        "once (default: 1M)",
+        help="maximum number of bytes of a stack that each stop copies, with K or M; of a larger stack, the outer "
+        "part is read only once, while the thread runs (default: 1M)",
     )
     what.add_argument(
         "--label",
@@ -99,7 +99,7 @@ def _add_modes(what: argparse._ArgumentGroup) -> None:
         "--mode",
         choices=MODES,
         help="cpu (default): threads that run; offcpu: threads that sleep, and in which system call; wall: both; lock: "
-        "threads that wait for a lock, by lock, and inside that who had it (with bpf)",
+        "threads that wait for a lock, grouped by lock and by the thread that held it (with bpf)",
     )
     what.add_argument(
         "--wakers",
@@ -123,14 +123,14 @@ def add_unwinding(parser: argparse.ArgumentParser) -> None:
         type=source_list,
         default=DEFAULT_SOURCES,
         metavar="LIST",
-        help=f"sources in the order in which they are asked ({option_help()}). "
-        "Default: these without scan, in this order; default,scan also guesses where none of them knows",
+        help="sources of unwind rules, separated by commas, in the order in which they are tried; default stands for "
+        "all sources below but scan (default: default)",
     )
     how.add_argument(
         "--scan",
         action="store_true",
-        help="where no source knows a frame's caller, guess: a word on the stack that is a return address and leads to "
-        "the root; the same as --unwind default,scan",
+        help="if no source knows the caller of a frame, search the stack for a return address from which the root can "
+        "be reached: a guess; the same as --unwind default,scan",
     )
     how.add_argument(
         "--symbols",
@@ -146,6 +146,12 @@ def add_unwinding(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="maximum number of frames of a stack (default: %(default)d)",
     )
+
+
+def format_unwind_sources() -> str:
+    """Return a section of the help with a line for each source that --unwind accepts."""
+    lines = (f"  {source.name + ':':<18} {source.words}\n" for source in selectable())
+    return f"sources for --unwind:\n{''.join(lines)}"
 
 
 def record_options(arguments: argparse.Namespace) -> RecordOptions:

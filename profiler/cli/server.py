@@ -29,7 +29,7 @@ examples:
   pyprof server --config server.toml --check
   pyprof server --config server.toml --rebuild       the database anew, from the files
   pyprof server --print-unit                         a systemd unit
-  pyprof server --print-sql                          the tables, for one server and for a cluster
+  pyprof server --print-sql                          tables of the ClickHouse database, on one server and in a cluster
 """
 
 
@@ -42,15 +42,23 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=HelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", help="file with settings and tenants (TOML)")
-    parser.add_argument("--data", metavar="DIR", help="replaces server.data of the configuration")
-    parser.add_argument("--port", type=int, metavar="PORT", help="replaces server.port of the configuration")
-    parser.add_argument("--log", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    parser.add_argument("--data", metavar="DIR", help="folder of the stored windows; replaces the setting server.data")
+    parser.add_argument("--port", type=int, metavar="PORT", help="HTTP port; replaces the setting server.port")
+    parser.add_argument(
+        "--log", choices=("text", "json"), default="text", help="format of log lines (default: %(default)s)"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="only check the configuration")
     what.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
-    what.add_argument("--print-sql", action="store_true", help="print the SQL statements that create the tables")
-    what.add_argument("--print-unit", action="store_true", help="print a systemd unit that runs it")
-    what.add_argument("--rebuild", action="store_true", help="empty the database and read all segments again")
+    what.add_argument(
+        "--print-sql",
+        action="store_true",
+        help="print the SQL statements that create the tables of the server's ClickHouse database",
+    )
+    what.add_argument("--print-unit", action="store_true", help="print a systemd unit that runs the server")
+    what.add_argument(
+        "--rebuild", action="store_true", help="empty the database, and fill it again from the files of all windows"
+    )
     parser.set_defaults(run=run)
 
 

@@ -64,21 +64,23 @@ def add_timing(parser: argparse.ArgumentParser) -> None:
         "--last",
         type=span,
         metavar="TIME",
-        help="keep the last 90s, 10m or 2h only; they are written at the end, on SIGUSR1, and by --trigger",
+        help="keep only the last part of the recording, such as 90s, 10m or 2h; it is written at the end, on SIGUSR1, "
+        "and by --trigger",
     )
     when.add_argument(
         "--trigger",
         action="append",
         default=[],
         metavar="WHEN",
-        help="with --last or --max-size: write when 'cpu>N' (percent of one processor, all recorded processes "
-        "together) or file:PATH (it appears) begins to hold; may be repeated",
+        help="with --last or --max-size: write each time a condition becomes true; 'cpu>90': all recorded processes "
+        "together use more than 90 percent of one processor; file:/tmp/x: the file /tmp/x exists; may be repeated",
     )
     when.add_argument(
         "--max-size",
         type=disk_size,
         metavar="BYTES",
-        help="keep the last part only, of this size, with M, G; with --last: less time where that takes more",
+        help="keep only the last part of the recording, up to this size, with M or G; with --last: keep less time if "
+        "that much time needs more",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyprof.cli.argument_types import chosen_format, positive, positive_int, regex
 from pyprof.cli.live.view_choices import DEFAULT_SPAN_S, EVERY_S, SORTS, TABLES
 from pyprof.cli.option_groups import add_python, add_selection, target_options
-from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
+from pyprof.cli.sampling_options import add_sampling, add_unwinding, format_unwind_sources, record_options
 from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import UsageError
 
@@ -26,6 +26,7 @@ table is printed for each interval; --once prints one table and sets the exit co
 """
 
 EPILOG = """\
+SOURCES
 exit status:
   0 done, 1 error (with --once: also if nothing was sampled), 2 wrong usage.
 
@@ -43,7 +44,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "top",
         help="watch what a process does, live",
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=EPILOG.replace("SOURCES", format_unwind_sources()),
         formatter_class=HelpFormatter,
         usage="pyprof top [options] (-p PID ... | -a | --name REGEX | [--] CMD ...)",
     )
