@@ -369,7 +369,11 @@ class PerfCollector:
         return found
 
     def account_batch(self, batch: SampleBatch) -> None:
-        """Add a batch of the recording's processes to the accounted time; another collector may have made it."""
+        """Count the samples of a batch in the time that samples account for, by process.
+
+        Args:
+            batch: Samples of the recorded processes, by this collector or by another one of the recording.
+        """
         self._accounts.count_batch(batch, self.members.tracked.root_of)
 
     def learn(self, feedback: Feedback) -> None:

@@ -252,7 +252,10 @@ class Stopper:
             spaces.note_sample(lane, arch.code_address(pc), sp, spaces.accept_answer())
 
     def choose_arch(self, image: TargetImage) -> Arch:
-        """Return the architecture whose register layout the main code of a program has."""
+        """Return the architecture of a program's executable, such as i386 of a 32-bit program on x86-64.
+
+        The program's stacks are unwound by the registers of that architecture.
+        """
         return self._regsets[image.arch.name].arch
 
     def _passed(self, held: StoppedThread, now_ns: int) -> None:
@@ -328,7 +331,11 @@ class Stopper:
                 held.since_ns = now
 
     def poll_pending(self) -> None:
-        """Read and release the threads that stop late and have stopped meanwhile."""
+        """Finish the stops that took longer than the sampler waited for them.
+
+        A thread that has stopped by now is read, or only released if the batch is full. One that has not is
+        interrupted again.
+        """
         for tid, held in list(self.stopped_threads.items()):
             status = self._status_of(tid)
             if status > 0 and self._builder.full:

@@ -68,7 +68,13 @@ def _segment(profile: Profile, service: str, threads: list[int], window: str, ha
 
 
 def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
-    """Add a note about the statistical accuracy of shares to a part of a window of on-CPU samples."""
+    """Add a note to the profile of a service that says how accurate its shares are.
+
+    Args:
+        profile: On-CPU samples of one service in one window.
+        has_exact_sums: True if the sums are those of the kernel's clocks, so that only the shares within a process are
+            estimates.
+    """
     if (basis := profile_basis(profile)) is None:
         return profile
     samples, width = f"{basis.samples:.0f}", round(100 * basis.half_width)

@@ -1,6 +1,4 @@
-"""The reason for a process's death in words: the signal, or the exception of Windows or macOS.
-
-Names of signal codes, and of exception codes of Windows and macOS.
+"""Names of what ended a crashed process: a signal and its code, or an exception of Windows or macOS.
 
 Sources: signal(7), sigaction(2); winnt.h of Windows (exceptions, the codes of __fastfail); mach/exception_types.h of
 macOS; Crashpad's util/mach/mach_extensions.h and client/simulate_crash_win.h.

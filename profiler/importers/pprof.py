@@ -254,11 +254,16 @@ class _Reader:
         found: npt.NDArray[np.int32] = indices[order][place]
         return found
 
-    def _stacks(self, frames: npt.NDArray[np.int32], edges: list[int]) -> list[int]:
-        """Return the tree node of each stack of the pprof file; frames are those of all stacks, innermost first."""
+    def _stacks(self, frames: npt.NDArray[np.int32], bounds: list[int]) -> list[int]:
+        """Return the tree node of each stack of the pprof file.
+
+        Args:
+            frames: Frames of all stacks, one stack after another, each from its leaf to its root.
+            bounds: Index of the first frame of each stack in `frames`, and the number of frames.
+        """
         known, data, found = self._builder.stacks, frames.tobytes(), []
         width = frames.itemsize
-        for first, end in pairwise(edges):
+        for first, end in pairwise(bounds):
             row = data[first * width : end * width]
             node = known.get(row)
             if node is None:

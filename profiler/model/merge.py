@@ -3,10 +3,6 @@
 Samples keep their times. Threads, modules, frames and stacks that are equal in two profiles become one, with new
 indices. Profiles may overlap in time. A sample that is in two of them is in the result twice. A profile's gaps are the
 parts of its time in which nothing was recorded.
-
-Several profiles in one set of tables. Equal modules, frames, stacks and threads of two profiles become one.
-
-The tables only grow. Each added profile gets the numbers of its samples in them.
 """
 
 from __future__ import annotations
@@ -88,7 +84,7 @@ class JoinedTables:
         return number
 
     def modules(self) -> tuple[ModuleInfo, ...]:
-        """Return the common modules of all profiles."""
+        """Return the modules of all profiles added so far, each once. A frame's module is an index of this tuple."""
         return tuple(
             replace(info, has_functions=functions, has_lines=lines)
             for info, (functions, lines) in zip(self._modules, self._named, strict=True)

@@ -288,7 +288,12 @@ class GoTable:
         return self._field(function, 6)
 
     def _tree(self, function: GoFunction, base: int | None = None) -> int:
-        """Return the address of the Go function's inline tree, 0 if it has none."""
+        """Return the address of the Go function's inline tree, 0 if it has none.
+
+        Args:
+            function: The function.
+            base: Address from which FUNCDATA offsets count, None for that of moduledata.
+        """
         layout, pcdata = self._layout, self._pcdata_count(function)
         count = self._bytes(function.record + layout.funcdata, 1)[0]
         if not _INLINE_TREE < count <= MAX_FUNCDATA or pcdata > MAX_FUNCDATA:

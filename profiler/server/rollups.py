@@ -126,8 +126,9 @@ class HourlyRollups:
         return second
 
     def torn(self) -> list[str]:
-        """Return the days whose rollups do not match the windows in the database, because a server was killed while it
-        dropped them.
+        """Return the days whose rollups count other windows than the database has.
+
+        This happens if a server is killed while it deletes windows. The rollups of such a day must be made again.
         """
         rolls = self._engine.rows(
             f"SELECT day, toUInt32(day), hour, max(upto), sum(windows) FROM {self._of('rolls')} GROUP BY day, hour"

@@ -32,7 +32,12 @@ _Shown = TypeVar("_Shown", bound=_Kinded, covariant=True)
 
 
 class StackKeys(Protocol[_Shown]):
-    """The protocol of a stack tree, of a recording or of a profile."""
+    """The part of a stack tree that a view reads. Trees of recordings and of profiles have it.
+
+    Attributes:
+        parent: Parent of each node. Node 0 is the root of all stacks.
+        frame: Number of the frame of each node.
+    """
 
     @property
     def parent(self) -> Sequence[int]: ...
@@ -40,7 +45,9 @@ class StackKeys(Protocol[_Shown]):
     @property
     def frame(self) -> Sequence[int]: ...
 
-    def key(self, node: int, /) -> tuple[_Shown]: ...
+    def key(self, node: int, /) -> tuple[_Shown]:
+        """Return the frame of a node as a tuple of one element."""
+        ...
 
 
 class NativeView(Protocol):

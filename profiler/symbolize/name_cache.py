@@ -71,7 +71,11 @@ def _shallow(value: object) -> int:
 
 
 def _parts(value: object) -> Iterator[tuple[Iterable[object], float]]:
-    """Yield (elements to visit, number of elements that each of them stands for) of an object."""
+    """Yield the objects to which an object refers, in groups, for an estimate of its size.
+
+    Yields:
+        (objects, weight). Of a large container only some elements are yielded; each stands for `weight` of them.
+    """
     if isinstance(value, str | bytes | bytearray | int | float):
         return
     if isinstance(value, memoryview):

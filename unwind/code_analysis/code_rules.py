@@ -79,7 +79,9 @@ def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
 
 
 def _next_ranges(states: FunctionStates, start: int) -> list[int]:
-    """Return the starts of the ranges to which a range leads."""
+    """Return the starts of the ranges of instructions that may run directly after a range: those at its jump targets,
+    and the range behind it.
+    """
     found = states.ranges[start]
     targets = found.targets if found.ends else (found.end, *found.targets)
     return [at for target in targets if (at := states.find(target)) is not None]

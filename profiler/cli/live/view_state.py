@@ -1,4 +1,4 @@
-"""The state of the display as one immutable value. Keys create another one; new snapshots do not change it."""
+"""The current view of `pyprof top` as an immutable value. Keys create another value; new samples do not change it."""
 
 from __future__ import annotations
 

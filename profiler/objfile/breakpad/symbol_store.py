@@ -43,7 +43,9 @@ def symbol_file_name(name: str) -> str:
 
 
 class SymbolStore:
-    """A finder of Breakpad symbol files, with one search for each object file, which caches them."""
+    """A finder of Breakpad symbol files in folders and on servers. It searches once for each object file and keeps the
+    result.
+    """
 
     def __init__(self, places: Sequence[str], diagnostics: Diagnostics, cache: str | None = None) -> None:
         """Create a search for Breakpad symbol files in the given places.
