@@ -420,7 +420,7 @@ def split_at_flushes(
         until_ns = handover.bound(reached_ns)
         is_last = until_ns >= reached_ns
         yield from complete(batches if is_last else _part(batches, until_ns, early=True), until_ns)
-        if handover.gave(until_ns):
+        if handover.acknowledge_flush(until_ns):
             yield nothing
         if is_last:
             return

@@ -69,7 +69,7 @@ class FlushProtocol:
             self._is_sampling = True
             self.on_sampling()
 
-    def want(self, at_ns: int) -> None:
+    def request_flush(self, at_ns: int) -> None:
         """Request that the collector yields all samples up to a time (a flush). May be called from any thread or a
         signal handler.
         """
@@ -78,7 +78,7 @@ class FlushProtocol:
         self.wake()
         self.on_window_end()
 
-    def often(self, every_ns: int) -> None:
+    def flush_every(self, every_ns: int) -> None:
         """Request a flush of samples at this interval from now on. May be called from any thread."""
         with self._lock:
             self._every_ns = min(self._every_ns, every_ns)
@@ -102,7 +102,7 @@ class FlushProtocol:
         """Return True if a flush was requested for this time or an earlier one. Only for the collector."""
         return min(NEVER_NS, *self._wanted, NEVER_NS) <= until_ns
 
-    def gave(self, until_ns: int) -> bool:
+    def acknowledge_flush(self, until_ns: int) -> bool:
         """Acknowledge that all samples before a time were yielded, and none after it. Only for the collector.
 
         Returns:

@@ -251,7 +251,7 @@ class Waits:
         gone = self._end(times, ended, lanes)
         for tid in table.keys() | set(switched_out.tid.tolist()):
             self._unheard.pop(tid, None)
-        self._go_on(times, table, now_ns, cuts)
+        self._account_open_waits(times, table, now_ns, cuts)
         for (tid, off_ns), lane in lanes.items():
             self._begin(times, switched_out, lane, table.get(tid), tid, off_ns, now_ns, cuts)
         for each in waiting:
@@ -369,7 +369,7 @@ class Waits:
         elif ns > 0:
             times.stackless.append(StacklessWait(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
-    def _go_on(self, times: WaitTimes, table: dict[int, WaitingThread], now_ns: int, cuts: bool) -> None:
+    def _account_open_waits(self, times: WaitTimes, table: dict[int, WaitingThread], now_ns: int, cuts: bool) -> None:
         """Account waits of threads that began before and have not ended yet."""
         for tid, opened in list(self._open.items()):
             if opened.off_ns > now_ns:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch, split_at_flushes
 from pyprof.collectors.linux.sampled_arch import WIDE
-from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, Attributed, OffCpuIntervals
+from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, IntervalAttribution, OffCpuIntervals
 from pyprof.collectors.offcpu.stack_sources import DrainState
 from pyprof.collectors.offcpu.switch_record_gaps import PausedThreads
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, find_wakeups_before
@@ -64,7 +64,7 @@ class WallClockCollector:
             yield from split_at_flushes(self._handover, [out_of_band], self._reached_ns(), self._drain_parts)
         reached_ns = self._reached_ns()
         yield from self._drain(None, reached_ns)
-        self._handover.gave(reached_ns)
+        self._handover.acknowledge_flush(reached_ns)
 
     def _reached_ns(self) -> int:
         """Return the current time, or the end of the recording if it has ended. Later events belong to no recorded
@@ -97,7 +97,7 @@ class WallClockCollector:
         for tid in self._paused.find_ended(tids):
             self._intervals.forget_thread(tid)
 
-    def _attribute(self, happened: SwitchBatch, out_of_band: SampleBatch | None, now_ns: int) -> Attributed:
+    def _attribute(self, happened: SwitchBatch, out_of_band: SampleBatch | None, now_ns: int) -> IntervalAttribution:
         """Return the off-CPU time that each sample stands for."""
         self._intervals.add_threads(happened.since_ns)
         self._note_interpreters(out_of_band)
@@ -125,7 +125,7 @@ class WallClockCollector:
             self._interpreted = set(interpreted[self._source.mask_recorded(interpreted)].tolist())
 
     def _emit(
-        self, happened: SwitchBatch, attributed: Attributed, out_of_band: SampleBatch | None, now: int
+        self, happened: SwitchBatch, attributed: IntervalAttribution, out_of_band: SampleBatch | None, now: int
     ) -> Iterator[SampleBatch]:
         """Yield the batches of on-CPU and off-CPU samples. Their order matters: a part of an interval refers to the
         last batch with its thread's stack.
@@ -153,7 +153,9 @@ class WallClockCollector:
             return dict(zip(tids.tolist(), (counts * round(1e9 / self._options.rate_hz)).tolist(), strict=True))
         return self._paused.read_run_ns()
 
-    def _learn_waits(self, samples: SampleBatch, attributed: Attributed, out_of_band: SampleBatch | None) -> None:
+    def _learn_waits(
+        self, samples: SampleBatch, attributed: IntervalAttribution, out_of_band: SampleBatch | None
+    ) -> None:
         if out_of_band is None or out_of_band.kernel_stack is None:
             return
         pairs = [
@@ -164,7 +166,7 @@ class WallClockCollector:
             samples, [(sample, frames[0]) for sample, frames in pairs if frames and isinstance(frames[0], Blocked)]
         )
 
-    def _of_samples(self, happened: SwitchBatch, attributed: Attributed) -> list[SampleBatch]:
+    def _of_samples(self, happened: SwitchBatch, attributed: IntervalAttribution) -> list[SampleBatch]:
         """Return switch-out samples, each with the time of its interval and of the intervals that it stands for."""
         kept = np.flatnonzero(attributed.sample_ns > LEFT_OUT)
         left = happened.left.take_samples(kept)
@@ -173,13 +175,13 @@ class WallClockCollector:
         some = self._labels.label_samples(some, attributed.sample_blocked[kept])
         return self._source.split_by_width(some, happened.narrow[kept])
 
-    def _of_out_of_band(self, out_of_band: SampleBatch, attributed: Attributed, those: Mask) -> SampleBatch:
+    def _of_out_of_band(self, out_of_band: SampleBatch, attributed: IntervalAttribution, those: Mask) -> SampleBatch:
         """Return out-of-band samples, with their off-CPU time, for intervals without a switch-out sample."""
         kept = np.flatnonzero(those & (attributed.out_of_band_ns != LEFT_OUT))
         length = np.where(attributed.out_of_band_ns == BY_WEIGHT, -1, attributed.out_of_band_ns)[kept]
         return replace(out_of_band.take_samples(kept), length_ns=length, stopped=False)
 
-    def _parts(self, attributed: Attributed, now: int) -> Iterator[SampleBatch]:
+    def _parts(self, attributed: IntervalAttribution, now: int) -> Iterator[SampleBatch]:
         """Yield off-CPU time of intervals whose stack was attributed before, and of intervals without any stack."""
         if attributed.carried:
             tid, since, length = (np.array(column, np.int64) for column in zip(*attributed.carried, strict=True))

@@ -25,7 +25,7 @@ _SILENT_NS = 1_000_000_000
 
 
 @dataclass(slots=True)
-class Attributed:
+class IntervalAttribution:
     """The off-CPU intervals since the last reading of the rings, with the stacks that they were attributed to.
 
     Attributes:
@@ -123,7 +123,7 @@ class OffCpuIntervals:
         out_of_band: ThreadEvents,
         now_ns: int,
         drain: DrainState = _NOTHING_ELSE,
-    ) -> Attributed:
+    ) -> IntervalAttribution:
         """Attribute the off-CPU time until now_ns. All switch records of that time are present, except for gaps and
         paused threads.
         """
@@ -139,12 +139,12 @@ class OffCpuIntervals:
         drain = replace(drain, gaps=gaps, paused=without)
         result = self._attribute(switches.remove_threads(without), samples, out_of_band, now_ns, drain)
         if drain.ends_window:
-            result.carried += self._owed_at_end(now_ns, 0 if known_ns else self._gaps.lost_ns)
+            result.carried += self._close_unattributed(now_ns, 0 if known_ns else self._gaps.lost_ns)
         result.carried, self._left = self._left + result.carried, []
         for tid in without:
             if tid in waiting or tid in self._heard:
                 self._open[tid] = OpenInterval(now_ns, now_ns, True, sure=False)
-        self._doubt_across(gaps, now_ns)
+        self._mark_unsure_after(gaps, now_ns)
         self._gaps.until_ns = now_ns
         if known_ns or drain.ends_window:
             self._gaps.lost_ns = 0
@@ -168,7 +168,7 @@ class OffCpuIntervals:
         if each.sure and not each.attributed and passed > 0 and (each.blocked or self._preempted):
             defer_time(self._pool, tid, each.blocked, passed, until_ns)
 
-    def _owed_at_end(self, now_ns: int, lost_ns: int) -> list[tuple[int, int, int]]:
+    def _close_unattributed(self, now_ns: int, lost_ns: int) -> list[tuple[int, int, int]]:
         """Return (tid, since, ns) of off-CPU time that cannot be attributed later in this window.
 
         Args:
@@ -180,7 +180,7 @@ class OffCpuIntervals:
         self._gaps.unattributed_ns.clear()
         return [(tid, now_ns - ns, ns) for tid, ns in left.items() if ns and tid in self._off]
 
-    def _doubt_across(self, gaps: Collection[Gap], now_ns: int) -> None:
+    def _mark_unsure_after(self, gaps: Collection[Gap], now_ns: int) -> None:
         """Mark off-CPU intervals across a gap in the records as unsure, because a thread that slept before a gap may
         sleep elsewhere after it.
         """
@@ -195,7 +195,7 @@ class OffCpuIntervals:
 
     def _attribute(
         self, switches: ThreadEvents, samples: ThreadEvents, out_of_band: ThreadEvents, now_ns: int, drain: DrainState
-    ) -> Attributed:
+    ) -> IntervalAttribution:
         self._note_out_of_band(out_of_band, drain.paused)
         found, outside = match_intervals(self._open, switches, samples, out_of_band, now_ns)
         found = replace(
@@ -221,7 +221,7 @@ class OffCpuIntervals:
         some = np.flatnonzero(classes.before & classes.wanted & (length > 0))
         columns = (found.tid[some], found.start_ns[some], length[some])
         result.carried = list(zip(*(column.tolist() for column in columns), strict=True))
-        self._go_on(found, classes, now_ns, drain.ends_window)
+        self._carry_open_intervals(found, classes, now_ns, drain.ends_window)
         self._remember_shares(found.tid, length, classes.wanted, now_ns)
         self._remember_shown(found.tid, seen, classes.wanted)
         return result
@@ -242,7 +242,7 @@ class OffCpuIntervals:
         known_ns = self._gaps.known_ns(now_ns, drain.gaps)
         return self._gaps.add_unattributed(found.tid, seen_ns, carries, ~classes.wanted, now_ns, known_ns)
 
-    def _go_on(self, found: Intervals, classes: IntervalClasses, now_ns: int, ends_window: bool) -> None:
+    def _carry_open_intervals(self, found: Intervals, classes: IntervalClasses, now_ns: int, ends_window: bool) -> None:
         """Keep the off-CPU intervals that have not ended. The end of a window cuts all of them."""
         carried = {}
         rows = np.flatnonzero(found.open)
@@ -269,7 +269,9 @@ class OffCpuIntervals:
         self._shown.update(zip(tids[some].tolist(), (shown[some] / off[some]).tolist(), strict=True))
 
 
-def _emitted(found: Intervals, classes: IntervalClasses, share: I64, samples: int, out_of_band: int) -> Attributed:
+def _emitted(
+    found: Intervals, classes: IntervalClasses, share: I64, samples: int, out_of_band: int
+) -> IntervalAttribution:
     """Return the off-CPU intervals of one reading of the rings, with the stacks that they were attributed to.
 
     Args:
@@ -279,7 +281,7 @@ def _emitted(found: Intervals, classes: IntervalClasses, share: I64, samples: in
         samples: Number of samples.
         out_of_band: Number of out-of-band samples.
     """
-    result = Attributed(
+    result = IntervalAttribution(
         sample_ns=np.full(samples, LEFT_OUT, np.int64),
         sample_blocked=np.zeros(samples, np.bool_),
         sample_open=np.zeros(samples, np.bool_),

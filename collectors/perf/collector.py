@@ -225,7 +225,7 @@ class PerfCollector:
                 cadence.note_trial(again=self._trial)
             else:
                 cadence.note_flush(time.thread_time_ns() - spent_ns)
-            if not last and handover.gave(until_ns):
+            if not last and handover.acknowledge_flush(until_ns):
                 yield self.maker.nothing
 
     def _open_alarm(self) -> None:

@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.greenlets import (
     MAX_WAITING,
     FrameWords,
     GreenletFrames,
-    Placed,
+    LocatedFrame,
     Search,
     Slots,
     StoppedMemory,
@@ -64,7 +64,7 @@ class CFrameSearch:
                 search.found.markers.add(cframe)
         return search.found
 
-    def _activations(self, search: Search, own: int, first: int) -> dict[int, tuple[int, list[Placed]]]:
+    def _activations(self, search: Search, own: int, first: int) -> dict[int, tuple[int, list[LocatedFrame]]]:
         """Map each CFrame to the frame that it names and the frames of its evaluator call.
 
         Args:
@@ -73,7 +73,7 @@ class CFrameSearch:
         stack, base = search.thread.stack, search.thread.base
         region = _region(stack, first)
         outer_at = (self._outer >> 3) - first
-        known: dict[int, tuple[int, list[Placed]]] = {}
+        known: dict[int, tuple[int, list[LocatedFrame]]] = {}
         copies: set[int] = set()
         twins: dict[tuple[int, int], int] = {}
         places = [(index - outer_at, 0) for index in _places(region, search.thread.address + self._root)]
@@ -100,9 +100,9 @@ class CFrameSearch:
             places += [(inner - outer_at, cframe) for inner in _places(region, cframe)]
         return {cframe: known[cframe] for cframe in known.keys() - copies}
 
-    def _entered(self, search: Search, top: int) -> tuple[list[Placed], int]:
+    def _entered(self, search: Search, top: int) -> tuple[list[LocatedFrame], int]:
         """Return the frames from `top` to the outermost one of its evaluator call, and the frame after that."""
-        frames: list[Placed] = []
+        frames: list[LocatedFrame] = []
         frame = top if top and search.calls(top) else 0
         while frame and len(frames) < MAX_RUN and search.spend_steps():
             words, at = search.read(frame)

@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.greenlets import (
     MAX_WAITING,
     FrameWords,
     GreenletFrames,
-    Placed,
+    LocatedFrame,
     Search,
     Slots,
     StoppedMemory,
@@ -138,9 +138,9 @@ class EntrySearch:
                     count += 1
             at = data.find(pattern, (at & -8) + 8)
 
-    def _run(self, search: Search, top: int, entry: int) -> list[Placed] | None:
+    def _run(self, search: Search, top: int, entry: int) -> list[LocatedFrame] | None:
         """Return the frames of an evaluator call from `top` outwards, None if they do not lead to its entry frame."""
-        frames: list[Placed] = []
+        frames: list[LocatedFrame] = []
         objects: list[int] = []
         frame = top
         while frame and len(frames) < MAX_RUN and search.spend_steps():
@@ -160,7 +160,7 @@ class EntrySearch:
             frame = outer
         return None
 
-    def _guess(self, search: Search, near: range, last: tuple[int, int], slots: Slots) -> list[Placed] | None:
+    def _guess(self, search: Search, near: range, last: tuple[int, int], slots: Slots) -> list[LocatedFrame] | None:
         """Return the frames of a suspended evaluator call whose innermost frame is named by some word on the stack.
 
         Args:
@@ -180,7 +180,7 @@ class EntrySearch:
             return None
         places = self._candidates(search, near)
         search.reader.fetch(list(places), self._frames.size)
-        best: list[Placed] | None = None
+        best: list[LocatedFrame] | None = None
         for word, at in places.items():
             if not search.spend_steps():
                 break
@@ -195,7 +195,7 @@ class EntrySearch:
             best = inner
         return best
 
-    def _called(self, search: Search, frame: int, entry: int) -> list[Placed] | None:
+    def _called(self, search: Search, frame: int, entry: int) -> list[LocatedFrame] | None:
         """Return the suspended evaluator call (frames) whose outermost frame is the one that `frame` calls.
 
         That is the next frame in memory that names `frame` as its caller.
@@ -224,7 +224,7 @@ class EntrySearch:
                     break
         return places
 
-    def _living(self, search: Search, top: int, entry: int) -> list[Placed] | None:
+    def _living(self, search: Search, top: int, entry: int) -> list[LocatedFrame] | None:
         """Return the frames of a suspended evaluator call from `top` outwards if the frame object of `top` exists and
         points back to it.
 

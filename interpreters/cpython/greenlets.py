@@ -20,7 +20,7 @@ Slots = dict[int, tuple[int, int]]
 """Entry frame -> (address of the stack word that held the address of its evaluator call's innermost frame, that
 address).
 """
-Placed = tuple[memoryview, int, int]
+LocatedFrame = tuple[memoryview, int, int]
 """Place of a Python frame in copied memory: (words, index of its first word, avma)."""
 
 MAX_REGION = 1 << 15
@@ -63,7 +63,7 @@ class SwitchedThread:
     """
 
     address: int
-    frames: list[Placed]
+    frames: list[LocatedFrame]
     stands: list[tuple[int, int]]
     stop: int
     stack: memoryview
@@ -84,7 +84,7 @@ class GreenletFrames:
             has a CFrame that stands for no evaluator call.
     """
 
-    frames: list[Placed] = field(default_factory=list)
+    frames: list[LocatedFrame] = field(default_factory=list)
     stands: list[tuple[int, int]] = field(default_factory=list)
     objects: list[int] = field(default_factory=list)
     markers: set[int] = field(default_factory=set)

@@ -77,7 +77,7 @@ class Effort:
     processes: int = 1
 
     @property
-    def work(self) -> float:
+    def used_fraction(self) -> float:
         """Fraction of all sampling times that the agent uses."""
         return 1 / self.times
 
@@ -215,11 +215,11 @@ class Governor:
             return BudgetVerdict.NOTHING
         if self._stride == len(STRIDES) - 1 or self._is_useless():
             return BudgetVerdict.BROKEN
-        self._cpu_before, self._work_before = self.cpu, self.effort.work
-        aim = self.effort.work * min(AIM * self.budget.cpu / self.cpu, 1)
+        self._cpu_before, self._work_before = self.cpu, self.effort.used_fraction
+        aim = self.effort.used_fraction * min(AIM * self.budget.cpu / self.cpu, 1)
         for _ in range(_MAX_STEPS):
             self._stride = min(self._stride + 1, len(STRIDES) - 1)
-            if self.effort.work <= aim:
+            if self.effort.used_fraction <= aim:
                 break
         return BudgetVerdict.LESS
 
@@ -240,7 +240,7 @@ class Governor:
         """
         if not self._has_helped(cpu):
             return False
-        work = self.effort.work
+        work = self.effort.used_fraction
         sampling = work * (self._cpu_before - cpu) / (self._work_before - work)
         fixed = cpu - sampling
         return fixed > _FIXED * self.budget.cpu and sampling < _CHEAP * fixed

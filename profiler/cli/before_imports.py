@@ -24,4 +24,4 @@ def prepare(command: str) -> None:
     if command == "record":
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))  # interrupts.listen() handles it
     if command in _URGENT:
-        priority.take_more_to_start()
+        priority.raise_startup_priority()

@@ -147,11 +147,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def subject_of(arguments: argparse.Namespace) -> Subject:
     from pyprof.cli import post_mortem
-    from pyprof.session.worker.priority import take_usual
+    from pyprof.session.worker.priority import restore_priority
 
     if not (arguments.core or arguments.minidump):
         return of_live(arguments)
-    take_usual()  # no process waits, and a large file takes long
+    restore_priority()  # no process waits, and a large file takes long
     return post_mortem.subject(arguments)
 
 

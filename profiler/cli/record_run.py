@@ -107,7 +107,7 @@ class Invocation:
         freeze_loaded_objects()
         if command:
             self._command = launch(command, environment)
-            priority.give_usual(self._command.pid)
+            priority.restore_child_priority(self._command.pid)
         self._delay()
         given = self._when.as_text()
         if self._command:
@@ -196,7 +196,7 @@ class Invocation:
         progress = Progress(subject.title, self._how.quiet or shared, self._options.duration)
         flight = self._delivered(recording, sink)
         if flight or sink.kept or progress.is_shown:
-            recording.deliveries.often(_OFTEN_S)
+            recording.deliveries.flush_every(_OFTEN_S)
 
         def begun() -> None:
             sink.say(f"pyprof: recording {printable(subject.title)}{self._how_long}")

@@ -190,13 +190,13 @@ class StackTable:
             node = self.child(node, kernel_key(frame))
         return node
 
-    def hang(self, below: int, node: int) -> int:
+    def append_stack(self, below: int, node: int) -> int:
         """Return the node of the stack that ends at `node` when it is added at the inner end of the stack that ends at
         `below`.
         """
         return [below, *self.chain(below, self._path(node))][-1]
 
-    def within(self, node: int, mark: Mark) -> int:
+    def add_outer_marker(self, node: int, mark: Mark) -> int:
         """Return the node of a stack with a marker added outside of it. A marker of a truncated stack stays
         outermost.
         """
@@ -214,12 +214,12 @@ class StackTable:
             node = self.parent[node]
         return path[::-1]
 
-    def unseen(self, frames: KernelStack) -> int:
+    def add_unread_stack(self, frames: KernelStack) -> int:
         """Return the node of the stack of a sample of which only the kernel frames are known, if any."""
         sums = not frames or any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)
         return self.extend(self.child(0, marker_key(NOT_SAMPLED if sums else UNREADABLE)), frames)
 
-    def adopt(self, other: StackTable, nodes: Iterable[int]) -> list[int]:
+    def copy_stacks(self, other: StackTable, nodes: Iterable[int]) -> list[int]:
         """Copy stacks of another stack table into this one, by their leaves.
 
         Returns:

@@ -121,7 +121,7 @@ class FrameCache:
         self.shown[digest] = shown
         return shown
 
-    def adopt(self, lent: Mapping[Hashable, ReadFrame]) -> None:
+    def add_missing_frames(self, lent: Mapping[Hashable, ReadFrame]) -> None:
         for key, made in lent.items():
             if key not in self.read:
                 self.read[key] = made

@@ -27,7 +27,7 @@ from pyprof.server.lifecycle import ServerParts
 from pyprof.server.request_limits import BodyRateLimit, Receive, Scope, Send
 from pyprof.server.sample_selection import check_words
 from pyprof.server.sql_engine import StoreError
-from pyprof.server.sql_queries import ClientQueries, GivenUp, RunningQuery
+from pyprof.server.sql_queries import ClientDisconnected, ClientQueries, RunningQuery
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -226,7 +226,7 @@ class FleetServer:
                 self._numbers.count("questions_given_up")
                 await run_in_threadpool(self._store.give_up, asked)
             return await work
-        except GivenUp:
+        except ClientDisconnected:
             raise ClientGone from None
 
     def _check_store(self, asked: RunningQuery) -> None:

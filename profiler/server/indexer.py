@@ -248,7 +248,7 @@ class Indexer:
             StoreError: The database failed.
             OSError: A folder cannot be read.
         """
-        for day in self._store.hours.torn():
+        for day in self._store.hours.find_inconsistent_days():
             self._drop_rows(day)
         done = 0
         missing = self._missing()

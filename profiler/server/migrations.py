@@ -20,7 +20,7 @@ NAMES = (
     "series",
 )
 """Tables of the database in the order in which a day is dropped. If the server is killed meanwhile, rollups without
-windows remain (Hours.torn).
+windows remain (Hours.find_inconsistent_days).
 """
 _MIGRATION = re.compile(r"^-- (\d+) (.+)$", re.MULTILINE)
 _SHARDING = re.compile(r"^-- sharding: (\w+) by (\w+)$", re.MULTILINE)

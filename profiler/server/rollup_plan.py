@@ -63,7 +63,7 @@ def above(upto: Mapping[tuple[int, int], int]) -> str:
     return f"batch >= transform({_KEY}, {keys}, [{', '.join(firsts)}], toUInt64(0))"
 
 
-def cover(chosen: SampleQuery, rolls: Iterable[Rollup], sealed: Iterable[int]) -> RollupPlan:
+def choose_rollups(chosen: SampleQuery, rolls: Iterable[Rollup], sealed: Iterable[int]) -> RollupPlan:
     """Choose the hourly rollups and raw windows that a query reads.
 
     Args:

@@ -125,7 +125,7 @@ class HourlyRollups:
         self._engine.put(f"INSERT INTO {self._of('rolled')} (day, windows) VALUES ({literal(day)}, {windows})")
         return second
 
-    def torn(self) -> list[str]:
+    def find_inconsistent_days(self) -> list[str]:
         """Return the days whose rollups count other windows than the database has.
 
         This happens if a server is killed while it deletes windows. The rollups of such a day must be made again.

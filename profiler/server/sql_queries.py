@@ -18,7 +18,7 @@ from pyprof.model.share_interval import SamplingBasis
 from pyprof.records import dataclass, field
 from pyprof.server.authorization import Refused
 from pyprof.server.merged_profile import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
-from pyprof.server.rollup_plan import HOUR, CountedRows, Rollup, above, cover
+from pyprof.server.rollup_plan import HOUR, CountedRows, Rollup, above, choose_rollups
 from pyprof.server.sample_selection import SampleQuery
 from pyprof.server.segment_rows import HOUR_NS, hour_of
 from pyprof.server.sql_engine import Engine, StoreError, literal
@@ -70,7 +70,7 @@ class Rate:
     recorded_s: float
 
 
-class GivenUp(Exception):
+class ClientDisconnected(Exception):
     """The client has disconnected and does not wait for the response."""
 
 
@@ -93,7 +93,7 @@ class RunningQuery:
 
 class ClientQueries:
     """The database queries of one client. All methods raise StoreError if the database fails, Refused if a query costs
-    too much, and GivenUp if the client has disconnected.
+    too much, and ClientDisconnected if the client has disconnected.
     """
 
     def __init__(self, engine: Engine, asked: RunningQuery, symbols: SymbolFiles | None = None) -> None:
@@ -318,12 +318,12 @@ class ClientQueries:
         asked = self._asked
         limits = f"max_execution_time = {asked.seconds}, max_memory_usage = {asked.bytes}"
         if asked.gone.is_set():
-            raise GivenUp
+            raise ClientDisconnected
         try:
             return self._engine.rows(f"/* {asked.mark} */ {sql} SETTINGS {limits}")
         except StoreError as error:
             if asked.gone.is_set():
-                raise GivenUp from None
+                raise ClientDisconnected from None
             if error.code in _TOO_DEAR:
                 most = f"{asked.seconds} s and {asked.bytes >> 20:,} MiB"
                 raise Refused("question_too_dear", f"a question may cost {most} at most: {error}") from None
@@ -357,7 +357,7 @@ class ClientQueries:
         days = f"day >= {literal(first)} AND day <= {literal(last)}"
         rolls = self._rows(f"SELECT toUInt32(day), hour, roll, upto FROM {self._of('rolls')} WHERE {days}")
         sealed = self._rows(f"SELECT DISTINCT toUInt32(day) FROM {self._of('rolled')} WHERE {days}")
-        found = cover(chosen, (Rollup(*map(int, row)) for row in rolls), (int(row[0]) for row in sealed))
+        found = choose_rollups(chosen, (Rollup(*map(int, row)) for row in rolls), (int(row[0]) for row in sealed))
         hours = f"hour >= {hour_of(chosen.from_ns + 1)} AND hour <= {hour_of(chosen.to_ns)}"
         if not found.rolls:
             return CountedRows(dialect, f"{hours} AND {self._listed(chosen)}", "").inside(wanted)

@@ -144,7 +144,7 @@ class StoredStackCache:
             if done % _AT_ONCE == 0:
                 time.sleep(_BETWEEN_S)
         self.by_digest.update((digest, ~numbers[~at]) for digest, at in other.by_digest.items() if ~at in numbers)
-        self.known.adopt(other.lent)
+        self.known.add_missing_frames(other.lent)
         return np.array(list(numbers.values()), np.int64)[place.reshape(-1)]
 
     def build(self, number: int) -> tuple[str, str] | None:

@@ -75,7 +75,7 @@ class BetweenBatches:
                 return None
             self._questions.append(question)
         if at_ns:
-            self._handover.want(at_ns)
+            self._handover.request_flush(at_ns)
         try:
             found: T | None = question.answer.result()
         except BaseException:

@@ -28,7 +28,7 @@ from pyprof.records import dataclass, replace
 from pyprof.session.own_cost import RecentCost
 from pyprof.session.profile_assembly import amounts
 from pyprof.session.sample_rows import Rows, RowStore
-from pyprof.session.sample_windows import Begun, Fresh
+from pyprof.session.sample_windows import WindowAdditions, WindowPosition
 from pyprof.session.session import Session
 from pyprof.session.window_summary import effort
 from pyprof.session.worker.messages import NamingOptions
@@ -93,7 +93,7 @@ class JournalWriter:
         self._session = session
         self._naming = naming
         self._journal = journal
-        self._begun = Begun()
+        self._begun = WindowPosition()
         self._cost = RecentCost()
         self._ahead = ahead
         self._parts = 0
@@ -128,7 +128,7 @@ class JournalWriter:
         if named := self._with_lines():
             self._rename(named)
 
-    def _add(self, fresh: Fresh, frames: Sequence[Frame]) -> None:
+    def _add(self, fresh: WindowAdditions, frames: Sequence[Frame]) -> None:
         new, renamed = self._known(fresh.threads)
         samples, summary = self._samples(fresh.rows), self._effort()
         self._parts += 1

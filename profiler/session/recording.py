@@ -175,7 +175,7 @@ class Recording:
 
         Args:
             beat: Called after each batch, at least every half second. With BPF it is every two seconds unless
-                Deliveries.often() was called.
+                Deliveries.flush_every() was called.
             began: Called when samples are taken. The duration counts from then on.
         """
         timer = threading.Timer(self.options.duration or 0, self.end)
@@ -214,8 +214,8 @@ class Recording:
             self._sampling.stop()
         if not self._is_settled and (self._sampling.is_walked or time.monotonic() > self._settle_at):
             self._is_settled = True
-            priority.take_usual()
-            self._sampling.take_less()
+            priority.restore_priority()
+            self._sampling.lower_priority()
         self._between.answer()
         self.deliveries.send_due()
 
@@ -259,7 +259,7 @@ class Recording:
 
     def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:
         self._ending.wait()
-        priority.take_more(os.getpid())
+        priority.raise_priority(os.getpid())
         sampling = self._kept
         if sampling is None or ended_in_time(sampling, leave_s):
             return
@@ -382,7 +382,7 @@ class Recording:
 
     def look_around(self) -> None:
         """Make the collector look for new processes to record now. May be called from any thread."""
-        self._handover.want(time.monotonic_ns())
+        self._handover.request_flush(time.monotonic_ns())
 
     def detach(self) -> None:
         """Close the recording, but let the command run."""

@@ -220,9 +220,9 @@ class SurroundedStacks:
     def _surrounded(self, node: int, around: Surroundings, waker: int) -> int:
         stacks = self._stacks
         if around.outer is not None:
-            node = stacks.within(node, around.outer)
+            node = stacks.add_outer_marker(node, around.outer)
         if around.inner is not None:
-            node = stacks.hang(stacks.child(node, marker_key(around.inner)), waker)
+            node = stacks.append_stack(stacks.child(node, marker_key(around.inner)), waker)
         return node
 
 

@@ -120,7 +120,7 @@ class _Beginning:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class WindowStatistics:
     """Counters and statistics of a closed or current window (see Window)."""
 
     before: CollectorStats
@@ -130,7 +130,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class WindowPosition:
     """A position in the current window for Recorder.since(): numbers of rows, frames and tree nodes."""
 
     rows: int = 0
@@ -139,7 +139,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class WindowAdditions:
     """The additions to a window since an earlier position in it.
 
     Attributes:
@@ -151,7 +151,7 @@ class Fresh:
         threads: (number, thread) of all threads of the new rows.
     """
 
-    upto: Begun
+    upto: WindowPosition
     rows: Rows
     frames: list[FrameKey]
     parent: list[int]
@@ -203,7 +203,7 @@ class Recorder:
             self._add_live(batch, rows, first, live)
         for lane in np.flatnonzero(batch.kind == SampleKind.UNSEEN).tolist():
             inside = 0 if batch.kernel_stack is None else int(batch.kernel_stack[lane])
-            rows.node[lane] = self._stacks.unseen(batch.kernel_stacks[inside])
+            rows.node[lane] = self._stacks.add_unread_stack(batch.kernel_stacks[inside])
         if batch.followed:
             self._last.follow(rows)
         if batch.kernel_stack is not None:
@@ -242,7 +242,7 @@ class Recorder:
             frames, node = batch.kernel_stacks[int(batch.kernel_stack[lane])], int(rows.node[lane])
             if node > 0 and self._stacks.key(node)[0].blocked is not None:
                 node = self._stacks.parent[node]
-            rows.node[lane] = self._stacks.extend(node, frames) if node > 0 else self._stacks.unseen(frames)
+            rows.node[lane] = self._stacks.extend(node, frames) if node > 0 else self._stacks.add_unread_stack(frames)
 
     def _interned(self, batch: SampleBatch) -> Interned:
         """Unwind samples that all have registers, add their stacks to the tree, and give the collector its Feedback."""
@@ -268,9 +268,9 @@ class Recorder:
             length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns,
         )
 
-    def hurry(self) -> None:
+    def unwind_leaves_only(self) -> None:
         """Find only the innermost frame of each sample from now on, because the deadline has passed."""
-        self.interning = self.interning.hurried()
+        self.interning = self.interning.with_leaves_only()
 
     def forget(self, space_id: int) -> None:
         """Free the data about an address space that no sample will use again."""
@@ -308,7 +308,7 @@ class Recorder:
         began, upto = self._parted
         rows, stacks = self._rows.rows(upto), StackTable()
         leaves = sorted(leaf for leaf in distinct(rows.node).tolist() if leaf > 0)
-        place = np.array(stacks.adopt(self._stacks, leaves), np.int32)
+        place = np.array(stacks.copy_stacks(self._stacks, leaves), np.int32)
         part = self._window(began, replace(rows, node=place[np.maximum(rows.node, 0)]), stacks)
         counts = Counter(self._diagnostics.counts)
         self._parted = _Beginning(part.start_ns + part.duration_ns, part.after, counts), len(self._rows)
@@ -347,18 +347,18 @@ class Recorder:
             keys=keys,
         )
 
-    def counted(self) -> Counted:
+    def counted(self) -> WindowStatistics:
         """Return the counters of the current window of the recording."""
         return self._counted(self._began)
 
-    def _counted(self, began: _Beginning) -> Counted:
+    def _counted(self, began: _Beginning) -> WindowStatistics:
         now, after = self._end_ns or self._now_ns(), self._collector.stats()
         counts = Counter(self._diagnostics.counts) - began.counts
         if self._repair.completed and began is self._began:
             counts[COMPLETED] += self._repair.completed
-        return Counted(began.stats, after, counts, now - began.ns)
+        return WindowStatistics(began.stats, after, counts, now - began.ns)
 
-    def since(self, begun: Begun) -> Fresh:
+    def since(self, begun: WindowPosition) -> WindowAdditions:
         """Return the rows that a window has gained since a position.
 
         Nodes of rows may still change, because stacks are repaired until the cut.
@@ -367,8 +367,8 @@ class Recorder:
         keys = self._threads.keys(set(rows.thread.tolist()))
         listed = {thread.key: thread for thread in self._collector.threads()}
         infos = listed | {thread.key: thread for thread in _nameless(set(keys.values()), [*listed.values()])}
-        return Fresh(
-            Begun(len(self._rows), len(stacks.frames), len(stacks)),
+        return WindowAdditions(
+            WindowPosition(len(self._rows), len(stacks.frames), len(stacks)),
             rows,
             stacks.frames[begun.frames :],
             stacks.parent[begun.nodes :].tolist(),

@@ -119,7 +119,7 @@ def _rewritten(
     place = np.array(rewrite(old.parent, function, new), np.int32)
     interpreted = _interpreted(old, is_function)
     kept = [leaf for leaf in distinct(window.node).tolist() if not changes(interpreted[leaf])]
-    place[kept] = np.array(new.adopt(old, kept), np.int32)[kept]
+    place[kept] = np.array(new.copy_stacks(old, kept), np.int32)[kept]
     return replace(window, stacks=new, node=place[window.node])
 
 

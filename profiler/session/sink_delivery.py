@@ -68,9 +68,9 @@ class Deliveries:
         """
         self._windows = _Windows(round(seconds * 1e9), sink)
 
-    def often(self, seconds: float) -> None:
+    def flush_every(self, seconds: float) -> None:
         """Flush samples at least this often (in seconds), because a viewer or a journal reads the current window."""
-        self._handover.often(round(seconds * 1e9))
+        self._handover.flush_every(round(seconds * 1e9))
 
     def inherit(self, sink: Sink) -> None:
         """Set the sink that gets the current window if this process is killed."""
@@ -80,7 +80,7 @@ class Deliveries:
         """Close the current window soon and give it to the sink. May be called from any thread."""
         at_ns = time.monotonic_ns()
         self._wanted.append((at_ns, sink))
-        self._handover.want(at_ns)
+        self._handover.request_flush(at_ns)
 
     def rest(self, sink: Sink) -> None:
         """Give a sink the profile that Recording.stop() would return.
@@ -110,7 +110,7 @@ class Deliveries:
             if windows.due_ns and not self._handover.is_end_near(windows.due_ns, windows.every_ns):
                 self._send(windows.sink)
             windows.due_ns = (windows.due_ns or self._handover.begun_ns) + windows.every_ns
-            self._handover.want(windows.due_ns)
+            self._handover.request_flush(windows.due_ns)
 
     def _send(self, sink: Sink) -> None:
         self._collect(wait=False)

@@ -128,7 +128,7 @@ class Interning:
     in_passes: bool = True
     _matched: MatchedStacks | None = None
 
-    def hurried(self) -> Interning:
+    def with_leaves_only(self) -> Interning:
         """Return a copy of the steps without the expensive ones, for the time after the deadline."""
         return replace(self, walker=InnermostFrames(), merger=None)
 

@@ -90,6 +90,6 @@ class LastStacks:
         """Return a new stack tree with the last stacks of live threads. Forget the others."""
         fresh = StackTable()
         self._last = {thread: stack for thread, stack in self._last.items() if thread in alive}
-        place = fresh.adopt(stacks, [node for node, _ in self._last.values()])
+        place = fresh.copy_stacks(stacks, [node for node, _ in self._last.values()])
         self._last = {thread: (place[node], state) for thread, (node, state) in self._last.items()}
         return fresh

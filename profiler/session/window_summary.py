@@ -13,13 +13,13 @@ from pyprof.model.stack_quality import contents
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.records import replace
 from pyprof.session.own_cost import OwnCost, own_cost
-from pyprof.session.sample_windows import Counted, Window
+from pyprof.session.sample_windows import Window, WindowStatistics
 from pyprof.session.unsampled_time import processor_time
 
 LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind in KINDS)
 
 
-def effort(counted: Counted, rate_hz: float, own: OwnCost) -> Summary:
+def effort(counted: WindowStatistics, rate_hz: float, own: OwnCost) -> Summary:
     """Summarize the collector's work and the counters of a window: everything that does not depend on samples.
 
     Args:
@@ -63,7 +63,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         processor = replace(processor, spent=round(profile.total / 1e9, 3))
     found = contents(profile, LANGUAGES)
     errors = {**window.errors, **_partial(window)}
-    done = effort(Counted(window.before, window.after, errors, window.duration_ns), rate_hz, own_cost())
+    done = effort(WindowStatistics(window.before, window.after, errors, window.duration_ns), rate_hz, own_cost())
     return replace(
         done,
         samples=found.samples,

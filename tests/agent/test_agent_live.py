@@ -20,7 +20,7 @@ import pytest
 from pyprof.agent import spool_query
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.recording.reader import load_recording
-from pyprof.session.worker.priority import may_come_back
+from pyprof.session.worker.priority import can_leave_idle_policy
 from tests.chance import poisson_bounds
 from tests.warm import run
 
@@ -258,7 +258,7 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
             assert notify.recv(100) == b"READY=1"
             while not any(line["samples"] for line in windows(log)):
                 time.sleep(0.05)
-            if may_come_back():  # the worker looks names up under SCHED_IDLE
+            if can_leave_idle_policy():  # the worker looks names up under SCHED_IDLE
                 while not noted.exists() or str(os.SCHED_IDLE) not in noted.read_text().split():
                     time.sleep(0.05)
             while policies(agent.pid) != {os.SCHED_BATCH}:

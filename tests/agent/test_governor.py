@@ -63,7 +63,7 @@ def test_load_that_stays_the_same_is_kept_within_the_budget_by_ever_fewer_change
     uniform, hours = random.Random(seed).uniform, 4
 
     def load(_: int, effort: Effort) -> float:
-        return (fixed + work * effort.work) * uniform(1 - noise, 1 + noise)
+        return (fixed + work * effort.used_fraction) * uniform(1 - noise, 1 + noise)
 
     said, costs = lived(load, 60 * hours)
     least = (fixed + work / STRIDES[-1]) * (1 + noise)
@@ -77,7 +77,7 @@ def test_load_that_stays_the_same_is_kept_within_the_budget_by_ever_fewer_change
 
 @given(st.floats(0, 0.004), st.floats(0, 0.004))
 def test_load_within_the_budget_changes_nothing(fixed: float, work: float) -> None:
-    assert lived(lambda _, effort: fixed + work * effort.work, 200)[0] == []
+    assert lived(lambda _, effort: fixed + work * effort.used_fraction, 200)[0] == []
 
 
 @given(st.floats(0.02, 0.3), st.integers(1, 100))
@@ -85,8 +85,8 @@ def test_after_a_load_all_is_done_again(work: float, minutes: int) -> None:
     found: list[float] = []
 
     def load(minute: int, effort: Effort) -> float:
-        found.append(effort.work)
-        return 0.001 + (work if minute < minutes else 0.004) * effort.work
+        found.append(effort.used_fraction)
+        return 0.001 + (work if minute < minutes else 0.004) * effort.used_fraction
 
     lived(load, minutes + 2 * MAX_PATIENCE)
     assert min(found) < 1
@@ -136,7 +136,7 @@ def test_processes_are_left_out_for_memory_and_never_for_processor_time() -> Non
 
     def load(minute: int, effort: Effort) -> float:
         efforts.add(effort)
-        return 0.001 + 2 * effort.work
+        return 0.001 + 2 * effort.used_fraction
 
     lived(load, 120)
     assert {effort.processes for effort in efforts} == {1}
@@ -190,7 +190,7 @@ def test_samples_are_kept_if_the_cost_without_them_exceeds_the_budget_by_far() -
 
     def load(_: int, effort: Effort) -> float:
         efforts.append(effort.times)
-        return 0.017 + 0.008 * effort.work
+        return 0.017 + 0.008 * effort.used_fraction
 
     said = lived(load, 10)[0]
     assert BudgetVerdict.BROKEN in said
@@ -223,7 +223,7 @@ def test_other_budget_is_kept_from_the_effort_that_was_reached(share: float) -> 
         nonlocal now, spent
         before = spent
         for _ in range(12 * minutes):
-            now, spent = now + 5, spent + 5 * (0.0005 + 0.008 * governor.effort.work)
+            now, spent = now + 5, spent + 5 * (0.0005 + 0.008 * governor.effort.used_fraction)
             governor.check_cost(now, spent, lambda: 0)
         return (spent - before) / (60 * minutes)
 

@@ -39,7 +39,7 @@ def test_signs_of_life_are_few_where_nobody_watches() -> None:
     collector = BpfCollector.__new__(BpfCollector)
     collector._options = options = CollectOptions(flush_s=0.5, handover=FlushProtocol())
     assert collector._silent_ns() == 2_000_000_000
-    options.handover.often(1_000_000_000)
+    options.handover.flush_every(1_000_000_000)
     assert collector._silent_ns() == 500_000_000
 
 

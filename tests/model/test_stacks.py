@@ -82,7 +82,7 @@ def test_adopted_stack_is_the_same_elsewhere() -> None:
     table, other = StackTable(), StackTable()
     intern(table, walk([[9, 8]]))
     (node,) = intern(other, walk([[1, 2, 3]], end=StackEnd.DEPTH))
-    assert path(table, table.adopt(other, [node])[node]) == path(other, node)
+    assert path(table, table.copy_stacks(other, [node])[node]) == path(other, node)
 
 
 def test_deep_stacks_that_share_their_roots_cost_no_copy_each() -> None:

@@ -235,7 +235,7 @@ def main(url: str, version: int) -> None:
         hours.roll(each)
     found["late rolled"], found["due days"] = asked(store), hours.due_days(today)
     found["sealed"] = [hours.seal(DAY)]
-    found["after first step"], found["torn"] = asked(store, True), hours.torn()
+    found["after first step"], found["torn"] = asked(store, True), hours.find_inconsistent_days()
     found["sealed"].append(hours.seal(DAY))
     found["after second step"], found["due days then"], found["part"] = (
         asked(store, True), hours.due_days(today), refusal(store)
@@ -246,7 +246,7 @@ def main(url: str, version: int) -> None:
     found["sealed"] += [hours.seal(DAY), hours.seal(DAY)]
     found["late of sealed again"] = asked(store, True)
     engine.run(f"ALTER TABLE windows {engine.dialect.on_cluster} DROP PARTITION {literal(DAY)}")
-    found["torn then"] = hours.torn()
+    found["torn then"] = hours.find_inconsistent_days()
     store.drop_day(DAY)
     count()
     found["rows"] = counts

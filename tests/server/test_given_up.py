@@ -13,7 +13,7 @@ from pyprof.server.database import Store
 from pyprof.server.http_app import FleetServer
 from pyprof.server.sample_selection import selection
 from pyprof.server.sql_engine import ChdbEngine, StoreError
-from pyprof.server.sql_queries import GivenUp, RunningQuery
+from pyprof.server.sql_queries import ClientDisconnected, RunningQuery
 from tests.server.test_rollups import Told
 
 pytestmark = pytest.mark.system
@@ -64,5 +64,5 @@ def test_question_that_is_given_up_asks_nothing_more_and_the_database_is_told() 
     assert questions.time_line(chosen, 60) == [(7, 9)]
     store.give_up(asked)
     assert engine.told == [f"KILL QUERY WHERE query LIKE '/* {asked.mark} */%' ASYNC"]
-    with pytest.raises(GivenUp):
+    with pytest.raises(ClientDisconnected):
         questions.time_line(chosen, 60)

@@ -15,7 +15,7 @@ from pyprof.server.clickhouse_native import Block
 from pyprof.server.database import Store
 from pyprof.server.indexer import Indexer, Retention
 from pyprof.server.migrations import Dialect
-from pyprof.server.rollup_plan import MIN_NS, Rollup, cover
+from pyprof.server.rollup_plan import MIN_NS, Rollup, choose_rollups
 from pyprof.server.rollups import HourlyRollups, WindowsOfHour
 from pyprof.server.sample_selection import SampleQuery
 from pyprof.server.segment_files import SegmentFiles
@@ -47,7 +47,7 @@ def test_each_window_of_a_span_counts_once(ends: list[int], data: st.DataObject,
             rolls[number] = Rollup(day, hour, number, max(inside)), inside
             rolled_up[day][hour] = max(inside)
     chosen = SampleQuery("t", "cpu", first * MINUTE_NS, (first + length) * MINUTE_NS)
-    found = cover(chosen, (roll for roll, _ in rolls.values()), sealed)
+    found = choose_rollups(chosen, (roll for roll, _ in rolls.values()), sealed)
     counted = Counter(window for number in found.rolls for window in rolls[number][1])
     for batch, end in enumerate(ends, 1):
         end_ns = end * MINUTE_NS

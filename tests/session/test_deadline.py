@@ -14,7 +14,7 @@ from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WANTED, W
 
 
 @pytest.fixture
-def hurry() -> Iterator[WorkDeadline]:
+def deadline() -> Iterator[WorkDeadline]:
     before = {number: signal.getsignal(number) for number in (SIGNAL, AT_ONCE, WANTED)}
     found = WorkDeadline()
     found.obey()
@@ -35,49 +35,49 @@ def endless() -> int:
             return 1
 
 
-def test_job_that_does_not_end_is_ended(hurry: WorkDeadline) -> None:
+def test_job_that_does_not_end_is_ended(deadline: WorkDeadline) -> None:
     soon()
-    assert hurry.unless_late(endless) is None
-    assert hurry.late
+    assert deadline.unless_late(endless) is None
+    assert deadline.late
 
 
-def test_job_in_time_gives_its_result(hurry: WorkDeadline) -> None:
-    assert hurry.unless_late(lambda: 7) == 7
-    assert not hurry.late
+def test_job_in_time_gives_its_result(deadline: WorkDeadline) -> None:
+    assert deadline.unless_late(lambda: 7) == 7
+    assert not deadline.late
 
 
-def test_outside_of_a_job_nothing_ends_and_no_other_job_begins(hurry: WorkDeadline) -> None:
+def test_outside_of_a_job_nothing_ends_and_no_other_job_begins(deadline: WorkDeadline) -> None:
     os.kill(os.getpid(), SIGNAL)
-    assert hurry.late
-    assert hurry.unless_late(lambda: 7) is None
+    assert deadline.late
+    assert deadline.unless_late(lambda: 7) is None
 
 
 def test_received_stacks_are_unwound_for_a_moment_unless_the_end_is_immediate(
-    hurry: WorkDeadline, monkeypatch: pytest.MonkeyPatch
+    deadline: WorkDeadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 7.0
     monkeypatch.setattr(time, "process_time", lambda: now)
     os.kill(os.getpid(), SIGNAL)
-    assert (hurry.late, hurry.too_late) == (True, False)
+    assert (deadline.late, deadline.too_late) == (True, False)
     now += 0.9 * UNWOUND_S
     os.kill(os.getpid(), SIGNAL)  # repeated signals must not extend the deadline
-    assert not hurry.too_late
+    assert not deadline.too_late
     now += 0.2 * UNWOUND_S
-    assert hurry.too_late
+    assert deadline.too_late
     now -= UNWOUND_S
-    assert not hurry.too_late
+    assert not deadline.too_late
     os.kill(os.getpid(), AT_ONCE)
-    assert hurry.too_late
+    assert deadline.too_late
 
 
-def test_errors_of_a_job_are_the_callers(hurry: WorkDeadline) -> None:
+def test_errors_of_a_job_are_the_callers(deadline: WorkDeadline) -> None:
     with pytest.raises(ZeroDivisionError):
-        hurry.unless_late(lambda: 1 // 0)
+        deadline.unless_late(lambda: 1 // 0)
     os.kill(os.getpid(), SIGNAL)
-    assert hurry.late
+    assert deadline.late
 
 
-def test_question_gets_its_answer_before_the_job_ends(hurry: WorkDeadline) -> None:
+def test_question_gets_its_answer_before_the_job_ends(deadline: WorkDeadline) -> None:
     done = []
 
     def ask() -> None:
@@ -87,28 +87,28 @@ def test_question_gets_its_answer_before_the_job_ends(hurry: WorkDeadline) -> No
         os.kill(os.getpid(), SIGNAL)
         done.append("more")
 
-    assert hurry.unless_late(ask) is None
+    assert deadline.unless_late(ask) is None
     assert done == ["answer"]
 
 
-def test_what_is_done_meanwhile_ends_when_something_else_is_wanted(hurry: WorkDeadline) -> None:
+def test_what_is_done_meanwhile_ends_when_something_else_is_wanted(deadline: WorkDeadline) -> None:
     soon(WANTED)
-    assert hurry.meanwhile(endless, 60) is None
-    assert hurry.wanted
-    assert hurry.meanwhile(lambda: 7) is None
-    assert hurry.unless_late(lambda: 7) == 7
+    assert deadline.meanwhile(endless, 60) is None
+    assert deadline.wanted
+    assert deadline.meanwhile(lambda: 7) is None
+    assert deadline.unless_late(lambda: 7) == 7
 
 
-def test_what_is_done_meanwhile_ends_by_itself(hurry: WorkDeadline) -> None:
-    assert hurry.meanwhile(lambda: 7) == 7
-    assert not hurry.wanted
-    assert hurry.meanwhile(endless, 0.05) is None
-    assert hurry.wanted
-    assert not hurry.late
+def test_what_is_done_meanwhile_ends_by_itself(deadline: WorkDeadline) -> None:
+    assert deadline.meanwhile(lambda: 7) == 7
+    assert not deadline.wanted
+    assert deadline.meanwhile(endless, 0.05) is None
+    assert deadline.wanted
+    assert not deadline.late
 
 
-def test_where_no_time_is_left_nothing_is_done_meanwhile(hurry: WorkDeadline) -> None:
+def test_where_no_time_is_left_nothing_is_done_meanwhile(deadline: WorkDeadline) -> None:
     soon()
-    assert hurry.meanwhile(endless, 60) is None
-    assert hurry.late
-    assert hurry.meanwhile(lambda: 7) is None
+    assert deadline.meanwhile(endless, 60) is None
+    assert deadline.late
+    assert deadline.meanwhile(lambda: 7) is None

@@ -32,7 +32,7 @@ def test_worker_that_is_waited_for_is_a_session_of_its_own_and_comes_first(worke
     """Check a worker, also a confined one."""
     niceness = os.getpriority(os.PRIO_PROCESS, worker.pid)
     assert os.getsid(worker.pid) == worker.pid
-    worker.take_less()
+    worker.lower_priority()
     assert of_session(worker.pid) in ("", str(niceness + priority.NICENESS))
     worker.prefer()
     if os.geteuid() == 0:
@@ -48,7 +48,7 @@ def test_broker_of_a_worker_is_of_its_session_and_has_its_niceness(worker: Worke
     assert os.getsid(int(broker)) == worker.pid
     pid = os.fork()
     if not pid:
-        priority.as_much_as(worker.pid)
+        priority.copy_priority(worker.pid)
         os._exit(os.getpriority(os.PRIO_PROCESS, 0) != os.getpriority(os.PRIO_PROCESS, worker.pid))
     assert os.waitpid(pid, 0)[1] == 0
 
@@ -60,7 +60,7 @@ def test_session_of_others_is_left_as_it_is() -> None:
         time.sleep(60)
         os._exit(0)
     try:
-        priority.take_more(pid)
+        priority.raise_priority(pid)
         assert of_session(os.getpid()) == before
     finally:
         os.kill(pid, 9)
@@ -71,7 +71,7 @@ NICENESSES = """
 import os
 from pyprof.session.worker import priority
 found = []
-for step in (lambda: None, priority.take_more_to_start, priority.take_usual, priority.take_usual):
+for step in (lambda: None, priority.raise_startup_priority, priority.restore_priority, priority.restore_priority):
     step()
     found.append(os.getpriority(os.PRIO_PROCESS, 0))
 print(*found)

@@ -225,7 +225,7 @@ def test_sample_says_how_it_was_taken_whatever_stack_it_has() -> None:
 def test_samples_for_which_no_time_is_left_keep_their_innermost_frame_below_a_marker() -> None:
     rec = recorder()
     rec.add_batch(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)))
-    rec.hurry()
+    rec.unwind_leaves_only()
     rec.add_batch(batch((STOPPED, 1, 0x10), (UNCHANGED, 2, 0), (STOPPED, 1, 0x11)))
     late = int(StackEnd.LATE)
     assert pcs(rec) == [(1, [0x10]), (2, [0x20]), (1, [late, 0x10]), (2, [0x20]), (1, [late, 0x11])]

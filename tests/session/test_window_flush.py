@@ -16,35 +16,35 @@ from pyprof.window_flush_protocol import NEVER_NS, FlushProtocol
 
 def test_samples_are_wanted_until_they_are_given() -> None:
     handover = FlushProtocol()
-    handover.want(100)
-    handover.want(200)
+    handover.request_flush(100)
+    handover.request_flush(200)
     assert handover.next_ns == 100
-    assert not handover.gave(99)
+    assert not handover.acknowledge_flush(99)
     assert not handover.is_ready(100)
-    assert handover.gave(150)
+    assert handover.acknowledge_flush(150)
     assert handover.next_ns == 200
     assert handover.is_ready(100)
     assert not handover.is_ready(200)
-    assert handover.gave(200)
+    assert handover.acknowledge_flush(200)
     assert handover.next_ns == NEVER_NS
-    assert not handover.gave(300), "nobody waits"
+    assert not handover.acknowledge_flush(300), "nobody waits"
 
 
 def test_window_waits_for_its_collector_however_late_that_is() -> None:
     handover = FlushProtocol()
-    handover.want(100)
+    handover.request_flush(100)
     assert handover.bound(90) == 90
     assert handover.bound(10**15) == 100
     assert not handover.is_ready(100)
-    handover.gave(handover.bound(10**15))
+    handover.acknowledge_flush(handover.bound(10**15))
     assert handover.is_ready(100)
     assert handover.bound(10**15) == 10**15
 
 
 def test_flush_that_is_requested_for_the_past_gives_no_time_twice() -> None:
     handover = FlushProtocol()
-    handover.gave(500)
-    handover.want(400)
+    handover.acknowledge_flush(500)
+    handover.request_flush(400)
     assert handover.is_ready(400)
     assert handover.bound(600) == 500
 
@@ -58,22 +58,22 @@ def test_end_is_the_first_moment_at_which_it_was_set() -> None:
 def test_collector_that_sleeps_is_woken_when_samples_are_wanted() -> None:
     handover, woken = FlushProtocol(), []
     handover.wake = lambda: woken.append(handover.next_ns)
-    handover.want(7)
+    handover.request_flush(7)
     assert woken == [7]
 
 
 def test_samples_wanted_again_and_again_are_due_after_each_handover() -> None:
     handover, woken = FlushProtocol(), []
     handover.wake = lambda: woken.append(handover.next_ns)
-    assert not handover.gave(100)
-    handover.often(50)
-    handover.often(70)
+    assert not handover.acknowledge_flush(100)
+    handover.flush_every(50)
+    handover.flush_every(70)
     assert woken == [150, 150]
-    assert not handover.gave(160), "nobody waits"
+    assert not handover.acknowledge_flush(160), "nobody waits"
     assert handover.next_ns == 210
-    handover.want(170)
+    handover.request_flush(170)
     assert handover.next_ns == 170
-    assert handover.gave(170)
+    assert handover.acknowledge_flush(170)
     assert handover.next_ns == 220
 
 
@@ -103,7 +103,7 @@ def test_each_window_has_the_samples_of_its_own_time_however_late_they_come(
     """Yield samples in order but late, and close windows between batches."""
     handover = FlushProtocol()
     for end in ends:
-        handover.want(end)
+        handover.request_flush(end)
     wanted, now = sorted(ends), 0
     window: list[int] = []
     windows: list[tuple[int, list[int]]] = []

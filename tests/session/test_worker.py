@@ -393,7 +393,7 @@ def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: P
 def test_worker_has_a_lower_priority_than_the_sampler_once_samples_are_taken() -> None:
     worker = forked()
     try:
-        worker.take_less()
+        worker.lower_priority()
         assert os.sched_getscheduler(worker.pid) == os.SCHED_BATCH
         assert os.getpriority(os.PRIO_PROCESS, worker.pid) > os.getpriority(os.PRIO_PROCESS, 0)
     finally:

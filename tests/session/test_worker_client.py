@@ -29,7 +29,7 @@ class Idle:
 
 
 class Watched(Worker):
-    """A worker whose wait for a processor the test sets. It counts the requests to hurry."""
+    """A worker whose wait for a processor the test sets. It counts the signals of the deadline."""
 
     waits_s = 1.0
     hurried = hastened = 0
@@ -42,7 +42,7 @@ class Watched(Worker):
     def prefer(self) -> None:
         self.preferred += 1
 
-    def hurry(self) -> None:
+    def signal_deadline(self) -> None:
         self.hurried += 1
 
     def hasten(self) -> None:

@@ -81,14 +81,17 @@ def test_received_batch_is_unwound_after_the_deadline_unless_end_is_immediate(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, number: int, innermost: bool
 ) -> None:
     _, worker = ends
-    hurry, heard = WorkDeadline(), list[str]()
+    deadline, heard = WorkDeadline(), list[str]()
     observed = Observed()
     monkeypatch.setattr(
-        observed, "session", SimpleNamespace(recorder=SimpleNamespace(hurry=lambda: heard.append("now"))), raising=False
+        observed,
+        "session",
+        SimpleNamespace(recorder=SimpleNamespace(unwind_leaves_only=lambda: heard.append("now"))),
+        raising=False,
     )
-    service = Service(worker, cast("FileBrokerClient", None), hurry, missing=())
+    service = Service(worker, cast("FileBrokerClient", None), deadline, missing=())
     monkeypatch.setattr(service, "_of", observed)
-    hurry._hurry(number)
+    deadline._on_deadline(number)
     service._take(BATCH)
     assert heard == ["now"] * innermost
 
@@ -96,9 +99,9 @@ def test_received_batch_is_unwound_after_the_deadline_unless_end_is_immediate(
 def test_slow_machine_gets_as_many_times_as_long_for_its_last_stacks(ends: tuple[Channel, Channel]) -> None:
     _, worker = ends
     begin = Begin(False, UnwindOptions(), NamingOptions("", 99, "cpu", ViewOptions()), CollectorStats(), 0, 0, times=4)
-    hurry = WorkDeadline()
-    Service(worker, cast("FileBrokerClient", None), hurry, missing=())._begin(begin)
-    assert hurry.unwound_s == 4 * UNWOUND_S
+    deadline = WorkDeadline()
+    Service(worker, cast("FileBrokerClient", None), deadline, missing=())._begin(begin)
+    assert deadline.unwound_s == 4 * UNWOUND_S
 
 
 def test_collector_opens_when_the_worker_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ class WatchedTargets:
         self._begun = False
         self._stopped = False
         if command is not None:
-            priority.give_usual(command.pid)
+            priority.restore_child_priority(command.pid)
 
     @property
     def subject(self) -> Recorded:

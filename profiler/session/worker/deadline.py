@@ -78,19 +78,19 @@ class WorkDeadline:
         self.unwound_s = UNWOUND_S
         self._too_late_at = math.inf
         self._inside = False
-        self._meanwhile = False
+        self._in_background = False
 
     def obey(self) -> None:
         """Install the signal handlers for the worker's deadline. Only the main thread may call this."""
-        signal.signal(SIGNAL, self._hurry)
-        signal.signal(AT_ONCE, self._hurry)
+        signal.signal(SIGNAL, self._on_deadline)
+        signal.signal(AT_ONCE, self._on_deadline)
         signal.signal(WANTED, self._want)
 
     @property
     def too_late(self) -> bool:
         return time.process_time() >= self._too_late_at
 
-    def _hurry(self, number: int, *_: object) -> None:
+    def _on_deadline(self, number: int, *_: object) -> None:
         self.late = True
         self._too_late_at = min(self._too_late_at, time.process_time() + (0 if number == AT_ONCE else self.unwound_s))
         if self._inside and not _exchanges:
@@ -98,7 +98,7 @@ class WorkDeadline:
 
     def _want(self, *_: object) -> None:
         self.wanted = True
-        if self._meanwhile and not _exchanges:
+        if self._in_background and not _exchanges:
             raise WorkerOutOfTime
 
     def meanwhile(self, job: Callable[[], T], most_s: float = MEANWHILE_S) -> T | None:
@@ -114,10 +114,10 @@ class WorkDeadline:
         try:
             try:
                 signal.setitimer(signal.ITIMER_PROF, most_s, _AGAIN_S)
-                self._meanwhile = not self.wanted
-                return self.unless_late(job) if self._meanwhile else None
+                self._in_background = not self.wanted
+                return self.unless_late(job) if self._in_background else None
             finally:
-                self._meanwhile = False
+                self._in_background = False
                 signal.setitimer(signal.ITIMER_PROF, 0)
         except WorkerOutOfTime:
             return None

@@ -148,7 +148,7 @@ class GuardedOpener(Opener):
 
     def keep_up(self) -> None:
         """Adopt the worker's priority, because the worker waits for this file broker."""
-        priority.as_much_as(self._worker)
+        priority.copy_priority(self._worker)
 
     def _seen(self, root: str) -> Rights | None:
         """Return the current rights of the process with this root folder, or its last known rights if it has ended."""

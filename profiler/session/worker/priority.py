@@ -33,7 +33,7 @@ _USUAL = 0
 """Niceness of a process of pyprof whose user did not choose one."""
 
 _leads_start = False
-"""True from take_more_to_start() to take_usual(), if the kernel allowed a higher priority."""
+"""True from raise_startup_priority() to restore_priority(), if the kernel allowed a higher priority."""
 
 
 _PRIORITY = os.sched_param(0)
@@ -47,8 +47,8 @@ def begin_session() -> None:
         os.setsid()
 
 
-def take_more_to_start() -> None:
-    """Raise the priority of this process until take_usual() is called. Keep a niceness that the user chose.
+def raise_startup_priority() -> None:
+    """Raise the priority of this process until restore_priority() is called. Keep a niceness that the user chose.
 
     The process must belong to pyprof alone. Threads that exist already keep their priority.
     """
@@ -60,8 +60,8 @@ def take_more_to_start() -> None:
             _set_session(os.getpid(), PREFERRED)
 
 
-def take_usual() -> None:
-    """Undo take_more_to_start() for all threads of this process."""
+def restore_priority() -> None:
+    """Undo raise_startup_priority() for all threads of this process."""
     global _leads_start
     if _leads_start:
         _leads_start = False
@@ -69,15 +69,15 @@ def take_usual() -> None:
         _set_session(os.getpid(), _USUAL)
 
 
-def give_usual(pid: int) -> None:
-    """Undo take_more_to_start() for a child that is about to execute the user's program."""
+def restore_child_priority(pid: int) -> None:
+    """Undo raise_startup_priority() for a child that is about to execute the user's program."""
     if _leads_start:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, pid, _USUAL)
 
 
-def take_less(pid: int) -> None:
-    """Lower the priority of the worker below the sampler's. The sampler calls this after take_usual().
+def lower_priority(pid: int) -> None:
+    """Lower the priority of the worker below the sampler's. The sampler calls this after restore_priority().
 
     Args:
         pid: Pid of the worker.
@@ -90,13 +90,13 @@ def take_less(pid: int) -> None:
     _set_session(pid, niceness)
 
 
-def take_more(pid: int) -> None:
+def raise_priority(pid: int) -> None:
     """Raise the priority of a process of pyprof and of the session that it leads, where that is allowed."""
     _set_threads(pid, PREFERRED)
     _set_session(pid, PREFERRED)
 
 
-def as_much_as(pid: int) -> None:
+def copy_priority(pid: int) -> None:
     """Give this process the niceness of another process of its session, which waits for it."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, pid))
@@ -121,7 +121,7 @@ def _set_session(pid: int, niceness: int) -> None:
                 file.write(str(niceness))
 
 
-def may_come_back() -> bool:
+def can_leave_idle_policy() -> bool:
     """Return True if this thread may leave the SCHED_IDLE policy again. A confined worker may not.
 
     The kernel requires the same as for a higher priority: RLIMIT_NICE or CAP_SYS_NICE (sched(7)).
@@ -137,15 +137,15 @@ def may_come_back() -> bool:
 
 @contextmanager
 def idle() -> Iterator[None]:
-    """Run a block under SCHED_IDLE. Only for threads for which may_come_back() is true."""
+    """Run a block under SCHED_IDLE. Only for threads for which can_leave_idle_policy() is true."""
     os.sched_setscheduler(0, os.SCHED_IDLE, _PRIORITY)
     try:
         yield
     finally:
-        come_back(0)
+        leave_idle_policy(0)
 
 
-def come_back(pid: int) -> None:
+def leave_idle_policy(pid: int) -> None:
     """Move a thread from SCHED_IDLE to SCHED_BATCH.
 
     Args:

@@ -148,9 +148,9 @@ class Sampling:
         self._times = times
         self._link.take_longer(times)
 
-    def take_less(self) -> None:
+    def lower_priority(self) -> None:
         """Lower the priority of the worker, because the user does not wait for it."""
-        self._link.worker.take_less()
+        self._link.worker.lower_priority()
 
     def hasten(self) -> None:
         """Give the worker no more time for names. May be called from any thread or a signal handler."""

@@ -378,7 +378,7 @@ class WorkerLink:
         if self._overtime.is_endless(now) and not self._killed:
             self._kill(UNANSWERED)
         elif self._overtime.is_over(now):
-            self.worker.hurry()
+            self.worker.signal_deadline()
 
     def receive(self, timeout_s: float) -> None:
         """Receive all pending responses of the worker. One thread at a time does so for all threads.
@@ -479,6 +479,6 @@ class WorkerLink:
         now = time.monotonic()
         until, ended = now + GIVE_UP_S, self.worker.leave(max(self._overtime.left_s(now), 0))
         while not ended and time.monotonic() < until:
-            self.worker.hurry()
+            self.worker.signal_deadline()
             ended = self.worker.leave(_AGAIN_S)
         return ended

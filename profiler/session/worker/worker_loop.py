@@ -47,7 +47,7 @@ from pyprof.session.worker.messages import (
     ScanForCode,
     Shutdown,
 )
-from pyprof.session.worker.priority import idle, may_come_back
+from pyprof.session.worker.priority import can_leave_idle_policy, idle
 from pyprof.session.worker.response_codec import BatchTaken, Done, ErrandPiece, RequestFailed, SamplerCall
 
 if TYPE_CHECKING:
@@ -212,18 +212,20 @@ class _Observed:
 class Service:
     """A worker's server of one sampler, until the sampler sends Shutdown or ends."""
 
-    def __init__(self, channel: Channel, keeper: FileBrokerClient, hurry: WorkDeadline, missing: Sequence[str]) -> None:
+    def __init__(
+        self, channel: Channel, keeper: FileBrokerClient, deadline: WorkDeadline, missing: Sequence[str]
+    ) -> None:
         """Create the main loop of a worker process.
 
         Args:
             channel: Channel to the sampler.
             keeper: Client of the file broker, which gives profiles to sinks.
-            hurry: The deadline.
+            deadline: The deadline.
             missing: The counters of the restrictions that could not be applied to this process.
         """
         self._channel = channel
         self._keeper = keeper
-        self._hurry = hurry
+        self._deadline = deadline
         self._missing = missing
         self._unpacker = Unpacker(self)
         self._waiting: deque[Message] = deque()
@@ -242,14 +244,14 @@ class Service:
             with suppress(OSError):
                 self._keeper.end_journal()  # otherwise the file broker would treat the worker's end as a crash
         except Closed:
-            self._bequeath()
+            self._deliver_without_sampler()
 
     def _next(self) -> Message:
-        if (received := self._meanwhile()) is not None:
+        if (received := self._resolve_until_message()) is not None:
             return self._unpacker.unpack(received)
         return self._waiting.popleft() if self._waiting else self._receive()
 
-    def _meanwhile(self) -> Received | None:
+    def _resolve_until_message(self) -> Received | None:
         """Resolve names in the background until a message of the sampler arrives.
 
         Returns:
@@ -259,10 +261,10 @@ class Service:
         if ahead is None or not ahead.due or self._waiting:
             return None
         with self._giving_way():
-            while ahead.due and not self._hurry.wanted:
+            while ahead.due and not self._deadline.wanted:
                 if (received := self._channel.receive(0)) is not None:
                     return received
-                if not self._hurry.meanwhile(ahead.turn):
+                if not self._deadline.meanwhile(ahead.turn):
                     break
         return None
 
@@ -292,14 +294,14 @@ class Service:
         if standing is not None and standing.sink and standing.delivered > self._kept:
             self._kept = standing.delivered
             begin = partial(self._keeper.journal, standing.sink)
-            observed.begin_keeping(begin, standing.delivered, self._hurry.meanwhile)
+            observed.begin_keeping(begin, standing.delivered, self._deadline.meanwhile)
         if observed.keeping is not None:
             observed.keeping.turn()
 
     def _begin(self, begin: Begin) -> None:
         self._of = _Observed(begin, lambda: self._keeper.is_refused)
-        self._hurry.unwound_s *= begin.times
-        if begin.yields and may_come_back():
+        self._deadline.unwound_s *= begin.times
+        if begin.yields and can_leave_idle_policy():
             self._giving_way = idle
         for counter in self._missing if begin.confined else ():
             self._of.diagnostics.count(counter)
@@ -314,9 +316,9 @@ class Service:
         self._unpacker.update(message.news)
         try:
             answer = BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
-            late = self._hurry.late
-            if self._hurry.too_late:
-                observed.session.recorder.hurry()
+            late = self._deadline.late
+            if self._deadline.too_late:
+                observed.session.recorder.unwind_leaves_only()
             began_ns = time.monotonic_ns()
             if not observed.failed:
                 answer = replace(observed.unwind_batch(message), took_ns=time.monotonic_ns() - began_ns)
@@ -388,7 +390,7 @@ class Service:
         """
         return self._of is not None and self._standing is not None and bool(self._standing.sink)
 
-    def _bequeath(self) -> None:
+    def _deliver_without_sampler(self) -> None:
         if self._of is None or self._standing is None or not self._standing.sink:
             return
         self._of.end_keeping()
@@ -406,7 +408,7 @@ class Service:
         passes.
         """
         found = partial(self._observed.profile, window, ask.state, ask.extent, ask.requested)
-        profile = self._hurry.unless_late(found)
+        profile = self._deadline.unless_late(found)
         return [*response_codec.packed_value(profile if profile is not None else found(known_only=True))]
 
     # wire.Asking: facts that only the sampler has

@@ -179,9 +179,9 @@ class Worker:
         A caller that waits must call it again and again until the worker has responded.
         """
         if self.yields and self._child.poll() is None:
-            from pyprof.session.worker.priority import come_back  # only an agent's worker uses SCHED_IDLE
+            from pyprof.session.worker.priority import leave_idle_policy  # only an agent's worker uses SCHED_IDLE
 
-            come_back(self.pid)
+            leave_idle_policy(self.pid)
 
     def waited_s(self) -> float:
         """Return how long the worker has waited for a processor, in seconds."""
@@ -191,14 +191,14 @@ class Worker:
         """Raise the priority of the worker, because the user waits for it to end."""
         if not self._preferred and self._child.poll() is None:
             self._preferred = True
-            priority.take_more(self.pid)
+            priority.raise_priority(self.pid)
 
-    def take_less(self) -> None:
+    def lower_priority(self) -> None:
         """Lower the priority of the worker, because samples are taken and the user does not wait for it."""
         if not self._preferred and self._child.poll() is None:
-            priority.take_less(self.pid)
+            priority.lower_priority(self.pid)
 
-    def hurry(self) -> None:
+    def signal_deadline(self) -> None:
         """Signal the deadline to the worker, which then responds with what it has."""
         self._signal(SIGNAL)
 
@@ -351,7 +351,7 @@ def _child(ends: Sequence[Channel], confined: bool, kept: Sequence[int]) -> None
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     priority.begin_session()
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
-        priority.take_more(os.getpid())
+        priority.raise_priority(os.getpid())
     close_all_but(*(end.fileno() for end in ends), *kept)
     _serve(*ends, confined=confined, kept=kept)
 
@@ -420,15 +420,15 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
     from pyprof.session.worker.worker_loop import Service
 
     raise_file_limit(1 << 16)  # it may hold a descriptor for each process
-    hurry = WorkDeadline()
-    hurry.obey()
-    io_deadline.set_expiry_check(lambda: hurry.late)
+    deadline = WorkDeadline()
+    deadline.obey()
+    io_deadline.set_expiry_check(lambda: deadline.late)
     if confined:
         sandbox.load()
     freeze_loaded_objects()
     box = sandbox.Sandbox(notices, kept)
     missing = box.confine() if confined else (sandbox.UNCONFINED,)
-    service = Service(channel, box.keeper, hurry, missing)
+    service = Service(channel, box.keeper, deadline, missing)
     answer_questions(questions, partial(end_with, os.getppid(), service.has_left))
     try:
         service.run()

@@ -59,7 +59,7 @@ class _State:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class RuleRange:
     """An unwind rule and the range of offsets from the procedure's start in which it certainly holds."""
 
     low: int
@@ -110,7 +110,7 @@ class Procedure:
         ra = SAME if arch.lr >= 0 else RegRule(RegKind.AT_CFA, -arch.word)
         return _State(arch.sp, depth, depth, ra)
 
-    def rule_at(self, target: int) -> Placed:
+    def rule_at(self, target: int) -> RuleRange:
         """Return the unwind rule at an offset of a procedure.
 
         Raises:
@@ -151,7 +151,7 @@ class _Walk:
         self._start = self._length = 0
         self._popped: int | None = None
 
-    def run(self, regions: tuple[Region, ...]) -> Placed:
+    def run(self, regions: tuple[Region, ...]) -> RuleRange:
         for number, region in enumerate(regions):
             length = region.insn_count
             start = self._start + self._length
@@ -171,7 +171,7 @@ class _Walk:
         state = self._state
         if self._popped is not None:
             state = self._without_memory(state)
-        return Placed(self._low, self._high, self._rule(state))
+        return RuleRange(self._low, self._high, self._rule(state))
 
     def _reached(self, offset: int) -> bool:
         """Return True if the offset of interest lies at or after an offset of the procedure.
@@ -184,7 +184,7 @@ class _Walk:
         self._high = min(self._high, offset)
         return False
 
-    def _run_ops(self, ops: tuple[Op, ...]) -> Placed | None:
+    def _run_ops(self, ops: tuple[Op, ...]) -> RuleRange | None:
         for part in _parts(ops):
             # Directives of an empty region belong to no instruction, so they keep their order in the list.
             ordered = sorted(part, key=lambda op: (self._when(op), op.tag != Tag.ADD)) if self._length else part
@@ -267,7 +267,7 @@ class _Walk:
         ra = state.ra if state.ra.kind is RegKind.REG_PLUS else self._entry.ra
         return replace(self._entry, regs=regs, ra=ra)
 
-    def _alias(self, op: Op) -> Placed | None:
+    def _alias(self, op: Op) -> RuleRange | None:
         """Apply a libunwind ALIAS directive, which refers to other code.
 
         Returns:
@@ -280,7 +280,7 @@ class _Walk:
             rule = self._rule_at(op.val + inside)
             if rule is None:
                 raise NotDescribed("alias of code without a rule")
-            return Placed(self._target, self._target + 1, rule)
+            return RuleRange(self._target, self._target + 1, rule)
         rule = self._rule_at(op.val + self._length)
         if rule is None or rule.cfa_reg < 0 or rule.cfa_deref:
             raise NotDescribed("alias of code without a rule")
