@@ -35,7 +35,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.per_sample import descendants, used_s
-from pyprof.agent import own_cpu, spool_query
+from pyprof.agent import own_resources, spool_query
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.errors import PyprofError
 from pyprof.model.walk import StackEnd
@@ -170,9 +170,12 @@ class RunningAgent:
 
     def minutes(self, count: int) -> Iterator[Minute]:
         for _ in range(count):
-            began, before = time.monotonic(), own_cpu.spent(self.pid)
+            began, before = time.monotonic(), own_resources.spent(self.pid)
             time.sleep(60)
-            yield Minute((own_cpu.spent(self.pid) - before) / (time.monotonic() - began), own_cpu.memory(self.pid) or 0)
+            yield Minute(
+                (own_resources.spent(self.pid) - before) / (time.monotonic() - began),
+                own_resources.memory(self.pid) or 0,
+            )
 
     def end(self) -> None:
         self._process.terminate()
@@ -260,10 +263,10 @@ def take_turns(
             if name == "agent":
                 agent.switch(True)
             time.sleep(settle)
-            before, inside = own_cpu.spent(agent.pid), programs_s(agent.pid)
+            before, inside = own_resources.spent(agent.pid), programs_s(agent.pid)
             rates[name] = host.rates(period - settle)
             if name == "agent":
-                found[name].cpu.append((own_cpu.spent(agent.pid) - before) / (period - settle))
+                found[name].cpu.append((own_resources.spent(agent.pid) - before) / (period - settle))
                 found[name].inside.append((programs_s(agent.pid) - inside) / (period - settle))
                 agent.switch(False)
         alone = rates.pop("nothing")
@@ -344,7 +347,7 @@ def main() -> None:
                 began = time.monotonic()
                 agent.begun()
                 print(f"first window after {time.monotonic() - began:.0f} s, ", end="")
-                print(f"{own_cpu.spent(agent.pid):.1f} s of processor time", flush=True)
+                print(f"{own_resources.spent(agent.pid):.1f} s of processor time", flush=True)
                 began_ns = time.time_ns()
                 minutes = list(agent.minutes(arguments.minutes))
                 if minutes:

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.agent import SOURCES
-from pyprof.agent import own_cpu, spool_query
+from pyprof.agent import own_resources, spool_query
 from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.model.functions import costs
@@ -184,11 +184,11 @@ class AgentRun:
 
     def begin_to_judge(self) -> None:
         self._since_ns = time.time_ns()
-        self._spent = own_cpu.spent(self._agent.pid), time.monotonic()
+        self._spent = own_resources.spent(self._agent.pid), time.monotonic()
 
     def add_cost(self) -> None:
         """Add the cost since the last call."""
-        spent_s, at = own_cpu.spent(self._agent.pid), time.monotonic()
+        spent_s, at = own_resources.spent(self._agent.pid), time.monotonic()
         self.tally.cpu.append((spent_s - self._spent[0]) / (at - self._spent[1]))
         self._spent = spent_s, at
 

@@ -27,7 +27,7 @@ from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
 from pyprof.unwind.heuristics.stack_scan import ScanFallback
-from pyprof.unwind.heuristics.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
+from pyprof.unwind.heuristics.stack_win_fallback import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.module_sources import READERS, Reader
 from pyprof.unwind.native_library import find_library

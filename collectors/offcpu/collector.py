@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch, split_at_flushes
 from pyprof.collectors.linux.sampled_arch import WIDE
-from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, IntervalAttribution, OffCpuIntervals
+from pyprof.collectors.offcpu.interval_attribution import BY_WEIGHT, LEFT_OUT, IntervalAttribution, OffCpuIntervals
 from pyprof.collectors.offcpu.stack_sources import DrainState
 from pyprof.collectors.offcpu.switch_record_gaps import PausedThreads
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, find_wakeups_before

@@ -15,9 +15,9 @@ pending_mappings        Changes of a process's mappings that are not applied yet
 process_events          Forks, execs and new file mappings of a recording's processes
 process_set             The processes of a recording: the selected ones, those that match later, and their children
 random_rates            Random rates of events, so that no program runs in step with its samples
+record_thinning         Events on threads that live shorter than a period: more records are made than samples are used
 records                 Records in the rings, in bulk: samples as columns over the ring's own words; others one by one
 ring                    The kernel's ring buffers, one for each processor, adjacent in one range of memory
-short_threads           Events on threads that live shorter than a period: more records are made than samples are used
 switch_periods          The number of context switches between two samples of a thread
 switch_records          Records of switches in the rings, in bulk: runs of them become columns, whatever their length
 switch_source           A source of context switches: samples of running threads, and switch times

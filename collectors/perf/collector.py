@@ -23,9 +23,9 @@ from pyprof.collectors.perf.event_scope import Scope, choose_scope
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
 from pyprof.collectors.perf.mapping_alarm import MappingAlarm
 from pyprof.collectors.perf.process_set import ProcessSet
+from pyprof.collectors.perf.record_thinning import Decimation, Starvation
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan
 from pyprof.collectors.perf.ring import list_online_cpus, open_rings
-from pyprof.collectors.perf.short_threads import Decimation, Starvation
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
 from pyprof.collectors.targets.selection import Selection

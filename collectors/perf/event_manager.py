@@ -18,8 +18,8 @@ from pyprof.collectors.perf.copy_size import SLACK_S, StackSize
 from pyprof.collectors.perf.event_scope import Losses, Scope
 from pyprof.collectors.perf.event_set import FOREVER_NS, EventSet, RingReader
 from pyprof.collectors.perf.random_rates import LIFE_PERIODS, SampleCounter
+from pyprof.collectors.perf.record_thinning import Thinning
 from pyprof.collectors.perf.records import OVERHEAD, Scan
-from pyprof.collectors.perf.short_threads import Thinning
 from pyprof.collectors.perf.time_after_last_record import LastRecords
 from pyprof.options import CollectOptions
 from pyprof.window_flush_protocol import Stride

@@ -5,8 +5,8 @@ copy_size               The amount of a thread's stack to copy, learned for each
 deep_stack              Stacks that are longer than what a stop may copy
 goroutine_copy          The copy of a goroutine's stack, which a stopped thread of a Go program has left
 interrupted_calls       The effect of a stop on a thread's system call: undone if possible, else counted
-native_abi              The data that machine code gets for its rounds, and access to the frames that it has read
 native_loop             Rounds of samples by machine code, and the conversion of their results
+native_round_data       The data that machine code gets for its rounds, and access to the frames that it has read
 on_cpu                  The threads that have a processor or were displaced by the sampler
 process                 One sampled process: its threads, its address spaces, its end
 scheduler               The times at which threads are sampled and at which a batch is yielded

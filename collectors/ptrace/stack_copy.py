@@ -18,7 +18,7 @@ from pyprof.collectors.native.bindings import SampleRow
 from pyprof.collectors.ptrace.copy_size import RED_ZONE
 from pyprof.collectors.ptrace.deep_stack import pieces
 from pyprof.collectors.ptrace.goroutine_copy import GoroutineCopy
-from pyprof.collectors.ptrace.native_abi import FramesRead
+from pyprof.collectors.ptrace.native_round_data import FramesRead
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics

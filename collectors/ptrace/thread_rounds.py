@@ -8,8 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from pyprof.collectors.linux.children import ChildFinder
-from pyprof.collectors.ptrace.native_abi import Check, Due, Round
 from pyprof.collectors.ptrace.native_loop import Grid, NativeRounds, PythonCheck
+from pyprof.collectors.ptrace.native_round_data import Check, Due, Round
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.scheduler import Scheduler
 from pyprof.collectors.ptrace.targets import Targets

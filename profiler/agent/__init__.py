@@ -2,6 +2,7 @@
 
 agent               The agent as a whole: rules, collectors, windows, the spool
 budget              Enforcement of the agent's budget
+clock_scaling       Sums of a window by the kernel's clocks of its processes
 config              The agent's configuration: TOML in, checked values out
 config_file         A file of settings: TOML that only its owner may write, and errors with their lines
 config_schema       Each setting of the agent's configuration
@@ -13,16 +14,15 @@ group_recording     One collector of the agent
 health              The agent's health, for /healthz, /readyz and /metrics
 health_conditions   The conditions under which the agent does not do all of its work
 http_page           Pages on 127.0.0.1
-kernel_clock_sums   Sums of a window by the kernel's clocks of its processes
-label_groups        A profile by label
 last_minutes        The windows of the last minutes as they were recorded
 log_lines           Lines of the agent's log
 metrics             Metrics of a running agent in the OpenMetrics text format
 on_demand           Recordings on request
 on_demand_response  Merge of the agent's response into one profile, by the client
-own_cpu             The agent's own processor time and memory
+own_resources       The agent's own processor time and memory
 process_clocks      Processor time of each process between two moments
 process_table       The processes of the machine, and the rules' verdict about each
+profile_by_label    A profile by label
 push/               Segments to receivers
 rules               Rules: which processes are recorded, how, and what they are called
 segment_names       Names of segments

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pyprof.agent.governor import AIM, SETTLING, BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.agent.health_conditions import Conditions
-from pyprof.agent.own_cpu import OwnCpu, memory, spent
+from pyprof.agent.own_resources import OwnCpu, memory, spent
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.records import replace

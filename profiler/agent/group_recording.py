@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from pyprof.agent.clock_scaling import with_exact_sums
 from pyprof.agent.config_schema import SamplingChoice, Values
-from pyprof.agent.kernel_clock_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime, summed_times
 from pyprof.agent.process_table import ProcessTable, selected
 from pyprof.agent.window_checkpoint import WindowPart

@@ -8,7 +8,7 @@ from functools import partial
 
 from pyprof.agent.health_conditions import NOT_READY, UNHEALTHY, Conditions
 from pyprof.agent.metrics import ACCURACY, CONTENT_TYPE, Gauge, Metrics, PushNumber
-from pyprof.agent.own_cpu import memory, spent
+from pyprof.agent.own_resources import memory, spent
 from pyprof.agent.push.responses import LATER
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.utf8 import dump_json

@@ -23,7 +23,7 @@ from pyprof.model.profile import Profile, ValueType
 from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
 from pyprof.model.summary_sum import summed
-from pyprof.recording.private_database import read_bytes
+from pyprof.recording.untrusted_recording import read_bytes
 from pyprof.records import dataclass, field, replace
 
 MAX_SAMPLES = 4_000_000

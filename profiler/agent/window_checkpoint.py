@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pyprof.agent.kernel_clock_sums import with_exact_sums
+from pyprof.agent.clock_scaling import with_exact_sums
 from pyprof.agent.process_clocks import ProcessTime, summed_times
 from pyprof.agent.process_table import ProcessLabels
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict

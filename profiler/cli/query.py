@@ -151,7 +151,7 @@ def _table(profile: Profile, arguments: argparse.Namespace) -> Iterator[str]:
     if arguments.by is None:
         yield from top(profile, width, arguments.rows)
         return
-    from pyprof.agent.label_groups import parts
+    from pyprof.agent.profile_by_label import parts
 
     yield heading(profile, profile.total)
     yield ""
@@ -162,7 +162,7 @@ def _table(profile: Profile, arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _write(profile: Profile, exporter: Exporter, arguments: argparse.Namespace) -> None:
-    from pyprof.agent.label_groups import rooted
+    from pyprof.agent.profile_by_label import rooted
     from pyprof.cli.output_files import check_writable, write
     from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions

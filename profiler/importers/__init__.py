@@ -4,6 +4,7 @@ The input is the bytes of a file that the user named; the output is a Profile. W
 unknown: most formats have no times.
 
 collapsed                 Collapsed stacks: `root;caller;leaf COUNT`
+foreign_push              Profiles as other profilers push them
 otlp                      OpenTelemetry's profiles signal as it is sent
 perf_data                 A `perf.data` file, read through an installed perf
 perf_script               The output of `perf script`
@@ -13,7 +14,6 @@ pprof_frames              Frames, from its tables of mappings, functions and loc
 pprof_samples             Rows of its samples, many at once
 profile_builder           Builds a Profile from frames and stacks in any order
 protobuf                  Fields of a protocol buffer's message
-pushed_profile            Profiles as other profilers push them
 pyroscope_parca_requests  Requests of other projects' agents
 registry                  The format of a file, by its content; pyprof's own recording is one of them
 speedscope                speedscope's JSON (npm speedscope, dist/release/file-format-schema.json)

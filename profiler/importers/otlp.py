@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from pyprof.errors import FormatError
+from pyprof.importers.foreign_push import SERVICE, PushedProfile, split_labels
 from pyprof.importers.pprof import MAX_LABELLED
 from pyprof.importers.pprof_frames import MAX_LETTERS
 from pyprof.importers.profile_builder import About, Builder
@@ -26,7 +27,6 @@ from pyprof.importers.protobuf import (
     read_texts,
     to_signed,
 )
-from pyprof.importers.pushed_profile import SERVICE, PushedProfile, split_labels
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust

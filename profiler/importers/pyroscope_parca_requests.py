@@ -18,8 +18,8 @@ import orjson
 
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
+from pyprof.importers.foreign_push import PushedProfile, add_labels, split_by_value_type, split_labels
 from pyprof.importers.protobuf import read_texts
-from pyprof.importers.pushed_profile import PushedProfile, add_labels, split_by_value_type, split_labels
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Profile
 from pyprof.records import replace

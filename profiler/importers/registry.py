@@ -9,7 +9,7 @@ from pyprof.errors import FormatError, RecordingError
 from pyprof.importers import collapsed, perf_data, perf_script, pprof, speedscope
 from pyprof.model.profile import Profile
 from pyprof.recording import reader
-from pyprof.recording.private_database import MAGIC, read_bytes
+from pyprof.recording.untrusted_recording import MAGIC, read_bytes
 
 IsOne = Callable[[bytes], bool]
 Read = Callable[[bytes, str], Profile]

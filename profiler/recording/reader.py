@@ -27,8 +27,8 @@ from pyprof.recording.block_reader import Blocks, FrameColumns, FunctionName, Li
 from pyprof.recording.checked_rows import TableRows, check_reference
 from pyprof.recording.column_codec import I64, unpack_columns
 from pyprof.recording.name_codes import LATER, NAME_SOURCES, Codes
-from pyprof.recording.private_database import open_recording
 from pyprof.recording.summary_rows import read_summary
+from pyprof.recording.untrusted_recording import open_recording
 from pyprof.recording.writer import SECOND_NS
 from pyprof.records import dataclass, field_names, replace
 

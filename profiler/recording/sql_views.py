@@ -14,8 +14,8 @@ from pyprof.exporters.utf8 import dump_json
 from pyprof.recording.block_reader import Blocks, FrameColumns, FunctionName, LineColumns
 from pyprof.recording.checked_rows import TableRows, check_reference
 from pyprof.recording.column_codec import I64, unpack_columns
-from pyprof.recording.private_database import open_recording
 from pyprof.recording.reader import KEYS, MAX_VALUES, to_unsigned
+from pyprof.recording.untrusted_recording import open_recording
 
 _MAX_OF_WINDOW = 1 << 22
 """Maximum number of samples of one second of a recording that a query unpacks, so that an untrusted count cannot

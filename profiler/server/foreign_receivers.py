@@ -11,7 +11,7 @@ from pyprof.errors import FormatError
 from pyprof.exporters import pprof as written
 from pyprof.exporters.base import ExportOptions
 from pyprof.importers import otlp, pprof, pyroscope_parca_requests
-from pyprof.importers.pushed_profile import PushedProfile
+from pyprof.importers.foreign_push import PushedProfile
 from pyprof.records import dataclass
 
 Read = Callable[[Mapping[str, str], str, bytes], list[PushedProfile]]

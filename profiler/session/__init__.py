@@ -26,7 +26,7 @@ thread_dump              The current stacks of all threads of a process, or of a
 thread_tables            Numbers of a recording's threads, and the last stack of each
 triggers                 Conditions under which a flight recorder saves its windows
 truncated_stack_repair   Completes truncated stacks from a later complete stack of the same thread
-unfollowed_children      Processor time of children that a recording does not follow
+unfollowed_cpu_time      Processor time of children that a recording does not follow
 unsampled_time           Processor time without samples
 until_complete_stacks    A collector that ends when the stack of each thread is complete
 window_summary           Statistics of a window

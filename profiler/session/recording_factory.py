@@ -34,7 +34,7 @@ from pyprof.options import (
 from pyprof.records import replace
 from pyprof.session.interpreter_readers import Runtimes, runs_python
 from pyprof.session.recording import Recorded, Recording
-from pyprof.session.unfollowed_children import UnfollowedChildren
+from pyprof.session.unfollowed_cpu_time import UnfollowedChildren
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling

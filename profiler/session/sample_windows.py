@@ -28,7 +28,7 @@ from pyprof.session.sample_rows import UNKNOWN, PendingSamples, Rows, RowStore, 
 from pyprof.session.stack_interning import Interned, Interning
 from pyprof.session.thread_tables import LastStacks, ThreadNumbers
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
-from pyprof.session.unfollowed_children import NOTHING, Spent
+from pyprof.session.unfollowed_cpu_time import NOTHING, Spent
 
 CLIPPED = "waits_clipped"
 COMPLETED = "stack_completed"

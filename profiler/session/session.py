@@ -29,7 +29,7 @@ from pyprof.session.profile_assembly import SOURCE_BUDGET_S, assemble
 from pyprof.session.sample_windows import HERE, Clock, Recorder, Window
 from pyprof.session.shown_frames import view, with_compiled
 from pyprof.session.stack_interning import Interning
-from pyprof.session.unfollowed_children import UnfollowedChildren
+from pyprof.session.unfollowed_cpu_time import UnfollowedChildren
 from pyprof.session.unsampled_time import with_unseen
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Described

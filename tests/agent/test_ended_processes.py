@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent import spool_query
+from pyprof.agent.clock_scaling import with_exact_sums
 from pyprof.agent.config import parse
 from pyprof.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of
 from pyprof.agent.group_recording import SampledGroup
-from pyprof.agent.kernel_clock_sums import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
 from pyprof.agent.process_table import ProcessTable
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict

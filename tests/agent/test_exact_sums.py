@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.agent.kernel_clock_sums import with_exact_sums
+from pyprof.agent.clock_scaling import with_exact_sums
 from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
 from pyprof.agent.process_table import ObservedProcess
 from pyprof.agent.rules import NOT_RECORDED

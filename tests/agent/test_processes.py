@@ -15,7 +15,7 @@ import pytest
 from pyprof.agent import process_table
 from pyprof.agent.config import parse
 from pyprof.agent.config_schema import SamplingChoice
-from pyprof.agent.own_cpu import OwnCpu
+from pyprof.agent.own_resources import OwnCpu
 from pyprof.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection, choose_cgroup
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, judge
 from pyprof.collectors.linux import procfs

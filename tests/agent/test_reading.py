@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.agent.label_groups import parts, rooted
+from pyprof.agent.profile_by_label import parts, rooted
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.agent.spool_query import profile_of, segments, services
 from pyprof.agent.spool_status import state

@@ -18,8 +18,8 @@ from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.native import bindings
 from pyprof.collectors.native.bindings import EXTRAS_SIZE, ReturnReason, Rounds, SampleRow, StopEnding
 from pyprof.collectors.ptrace import native_loop
-from pyprof.collectors.ptrace.native_abi import Round, StopReads
 from pyprof.collectors.ptrace.native_loop import NativeRounds
+from pyprof.collectors.ptrace.native_round_data import Round, StopReads
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind

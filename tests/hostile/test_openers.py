@@ -37,8 +37,8 @@ ALLOWED = {
     ("collectors/bpf/sampler.py", ".read_bytes"): "the object that is installed with the package",
     ("unwind/native_library.py", ".read_bytes"): "the object and its manifest, which are installed with the package",
     ("unwind/native_library.py", "ctypes.CDLL"): "that object",
-    ("profiler/recording/private_database.py", ".write_bytes"): "a copy in a new private folder",
-    ("profiler/recording/private_database.py", "sqlite3.connect"): "that copy",
+    ("profiler/recording/untrusted_recording.py", ".write_bytes"): "a copy in a new private folder",
+    ("profiler/recording/untrusted_recording.py", "sqlite3.connect"): "that copy",
     (
         "profiler/recording/journal.py",
         "sqlite3.connect",

@@ -8,5 +8,5 @@ frame_overwriting_code  Code that overwrites the saved registers of its frame by
 frame_pointer_recovery  Search for the frame pointer of a blocked thread in its stack copy
 frame_pointers          Callers by frame records, for frames that no table covers
 stack_scan              Stack scanning: a word on the stack that may be a return address
-stack_win               Frames of 32-bit Windows code, by the STACK WIN records of its symbol file
+stack_win_fallback      Frames of 32-bit Windows code, by the STACK WIN records of its symbol file
 """

@@ -18,7 +18,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, field
 from pyprof.session.interpreter_readers import InterpreterNews
-from pyprof.session.unfollowed_children import Spent
+from pyprof.session.unfollowed_cpu_time import Spent
 
 
 @dataclass(frozen=True, slots=True)

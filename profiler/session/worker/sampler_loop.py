@@ -23,7 +23,7 @@ from pyprof.options import UnwindOptions
 from pyprof.records import replace
 from pyprof.session.interpreter_readers import InterpreterNews, Runtimes
 from pyprof.session.own_cost import OwnCost, OwnHeap, RecentCost, own_cost
-from pyprof.session.unfollowed_children import NOTHING, UnfollowedChildren
+from pyprof.session.unfollowed_cpu_time import NOTHING, UnfollowedChildren
 from pyprof.session.worker.messages import (
     Batch,
     Begin,

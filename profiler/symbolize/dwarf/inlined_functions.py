@@ -10,7 +10,7 @@ from pyprof.errors import FormatError
 from pyprof.records import dataclass, field
 from pyprof.symbolize.dwarf import attribute_forms as f
 from pyprof.symbolize.dwarf.cursor import Deadline
-from pyprof.symbolize.dwarf.function_scopes import Scopes
+from pyprof.symbolize.dwarf.qualified_names import Scopes
 from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBLING, Ranges, Unit, skip_attributes
 
 SUBPROGRAM, INLINED = 0x2E, 0x1D

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.offcpu.intervals import BY_WEIGHT, OffCpuIntervals
+from pyprof.collectors.offcpu.interval_attribution import BY_WEIGHT, OffCpuIntervals
 from pyprof.collectors.offcpu.stack_sources import DrainState
 from pyprof.collectors.switch_events import BLOCKED, ENDED, IN, PREEMPTED, ThreadEvents
 

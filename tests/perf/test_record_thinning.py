@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.collectors.perf.record_thinning import Starvation, Thinning
 from pyprof.collectors.perf.records import TIME
-from pyprof.collectors.perf.short_threads import Starvation, Thinning
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

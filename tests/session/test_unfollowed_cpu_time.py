@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pyprof.session.unfollowed_children import UnfollowedChildren
+from pyprof.session.unfollowed_cpu_time import UnfollowedChildren
 
 pytestmark = pytest.mark.live
 
