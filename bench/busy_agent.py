@@ -28,7 +28,7 @@ from bench.agent import SOURCES
 from pyprof.agent import own_resources, spool_query
 from pyprof.agent.segment_names import SegmentName
 from pyprof.agent.time_parsing import TimeSpan
-from pyprof.model.functions import costs
+from pyprof.model.function_costs import costs
 from pyprof.model.share_interval import sampling_basis
 from pyprof.records import dataclass, field, field_names
 

@@ -24,7 +24,7 @@ from bench.targets import Target
 from bench.tools import run
 
 if TYPE_CHECKING:
-    from pyprof.model.sample import SampleBatch
+    from pyprof.model.sample_batch import SampleBatch
     from pyprof.model.walk import Walk
     from pyprof.session.stack_interning import Walker
 

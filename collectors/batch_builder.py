@@ -18,7 +18,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.interpreter_state import Chain
 from pyprof.model.marker_frames import KernelStack
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackBeyondCopy, StackSlab
+from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackBeyondCopy, StackSlab
 from pyprof.records import replace
 from pyprof.window_flush_protocol import NEVER_NS, FlushProtocol
 

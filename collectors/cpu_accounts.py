@@ -19,7 +19,7 @@ import numpy as np
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.thread_start_times import DelayedRemoval
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, field, replace
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]

@@ -32,7 +32,7 @@ from pyprof.exporters.depth_limit import limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, module_name
 from pyprof.exporters.utf8 import dump_json
 from pyprof.model.columns import distinct
-from pyprof.model.functions import Function
+from pyprof.model.function_costs import Function
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.thread_keys import ProcessKey

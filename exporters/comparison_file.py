@@ -12,7 +12,7 @@ from pyprof.comparison.result import Amount, Comparison
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import output_file
 from pyprof.exporters.utf8 import dump_json, encode_text
-from pyprof.model.functions import Function
+from pyprof.model.function_costs import Function
 
 Writer = Callable[[Comparison, BinaryIO], None]
 

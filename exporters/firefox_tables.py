@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, module_name
-from pyprof.model.functions import Function
+from pyprof.model.function_costs import Function
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
 

@@ -17,7 +17,7 @@ from pyprof.exporters.display_names import Level, frame_functions, module_name, 
 from pyprof.exporters.page_source import PageSource, make_page_source
 from pyprof.exporters.startup_frames import start_nodes
 from pyprof.model.columns import numbered
-from pyprof.model.functions import Function, are_application
+from pyprof.model.function_costs import Function, are_application
 from pyprof.model.marker_frames import UNSAMPLED
 from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile

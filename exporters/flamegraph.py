@@ -25,7 +25,7 @@ from pyprof.exporters.display_names import labelled_name
 from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.exporters.page_samples import pack_samples
 from pyprof.exporters.utf8 import clean_text, dump_json
-from pyprof.model.functions import Function
+from pyprof.model.function_costs import Function
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.model.walk import Trust

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.display_names import frame_functions
-from pyprof.model.functions import Function
+from pyprof.model.function_costs import Function
 from pyprof.model.line_costs import SourceText
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Profile

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from pyprof.exporters.display_names import Level
 from pyprof.model.application_code import is_application_file
-from pyprof.model.functions import PASSED_ON, START_UP
+from pyprof.model.function_costs import PASSED_ON, START_UP
 from pyprof.model.profile import FrameKind, Profile
 
 _ALWAYS = START_UP | {

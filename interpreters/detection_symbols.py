@@ -19,7 +19,7 @@ from pyprof.records import dataclass
 
 if TYPE_CHECKING:  # the sampler only calls ReadSymbols
     from pyprof.objfile.base import ObjectFile
-    from pyprof.objfile.images import ImageStore
+    from pyprof.objfile.loaded_images import ImageStore
 
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]

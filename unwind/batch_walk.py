@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.columns import among
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk import Trust, Walk, lookup_pc
 from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import PER_FRAME

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass
 from pyprof.unwind.interned_rules import RuleTable

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 
 CALL_BYTES = 8
 """Size in bytes of the longest call instruction that is recognized."""

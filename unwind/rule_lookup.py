@@ -22,7 +22,7 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.model.x86_prologues import begins_with_prologue
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.heuristics.epilogue import MAX_CODE, epilogue_rule, sigreturn_rule
 from pyprof.unwind.heuristics.frame_overwriting_code import find_replacing_spans, restores_other_frame, unprovable_rule

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.model.sample import Piece, SampleBatch
+from pyprof.model.sample_batch import Piece, SampleBatch
 
 _NO_WORDS = np.zeros(0, np.uint64)
 

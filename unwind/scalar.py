@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.model.goroutines import GOROUTINE_WORD
+from pyprof.model.goroutine_pieces import GOROUTINE_WORD
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import (

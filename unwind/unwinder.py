@@ -15,10 +15,10 @@ from pyprof.model.arch import Arch
 from pyprof.model.columns import distinct
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import problem
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.batch_walk import BatchWalk, WalkedSpace, read_first_registers
 from pyprof.unwind.dwarf_expressions import Budget

@@ -13,7 +13,7 @@ from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait, WaitTimes
 from pyprof.collectors.bpf.wakers import FUTEX_WAITS, has_named_waker
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked, Mark, MarkKind
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import dataclass
 
 _MAX_RELEASE_GAP_NS = 1_000_000

@@ -35,11 +35,11 @@ from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.goroutines import make_goroutine_pieces
+from pyprof.model.goroutine_pieces import make_goroutine_pieces
 from pyprof.model.interpreter_state import Chain, CopiedStack, FrameRows, KernelReader
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import said
-from pyprof.model.sample import Piece, SampleBatch, StackSlab
+from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab
 from pyprof.records import replace
 
 _FIRST_COPY, _MIN_COPY = 128 << 10, 64 << 10

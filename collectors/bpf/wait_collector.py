@@ -41,7 +41,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import CollectOptions
 from pyprof.records import replace

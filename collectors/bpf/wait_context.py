@@ -15,7 +15,7 @@ from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait
 from pyprof.collectors.bpf.wakers import describe_waker
 from pyprof.collectors.linux.sampled_arch import HERE
 from pyprof.model.marker_frames import Mark
-from pyprof.model.sample import SampleBatch, Surroundings
+from pyprof.model.sample_batch import SampleBatch, Surroundings
 from pyprof.options import CollectOptions
 
 _NOT_ENDED = -1

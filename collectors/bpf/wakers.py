@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyprof.collectors.bpf.records import WaitEnds
 from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.model.marker_frames import Mark, MarkKind
-from pyprof.model.sample import Surroundings
+from pyprof.model.sample_batch import Surroundings
 from pyprof.records import dataclass
 
 

@@ -24,7 +24,7 @@ from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
-from pyprof.model.sample import Piece, SampleBatch, SampleKind
+from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind
 from pyprof.options import CollectOptions, RemoteOptions
 
 _SIGN_OF_LIFE_NS = 200_000_000

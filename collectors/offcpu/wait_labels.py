@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pyprof.collectors.linux.sampled_arch import HERE, IN_REGISTER, WIDE
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
 
 _FUNCTIONS = (

@@ -32,7 +32,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.columns import among, distinct
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.perf.records import I64, TIME, U64
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
 from pyprof.window_flush_protocol import Stride
 

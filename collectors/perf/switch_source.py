@@ -16,7 +16,7 @@ from pyprof.collectors.perf.switches import Switches, SwitchReading
 from pyprof.collectors.switch_events import ENDED, I64, Mask, SwitchBatch
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import dataclass, field, replace
 
 

@@ -16,10 +16,10 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.goroutines import make_goroutine_piece
+from pyprof.model.goroutine_pieces import make_goroutine_piece
 from pyprof.model.interpreter_state import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import Piece, SampleBatch, SampleKind
+from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind
 from pyprof.objfile.core.memory import SavedMemory
 from pyprof.records import dataclass, field
 

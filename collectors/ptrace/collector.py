@@ -34,7 +34,7 @@ from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 
 _FREE_NS = 100_000_000

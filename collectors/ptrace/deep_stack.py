@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from pyprof.collectors.linux.libc import PtraceCalls
-from pyprof.model.sample import OuterStack, Piece, StackBeyondCopy
+from pyprof.model.sample_batch import OuterStack, Piece, StackBeyondCopy
 from pyprof.records import dataclass, field
 
 _MIN_LENGTH = 64 << 10

@@ -11,9 +11,9 @@ import numpy as np
 
 from pyprof.collectors.linux.libc import Gatherer
 from pyprof.collectors.linux.regset import Regset
-from pyprof.model.goroutines import make_goroutine_pieces
+from pyprof.model.goroutine_pieces import make_goroutine_pieces
 from pyprof.model.interpreter_state import GoroutineOffsets
-from pyprof.model.sample import Piece
+from pyprof.model.sample_batch import Piece
 
 _HEAD = 160
 """Number of bytes of a struct g that are read: stack bounds, m, sched, goid."""

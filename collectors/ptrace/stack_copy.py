@@ -22,7 +22,7 @@ from pyprof.collectors.ptrace.native_round_data import FramesRead
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import Piece, SampleKind, StackBeyondCopy
+from pyprof.model.sample_batch import Piece, SampleKind, StackBeyondCopy
 
 _SCAN = 64 << 10
 _FRAMES = 1 << 20

@@ -21,7 +21,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter_state import StackReader
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch, SampleKind, keys_of
+from pyprof.model.sample_batch import SampleBatch, SampleKind, keys_of
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import CollectOptions
 from pyprof.records import replace

@@ -17,7 +17,7 @@ from pyprof.collectors.ptrace.thread_sampler import ThreadSampler
 from pyprof.collectors.ptrace.thread_stop import StopGuard
 from pyprof.collectors.ptrace.threads import Outcome, Thread
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 
 _RUN_NS = 100_000_000
 """Maximum time in ns for which machine code samples threads without a return to Python."""

@@ -15,7 +15,7 @@ from pyprof.collectors.ptrace.threads import Outcome, Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.marker_frames import Blocked
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
 
 _TRIES = 3

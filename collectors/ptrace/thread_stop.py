@@ -37,7 +37,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.marker_frames import Blocked
 from pyprof.model.modules import AddressSpace
 from pyprof.model.pause_histogram import PauseLog
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
 
 

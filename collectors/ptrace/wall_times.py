@@ -21,7 +21,7 @@ from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.model.modules import AddressSpace, ReadMemory
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
 
 VERSION = 1

@@ -25,7 +25,7 @@ from pyprof.model.marker_frames import Blocked, KernelFrame
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.pause_histogram import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import Piece, SampleBatch, StackSlab
+from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab
 from pyprof.records import field_names, replace
 
 

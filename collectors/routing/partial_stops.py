@@ -17,7 +17,7 @@ from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 
 if TYPE_CHECKING:
     from pyprof.collectors.ptrace.collector import PtraceCollector

@@ -24,7 +24,7 @@ from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.copy_size import mask_beyond_copy, mask_other_stacks
 from pyprof.model.columns import among
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import dataclass
 
 I32 = npt.NDArray[np.int32]

@@ -13,7 +13,7 @@ from pyprof.cli.terminal_summary import NATIVE, wrapped
 from pyprof.comparison.combined_profile import both
 from pyprof.comparison.function_matching import MatchedFunction
 from pyprof.comparison.result import Amount, Change, Comparison
-from pyprof.model.functions import START_UP, Function, costs
+from pyprof.model.function_costs import START_UP, Function, costs
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 

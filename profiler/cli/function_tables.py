@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyprof.model.functions import Cost, Costs, are_application, costs, is_of_runtime
+from pyprof.model.function_costs import Cost, Costs, are_application, costs, is_of_runtime
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass, replace
 from pyprof.session.native_frame_views import with_frames

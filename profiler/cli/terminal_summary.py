@@ -10,7 +10,7 @@ from pyprof.cli.function_tables import NATIVE_INCLUDED, FunctionTables, function
 from pyprof.cli.number_format import duration, keep_apart, many, percent, shorten, shorten_middle
 from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal_output import advice, printable
-from pyprof.model.functions import Cost, lock_costs, process_costs
+from pyprof.model.function_costs import Cost, lock_costs, process_costs
 from pyprof.model.idle_waits import MODES as IDLE_MODES
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, counted, counter_title, end_title, lacking, said

@@ -11,7 +11,7 @@ from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal_output import printable
 from pyprof.errors import UsageError
 from pyprof.model.call_tree import NOBODY, FunctionWords, Neighbours, neighbours
-from pyprof.model.functions import START_UP, Cost, costs, lock_costs
+from pyprof.model.function_costs import START_UP, Cost, costs, lock_costs
 from pyprof.model.idle_waits import MODES as IDLE_MODES
 from pyprof.model.labels import shown
 from pyprof.model.profile import Profile

@@ -11,8 +11,8 @@ arch_x86                x86_64, x32 and i386
 call_tree               A profile as a tree of function calls, and a profile without direct recursion
 columns                 Functions on columns of integers that avoid numpy.ma
 compiler_command_lines  The file that a compiler works on, by its command line
-functions               The functions of a profile and their costs, independent of where they were mapped
-goroutines              Goroutines of Go programs: where a thread's goroutine is, and how a sample carries it
+function_costs          The functions of a profile and their costs, independent of where they were mapped
+goroutine_pieces        Goroutines of Go programs: where a thread's goroutine is, and how a sample carries it
 idle_loops              The loops in which threads wait for work, by the functions of their stacks
 idle_waits              Waits of idle threads: pools that wait for work, event loops, processes that supervise others
 incremental_merge       Merges the windows of one recording, one after the other
@@ -32,7 +32,7 @@ fleet_reasons           Reasons of the agent and the server: unsent segments, re
 reason_sentences        Reasons whose text has arguments: of one file, of a recording, in a stack
 reason_table            The table of reasons: everything that is lost, skipped, truncated or refused
 reasons                 Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files
-sample                  Batches of samples in columns, from every collector to the unwinder
+sample_batch            Batches of samples in columns, from every collector to the unwinder
 sample_filter           Selects a part of a profile's samples
 sample_table            A profile as a table, for libraries of data frames
 secret_text             Redacts passwords and tokens in text, by the names that they have

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.functions import START_UP
+from pyprof.model.function_costs import START_UP
 from pyprof.model.idle_loops import (
     HUBS,
     LAUNCHERS,

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from pyprof.model.functions import Function, TreeSums, functions_of
+from pyprof.model.function_costs import Function, TreeSums, functions_of
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.records import dataclass
 

@@ -28,7 +28,7 @@ from pyprof.records import dataclass, field, replace
 if TYPE_CHECKING:
     from pyprof.comparison.result import Comparison
     from pyprof.model.call_tree import Call
-    from pyprof.model.functions import Cost
+    from pyprof.model.function_costs import Cost
 
 Span: TypeAlias = tuple[int, int]
 """Beginning and end of a time interval, in nanoseconds."""
@@ -258,7 +258,7 @@ class Profile:
         """
         if count < 0 or by not in ("own", "total"):
             raise UsageError(f"cannot sort the top {count!r} by {by!r}", 'profile.top(10, by="own") or by="total"')
-        from pyprof.model.functions import costs
+        from pyprof.model.function_costs import costs
 
         found = costs(self)
         return found.by_own(count) if by == "own" else found.by_total(count)

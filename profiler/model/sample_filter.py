@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
-from pyprof.model.functions import functions_of
+from pyprof.model.function_costs import functions_of
 from pyprof.model.merge import clip_gaps
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, Profile, ThreadInfo

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import MissingLibrary, UsageError
-from pyprof.model.functions import functions_of
+from pyprof.model.function_costs import functions_of
 from pyprof.model.profile import DataFrame, Profile
 
 SEPARATOR = ";"

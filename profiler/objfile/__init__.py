@@ -14,9 +14,9 @@ foreign_path    Files whose names come from foreign input: a target, an object f
 formats         Opens object files of any format
 gopclntab       The function table that Go's linker writes into every program
 growing_file    Reader of a file to which its process keeps writing
-images          The object file behind an address: proved to be the mapped one, with its load bias
 io_deadline     File operations with a timeout, for file systems that do not respond
 jitdump         A reader of jitdump files
+loaded_images   The object file behind an address: proved to be the mapped one, with its load bias
 mapped_file     Search for the local file that the target has mapped
 minidump/       Crash dumps of Windows, Breakpad and Crashpad
 missing_file    The object file of a module whose file is missing

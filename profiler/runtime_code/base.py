@@ -13,9 +13,9 @@ from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import Trust, Walk
-from pyprof.objfile.images import Image
+from pyprof.objfile.loaded_images import Image
 from pyprof.records import dataclass
 from pyprof.unwind.rules import FunctionRows, Rule
 

@@ -13,7 +13,7 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.formats import open_memory_object
-from pyprof.objfile.images import Image
+from pyprof.objfile.loaded_images import Image
 from pyprof.objfile.target_structs import TargetStructs
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import CodeScan, Rows, RuleAt, module_path, report_problem

@@ -11,7 +11,7 @@ from pyprof.model.jit_symbol_table import CodeTable, NamedRanges
 from pyprof.model.reasons import problem, problem_of
 from pyprof.objfile.content_limit import ContentReservation
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.objfile.images import SILENT
+from pyprof.objfile.loaded_images import SILENT
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
 from pyprof.symbolize.perfmap import PerfMapReader
 

@@ -21,11 +21,11 @@ from pyprof.model.columns import distinct
 from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import ThreadInfo, rename_threads
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import Walk, lookup_pc, lookup_pcs
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import ManagedRuntime, Ranges, Rows, RuleAt, module_path

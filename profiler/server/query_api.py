@@ -11,7 +11,7 @@ from typing import Any
 from pyprof.errors import UsageError
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
-from pyprof.model.functions import Function, costs, functions_of
+from pyprof.model.function_costs import Function, costs, functions_of
 from pyprof.model.profile import Frame, Profile
 from pyprof.model.share_interval import CONFIDENCE, SamplingBasis
 from pyprof.records import replace

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import Module
 from pyprof.model.profile import FrameKind
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions

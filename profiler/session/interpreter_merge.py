@@ -11,7 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.model.columns import distinct
 from pyprof.model.interpreter_state import FunctionPlace, SampleState
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.session.resume_at_evaluator import EvaluatorResume

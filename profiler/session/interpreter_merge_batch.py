@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pyprof.interpreters.frame_merge import Evaluators
 from pyprof.model.interpreter_state import Chain, FunctionPlace
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import StackTable
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass

@@ -23,7 +23,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import Profile
 from pyprof.model.thread_stacks import ThreadStack, thread_stacks
 from pyprof.objfile.file_access import debuginfod_cache
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.objfile.minidump.crash_dump import DumpException, DumpModule
 from pyprof.options import DeadTarget, is_confined
 from pyprof.records import dataclass

@@ -13,7 +13,7 @@ from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
 from pyprof.model.thread_keys import ProcessKey
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.records import replace
 from pyprof.session.inlined_functions import inlined_inside
 from pyprof.session.sample_rows import Rows

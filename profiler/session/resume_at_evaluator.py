@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, find_frame
 from pyprof.model.interpreter_state import Chain, Run
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.records import dataclass, replace
 from pyprof.unwind.unwinder import Unwinder

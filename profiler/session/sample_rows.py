@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.sample import SampleBatch, SampleKind, Surroundings
+from pyprof.model.sample_batch import SampleBatch, SampleKind, Surroundings
 from pyprof.model.stacks import StackTable, marker_key
 from pyprof.records import dataclass, field, field_names
 

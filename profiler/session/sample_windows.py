@@ -19,7 +19,7 @@ from pyprof.model.columns import distinct
 from pyprof.model.interpreter_state import SampleState
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.model.walk import StackEnd, Walk

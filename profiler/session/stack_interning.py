@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyprof.interpreters.frame_merge import Evaluators
 from pyprof.model.interpreter_state import FunctionPlace
 from pyprof.model.marker_frames import KernelStack, Mark, cut_mark
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 from pyprof.records import dataclass, replace

@@ -11,7 +11,7 @@ from collections.abc import Set
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import StackTable
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.session.sample_rows import Rows

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.model.columns import among, distinct
 from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.records import dataclass, field

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Set
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 
 _MAX_BATCHES = 12
 """Maximum number of batches of a dump that are taken while some stacks are still truncated."""

@@ -22,7 +22,7 @@ from pyprof.model.summary import NameCounts
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_packages import Packages
 from pyprof.objfile.foreign_path import Rights
-from pyprof.objfile.images import Image
+from pyprof.objfile.loaded_images import Image
 from pyprof.records import dataclass, field
 from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.cython_lines import CythonLines

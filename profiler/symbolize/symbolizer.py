@@ -17,7 +17,7 @@ from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.reasons import problem
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import Trust, lookup_pc
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime

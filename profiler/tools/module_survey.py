@@ -14,7 +14,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.reasons import problem, problem_of
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
 from pyprof.runtime_code.base import JIT, CodeSource, module_path

@@ -26,7 +26,7 @@ from pyprof.objfile.core.memory import CoreMemory, SavedRange
 from pyprof.objfile.core.notes import AT_EXECFN, read_notes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import PF_X
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from tests.bpf.user_space import Ran, UserSpace
 from tests.core.making import kernel_writes_here
 from tests.support import missing, need

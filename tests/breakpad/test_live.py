@@ -20,10 +20,10 @@ import pytest
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import StackEnd, Walk, lookup_pc
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad.stack_cfi import breakpad_reader

@@ -17,7 +17,7 @@ from pyprof.collectors.linux import seccomp_filter
 from pyprof.errors import PyprofError
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.runtime_code.recording_code import RuntimeCode
 from pyprof.session.worker import worker_process
 from tests import warm

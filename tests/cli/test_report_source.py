@@ -268,7 +268,7 @@ class TestSourceFiles:
 
 
 def test_sums_of_lines_are_those_of_functions() -> None:
-    from pyprof.model.functions import costs
+    from pyprof.model.function_costs import costs
     from pyprof.model.line_costs import line_costs
 
     profile = golden()

@@ -15,7 +15,7 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 
 MAX_S = 30.0

@@ -10,7 +10,7 @@ import numpy as np
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, BytesMemory, Lane
 from pyprof.model.arch import ARM, I386, X86_64, Arch
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackBeyondCopy
+from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackBeyondCopy
 from tests import syntax
 
 ROOT = Path(__file__).resolve().parent.parent.parent

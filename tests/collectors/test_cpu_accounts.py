@@ -30,7 +30,7 @@ from pyprof.collectors.cpu_accounts import (
     read_process_ns,
 )
 from pyprof.collectors.linux import procfs
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from tests.cli.support import python
 from tests.collectors.conftest import Start

@@ -28,7 +28,7 @@ from pyprof.collectors.targets.maps_text import StackMapping
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.model.sample import SampleBatch, SampleKind, StackBeyondCopy
+from pyprof.model.sample_batch import SampleBatch, SampleKind, StackBeyondCopy
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule

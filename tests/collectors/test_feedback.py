@@ -18,7 +18,7 @@ from pyprof.collectors.perf.duty_cycle import DutyCycle
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.window_flush_protocol import FlushProtocol
 

@@ -15,7 +15,7 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets.launch import CommandNotExecutable, CommandNotFound, calling_user, launch
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from tests.collectors.targets import record
 from tests.support import missing
 

@@ -18,7 +18,7 @@ from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
 from tests.collectors.targets import MAX_S, Recording, go_then_wait, record, samples

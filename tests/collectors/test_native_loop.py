@@ -22,7 +22,7 @@ from pyprof.collectors.ptrace.native_loop import NativeRounds
 from pyprof.collectors.ptrace.native_round_data import Round, StopReads
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.targets import Enough, Recording, collecting, feedback, record, stops
 

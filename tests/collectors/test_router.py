@@ -27,7 +27,7 @@ from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.model.arch import X86_64
 from pyprof.model.pause_histogram import Pauses
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 from pyprof.window_flush_protocol import FlushProtocol

@@ -17,7 +17,7 @@ from pyprof.collectors.ptrace.copy_size import StackShape
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
 from pyprof.collectors.targets.maps_text import StackMapping
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping
 

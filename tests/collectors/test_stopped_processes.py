@@ -12,7 +12,7 @@ from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
 
 ENDED = 4_194_304

@@ -15,7 +15,7 @@ from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, RESTARTED
 from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, Outcome
 from pyprof.collectors.targets.launch import launch
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import Stopping, stopping
 from tests.collectors.targets import collecting, feedback, go_then_wait, record, rounds, samples, stops, wait_asleep

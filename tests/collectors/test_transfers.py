@@ -17,7 +17,7 @@ from pyprof.collectors.linux.cut_short_calls import ShortCall, can_end_by_itself
 from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.ptrace import thread_sampler
 from pyprof.model.arch import I386, X86_64, Arch
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from tests.chance import most
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 import pyprof
 from pyprof.comparison import compare as comparing
 from pyprof.errors import OutputError, UsageError
-from pyprof.model.functions import costs
+from pyprof.model.function_costs import costs
 from pyprof.model.merge import merge
 from pyprof.model.profile import Profile, ValueType
 from pyprof.records import replace

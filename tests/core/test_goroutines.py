@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads
 from pyprof.model.arch import X86_64
-from pyprof.model.goroutines import GOROUTINE_WORD
+from pyprof.model.goroutine_pieces import GOROUTINE_WORD
 from pyprof.model.interpreter_state import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.byte_source import BytesSource

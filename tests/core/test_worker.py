@@ -10,7 +10,7 @@ import pytest
 from pyprof.collectors.linux import seccomp_filter
 from pyprof.errors import PyprofError
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DeadTarget, UnwindOptions
 from pyprof.session.post_mortem import examined
 from pyprof.session.worker.worker_process import Worker, WorkerDied, forked, spawned

@@ -19,7 +19,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.objfile import foreign_path, io_deadline
 from pyprof.objfile.byte_source import FileSource
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.objfile.images import SILENT
+from pyprof.objfile.loaded_images import SILENT
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map import PerfMapCode
 from tests.cli.support import PYPROF

@@ -32,7 +32,7 @@ from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Wa
 from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_state import FrameRows, FunctionPlace
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

@@ -17,7 +17,7 @@ import pytest
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, ProgramImage
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.recording_code import RuntimeCode
 

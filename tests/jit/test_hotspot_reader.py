@@ -14,7 +14,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.hotspot.blob_cache import Blob

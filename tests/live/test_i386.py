@@ -17,7 +17,7 @@ import pytest
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.collectors.ptrace import interrupted_calls, thread_sampler
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, RESTARTED
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
 from tests import warm
 from tests.collectors.stopping import stopping

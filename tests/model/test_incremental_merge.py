@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyprof.model import incremental_merge as module
-from pyprof.model.functions import costs
+from pyprof.model.function_costs import costs
 from pyprof.model.incremental_merge import WindowMerger
 from pyprof.model.profile import Profile
 from pyprof.records import replace

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.errors import MissingLibrary, OutputError, UsageError
-from pyprof.model.functions import costs, functions_of
+from pyprof.model.function_costs import costs, functions_of
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.stack_quality import summary_of_part
 from pyprof.model.summary import Summary

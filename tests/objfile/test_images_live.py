@@ -13,7 +13,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import read_own_vdso, rebuild_image
-from pyprof.objfile.images import DIFFERS, Image, ImageStore
+from pyprof.objfile.loaded_images import DIFFERS, Image, ImageStore
 from pyprof.records import replace
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import missing, need

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.recording_code import RuntimeCode
 from pyprof.unwind.unwinder import Unwinder

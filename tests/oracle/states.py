@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackSlab
 from tests.oracle.shadow import RED_ZONE, Entry
 from tests.oracle.tracer import Tracee
 

@@ -16,7 +16,7 @@ from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.perf.record_thinning import Decimation, RandomSelection
 from pyprof.collectors.perf.records import SampleRecords
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.window_flush_protocol import Stride
 from tests.lockstep.gaps import ks_probability
 

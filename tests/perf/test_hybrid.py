@@ -22,7 +22,7 @@ from pyprof.collectors.routing import stop_candidates
 from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import Profile
-from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, Recording, names, record, running, watched

@@ -25,7 +25,7 @@ from pyprof.collectors.switch_events import (
     ThreadEvents,
 )
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 
 MS = 1_000_000

@@ -16,9 +16,9 @@ import pytest
 
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import StackEnd, Walk, lookup_pc
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
 from tests.remote.programs import RECIPES, ladder, symbol

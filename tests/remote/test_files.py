@@ -14,7 +14,7 @@ from pyprof.collectors.gdb.target_files import RemoteFiles
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from tests.live.support.ladders import ladder
 from tests.remote.liar import honest, lying, reply
 

@@ -11,7 +11,7 @@ import pytest
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NotTraceable, PyprofError, RemoteError
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions, RemoteOptions
 from tests import warm
 from tests.remote.liar import NAMES, PC, SP, TARGET, Answer, honest, instead, lying, registers, reply

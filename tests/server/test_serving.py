@@ -27,7 +27,7 @@ from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
 from pyprof.importers import pprof
 from pyprof.model.fleet_reasons import REQUESTS
-from pyprof.model.functions import costs
+from pyprof.model.function_costs import costs
 from pyprof.records import replace
 from pyprof.server import systemd_unit
 from pyprof.server.authorization import STATUS

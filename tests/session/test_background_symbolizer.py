@@ -10,7 +10,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter_state import FunctionPlace
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import interpreter_key, native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.walk import Trust

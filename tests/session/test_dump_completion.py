@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.base import Feedback
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.session.until_complete_stacks import CompleteStacksCollector
 from tests.session.test_sample_windows import BLOCKED, STOPPED, UNCHANGED, Script, batch
 

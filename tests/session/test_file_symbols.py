@@ -16,7 +16,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.runtime_address import WANTED, list_candidates
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Symbol, find_anchor, read_symbols
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.records import replace
 from pyprof.session.worker import interpreter_symbols
 from pyprof.session.worker.interpreter_symbols import LATE, InterpreterSymbolClient, answer_questions, packed, unpacked

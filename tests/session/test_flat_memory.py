@@ -31,7 +31,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.model.profile import Profile, ThreadInfo
-from pyprof.model.sample import SampleBatch, StackSlab
+from pyprof.model.sample_batch import SampleBatch, StackSlab
 from pyprof.model.thread_keys import ThreadKey
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, replace

@@ -19,7 +19,7 @@ from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.model.arch_x86 import X86_64
 from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, Merge, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.options import UnwindOptions

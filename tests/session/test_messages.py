@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.linux.privileges import create_memory_file
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.sample import OuterStack
+from pyprof.model.sample_batch import OuterStack
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
 from pyprof.records import replace

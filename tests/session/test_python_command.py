@@ -14,7 +14,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import FoundSymbols, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.session.interpreter_readers import Runtimes, runs_python
 
 pytestmark = pytest.mark.live

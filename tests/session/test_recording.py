@@ -21,7 +21,7 @@ from pyprof.collectors.targets.launch import launch
 from pyprof.errors import NoSuchProcess, OutputError, UsageError
 from pyprof.exporters.base import JournalBeginning
 from pyprof.model.profile import Profile
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import recording_factory
 from pyprof.session.recording import Recording

@@ -18,7 +18,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.interpreter_state import SampleState
 from pyprof.model.marker_frames import Blocked
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import field_names, replace
 from pyprof.session.profile_assembly import amounts, limit_to_window

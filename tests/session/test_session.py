@@ -13,7 +13,7 @@ from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, ProgramImage
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.session import Session
 from tests.cli.support import BUSY, pyprof, python

@@ -12,7 +12,7 @@ from pyprof.cli.number_format import percent
 from pyprof.cli.terminal_summary import brief, report
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.functions import costs
+from pyprof.model.function_costs import costs
 from pyprof.model.interpreter_state import SampleState
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Frame, FrameKind, Line, Profile

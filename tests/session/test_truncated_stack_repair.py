@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyprof.model.arch import X86_64
-from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.stacks import StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.session.sample_rows import Rows, RowStore

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyprof.collectors.base import NOBODY
 from pyprof.collectors.batch_builder import build_stackless_batch, split_at_flushes
 from pyprof.model.arch import X86_64
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.window_flush_protocol import NEVER_NS, FlushProtocol
 
 

@@ -13,7 +13,7 @@ import pytest
 from pyprof.collectors import registry
 from pyprof.collectors.base import CollectorStats
 from pyprof.errors import AccessDenied
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session import recording_factory
 from pyprof.session.interpreter_readers import InterpreterNews

@@ -16,7 +16,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.stacks import FrameKey, native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.walk import Trust
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.symbolize import name_cache
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.frame_cache import SettledFrameCache

@@ -14,7 +14,7 @@ from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.session.profile_assembly import WAITED_FOR_S
 from pyprof.session.worker.deadline import WorkerOutOfTime
 from pyprof.session.worker.worker_client import NAMES_S

@@ -16,10 +16,10 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
-from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.module_sources import Reader
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule

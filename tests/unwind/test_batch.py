@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyprof.model.arch import AARCH64, ARM, I386, PPC64LE, S390X, X86_64, Arch
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind.interned_rules import SLOW, SP_SAVED, encode_fast_rule

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyprof.model.arch import ARM
-from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.unwind.exception_return import find_interrupted
 from pyprof.unwind.sample_memory import LaneMemory

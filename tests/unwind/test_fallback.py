@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.model.arch import AARCH64
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.model.walk import Trust
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule, Rule
 from tests.unwind.made_stacks import BASE, SPAN, STACK

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.unwind.heuristics import call_evidence
 from pyprof.unwind.heuristics import frame_pointer_recovery as recover

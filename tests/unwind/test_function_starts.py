@@ -14,7 +14,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64, find_arch
 from pyprof.model.modules import Module
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.module_sources import READERS, open_sources

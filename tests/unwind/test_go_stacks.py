@@ -11,7 +11,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.goroutines import make_goroutine_pieces
+from pyprof.model.goroutine_pieces import make_goroutine_pieces
 from pyprof.model.walk import StackEnd
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.formats.cfi.debug_frame import DebugFrame, open_debug_frame

@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.model.walk import StackEnd
 from tests.unwind.made_stacks import BASE
 from tests.unwind.made_world import FP_RULE, LEAF, LEAF_RULE, ROOT, ROOT_RULE, SP, World

@@ -10,7 +10,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind import interned_rules
 from pyprof.unwind.interned_rules import MetPcs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.model.arch import AARCH64, X86_64, Arch
-from pyprof.model.sample import SampleKind
+from pyprof.model.sample_batch import SampleKind
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.unwind.dwarf_expressions import Budget
 from pyprof.unwind.interned_rules import KnownRule

@@ -9,7 +9,7 @@ function (runtime/asm_amd64.s, runtime/sys_linux_amd64.s):
     asmcgocall on g0   the C frame has sp
     nanotime1          r12 has sp while the vDSO runs
 
-A sample has the goroutine as a piece of memory (pyprof.model.goroutines).
+A sample has the goroutine as a piece of memory (pyprof.model.goroutine_pieces).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pyprof.model.arch import Arch
-from pyprof.model.goroutines import GOROUTINE_WORD
+from pyprof.model.goroutine_pieces import GOROUTINE_WORD
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_register_plus
 from pyprof.unwind.formats.cfi.go_stacks import NO_RULE, find_switched_code
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule

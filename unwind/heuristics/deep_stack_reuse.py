@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.sample import Piece
+from pyprof.model.sample_batch import Piece
 from pyprof.model.walk import SharedFrames
 from pyprof.records import dataclass
 from pyprof.unwind.interned_rules import RuleTable

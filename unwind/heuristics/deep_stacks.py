@@ -3,7 +3,7 @@
 The inner part of a stack is walked in the sample's own copy. The outer part is walked once, in memory that was read
 while the thread ran. All later samples that agree with it share its frames.
 
-DeepStacks.walk() takes a sample, its rules and what is known of the rest of its stack (model.sample.StackBeyondCopy).
+DeepStacks.walk() takes a sample, its rules and the rest of its stack (model.sample_batch.StackBeyondCopy).
 It compares the walk with the known chain, an earlier complete walk of the same thread:
 
 * The walk joins the known chain at a frame with the same pc and sp, and the same fp if the known chain needs it.
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.model.sample import OuterStack, Piece, SampleBatch, StackSlab
+from pyprof.model.sample_batch import OuterStack, Piece, SampleBatch, StackSlab
 from pyprof.model.walk import SharedFrames, StackEnd, Trust
 from pyprof.records import replace
 from pyprof.unwind.heuristics.deep_stack_reuse import (

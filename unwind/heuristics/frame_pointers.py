@@ -13,7 +13,7 @@ from enum import IntEnum
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.unwind.exception_return import find_interrupted
 from pyprof.unwind.return_address_check import SpaceCode, Verdict
 from pyprof.unwind.rules import RegKind, RegRule

@@ -11,7 +11,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem
 from pyprof.unwind.formats.breakpad.stack_win_evaluation import INNERMOST, Callee, find_parameter_size, find_win_caller
 from pyprof.unwind.sample_memory import LaneMemory

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.cli.live.cost_totals import TopRow, frame_rows, process_row, thread_row
-from pyprof.model.functions import START_UP
+from pyprof.model.function_costs import START_UP
 from pyprof.model.profile import Profile
 
 MAX_LINES = 1000

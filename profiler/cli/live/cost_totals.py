@@ -9,7 +9,7 @@ import numpy as np
 
 from pyprof.cli.function_tables import by_caller
 from pyprof.cli.live.view_choices import TABLES
-from pyprof.model.functions import TreeSums, functions_of
+from pyprof.model.function_costs import TreeSums, functions_of
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.records import dataclass
 

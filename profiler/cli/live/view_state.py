@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pyprof.cli.live.cost_totals import RowCost, Table, TopRow
 from pyprof.cli.live.view_choices import DEFAULT_SPAN_S
-from pyprof.model.functions import PASSED_ON, START_UP
+from pyprof.model.function_costs import PASSED_ON, START_UP
 from pyprof.records import dataclass
 
 Shown = Sequence[tuple[TopRow, RowCost]]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import Walk
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.hotspot.blob_cache import INTERPRETER, MAX_BLOB, Blob, BlobCache

@@ -21,7 +21,7 @@ from pyprof.model.columns import distinct
 from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import problem_of
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import Trust, Walk
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.layout import MARK

@@ -188,7 +188,7 @@ def _answered(received: Received) -> list[Part]:
         space = AddressSpace(0, pid, 0, places, read, root, image=image)
         by_start = {module.start: module for module in space.modules}
         modules = [by_start[start] for start in starts]
-        from pyprof.objfile.images import ImageStore  # the worker has loaded it already
+        from pyprof.objfile.loaded_images import ImageStore  # the worker has loaded it already
 
         return packed(number, read_symbols(ImageStore(Diagnostics()), space, modules, Wanted(*wanted)))
     finally:

@@ -30,7 +30,7 @@ from pyprof.collectors.linux.vma_checked_reads import make_guarded_reader
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_state import Chain, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
-from pyprof.model.sample import OuterStack
+from pyprof.model.sample_batch import OuterStack
 from pyprof.objfile.file_access import Opener, current_opener
 from pyprof.records import dataclass, replace
 from pyprof.session.worker.file_broker import KnownProcess

@@ -14,7 +14,7 @@ from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.labels import Labels
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, field
 from pyprof.session.interpreter_readers import InterpreterNews

@@ -18,7 +18,7 @@ from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.modules import MAX_MAPPINGS
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
 from pyprof.session.interpreter_readers import InterpreterNews, Runtimes

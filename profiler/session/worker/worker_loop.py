@@ -20,7 +20,7 @@ from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning
 from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
-from pyprof.model.sample import SampleBatch
+from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
 from pyprof.session.background_symbolizer import BackgroundSymbolizer
 from pyprof.session.own_cost import OwnHeap

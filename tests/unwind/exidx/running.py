@@ -12,9 +12,9 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import Walk
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.exidx.shadow import Film

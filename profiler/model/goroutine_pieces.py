@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from pyprof.model.sample import Piece
+from pyprof.model.sample_batch import Piece
 
 GOROUTINE_WORD = 1 << 63
 """Address of a Piece that contains the address of the thread's goroutine. No process has memory there: on all
