@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyprof.cli.terminal_output import HelpFormatter, line
-from pyprof.errors import UsageError
+from pyprof.cli.terminal_output import HelpFormatter, line, log_failure, refuse
+from pyprof.errors import PyprofError, UsageError
+
+if TYPE_CHECKING:
+    from pyprof.agent.log_lines import Log
+    from pyprof.server.config import ServerConfig
 
 _MAX_S = 10.0
-"""Maximum time in seconds from the first signal to the server until running requests have ended.
+"""Maximum time in seconds from the first signal to the server until its process has ended.
 
-Received windows are in files and enter the database later.
+Received windows that are not in the database by then are in files, and enter it at the next start.
 """
 
 DESCRIPTION = """\
@@ -118,7 +124,43 @@ def run(arguments: argparse.Namespace) -> int:
         count = lifecycle.rebuild(found, log)
         line(f"{count:,} segments of {found.data} are in the database")
     else:
-        from pyprof.cli.interrupts import EndBySignals, listen
-
-        lifecycle.serve(found, log, lambda end: listen(EndBySignals(end, lambda: os._exit(1), _MAX_S)))
+        _serve(found, log, arguments.log == "json")
     return 0
+
+
+def _serve(found: ServerConfig, log: Log, is_json: bool) -> NoReturn:
+    """Run the server, and exit this process at once when it has ended.
+
+    The end of the interpreter would unwind threads that are in a query of chdb, such as that of a health check. chdb's
+    handler of the crash then keeps a lock for which exit(3) waits.
+    """
+    from pyprof.cli.interrupts import EndBySignals, listen
+    from pyprof.server import lifecycle
+
+    code = 0
+    try:
+        lifecycle.serve(found, log, lambda end: listen(EndBySignals(_with_alarm(end), lambda: os._exit(1))))
+    except PyprofError as error:
+        code = error.exit_code
+        if is_json:
+            log_failure(error)
+        else:
+            refuse(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _with_alarm(end: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that ends the server, and makes the kernel end this process if that takes too long.
+
+    A timer in Python would wait for the GIL, which a call of the database may keep. The main thread calls this.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+
+    def end_in_time() -> None:
+        signal.setitimer(signal.ITIMER_REAL, _MAX_S)
+        end()
+
+    return end_in_time
