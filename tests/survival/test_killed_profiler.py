@@ -45,7 +45,7 @@ def test_the_target_survives_a_profiler_that_ends_by_a_signal(program: Start, nu
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-@pytest.mark.filterwarnings("ignore:.*gc_callback:pytest.PytestUnraisableExceptionWarning")  # Hypothesis counts collections
+@pytest.mark.filterwarnings("ignore:.*gc_callback:pytest.PytestUnraisableExceptionWarning")  # Hypothesis' callback
 def test_the_target_survives_an_interrupt_of_the_sampling_loop(program: Start) -> None:
     """Raise KeyboardInterrupt anywhere between two samples. No thread may stay stopped.
 
