@@ -8,16 +8,17 @@ because an interpreter's own debug information is large, and code that no file c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import Module
+from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
 from pyprof.session.native_frame_views import VIEWS, Function, is_interpreted
+from pyprof.session.sample_windows import Window
 from pyprof.session.session import Session
 from pyprof.symbolize.symbolizer import Symbolizer
 
@@ -97,6 +98,14 @@ class BackgroundSymbolizer:
             self._window.done = self._window.begun
         return True
 
+    def read_symbols(self, window: Window) -> None:
+        """Read the symbol tables of the files in a closed window, and nothing else.
+
+        After an interruption the files before have names.
+        """
+        keys = [key for key in window.stacks.frames if _in_file(key, window.spaces)]
+        self._symbolizer(NO_LINES, window.spaces).read_symbols(keys)
+
     def _fresh(self) -> list[FrameKey]:
         """Return the keys of frames in the window's stacks that have been added since the last call."""
         recorder, window = self._session.recorder, self._window
@@ -107,7 +116,8 @@ class BackgroundSymbolizer:
         window.rows, window.begun = rows, len(table.frames)
         found = {at for leaf in leaves if leaf > 0 for at in window.frames(leaf)} - window.wanted
         window.wanted |= found
-        return [key for key in map(table.frames.__getitem__, sorted(found)) if self._in_file(key)]
+        spaces = recorder.known_spaces
+        return [key for key in map(table.frames.__getitem__, sorted(found)) if _in_file(key, spaces)]
 
     def _shown(self, table: StackTable) -> Function:
         if self._native not in VIEWS:
@@ -115,28 +125,31 @@ class BackgroundSymbolizer:
         own = self._session.runtimes.own_modules()
 
         def is_own(key: FrameKey) -> bool:
-            module = self._module(key)
+            module = _find_module(key, self._session.recorder.known_spaces)
             return module is not None and own(module)
 
         return VIEWS[self._native](table, is_own, is_interpreted)
 
-    def _module(self, key: FrameKey) -> Module | None:
-        space = self._session.recorder.known_spaces.get(key.space)
-        return space.module_at(lookup_pc(key.pc, key.exact)) if space else None
-
-    def _in_file(self, key: FrameKey) -> bool:
-        module = self._module(key) if key.kind == FrameKind.NATIVE and not key.code else None
-        return module is not None and module.has_file
-
     def _look_up(self, keys: Sequence[FrameKey], lines_s: float) -> bool:
         """Resolve the names of frames. Return True if there was time for all source lines."""
-        session = self._session
-        names, spaces = session.files.names, session.recorder.known_spaces
-        symbolizer = Symbolizer(
-            session.images, names, spaces, lines_s, starts=session.files.starts, missing_names=Diagnostics()
-        )
+        symbolizer = self._symbolizer(lines_s, self._session.recorder.known_spaces)
         symbolizer.look_up(keys)
         return not symbolizer.out_of_time
+
+    def _symbolizer(self, lines_s: float, spaces: Mapping[int, AddressSpace]) -> Symbolizer:
+        session = self._session
+        names, starts = session.files.names, session.files.starts
+        return Symbolizer(session.images, names, spaces, lines_s, starts=starts, missing_names=Diagnostics())
+
+
+def _find_module(key: FrameKey, spaces: Mapping[int, AddressSpace]) -> Module | None:
+    space = spaces.get(key.space)
+    return space.module_at(lookup_pc(key.pc, key.exact)) if space else None
+
+
+def _in_file(key: FrameKey, spaces: Mapping[int, AddressSpace]) -> bool:
+    module = _find_module(key, spaces) if key.kind == FrameKind.NATIVE and not key.code else None
+    return module is not None and module.has_file
 
 
 class _Seen:

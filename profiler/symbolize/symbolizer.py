@@ -202,6 +202,15 @@ class Symbolizer:
                 self._place(place, item.image)
         self._names.trim()
 
+    def read_symbols(self, keys: Sequence[FrameKey]) -> None:
+        """Read the symbol tables of the files of frames into the cache of names, those of small files first.
+
+        Symbol names are not demangled, because hostile ones take long.
+        """
+        images = {image for key in keys if (image := self._find(key).image) is not None}
+        for image in sorted(images, key=lambda image: image.module.end - image.module.start):
+            self._names.file_names(image)
+
     def _looked_up(self, keys: Sequence[FrameKey]) -> tuple[list[_Found], dict[str, str]]:
         """Return the frames with what is known of their names, and the text for the symbol names that files gave
         them.

@@ -98,6 +98,18 @@ def test_frames_are_done_when_their_lines_are_and_another_window_has_its_own(tmp
         assert ahead.done == 0
 
 
+def test_names_are_known_after_the_deadline_if_symbol_tables_are_read_then(tmp_path: Path) -> None:
+    view = ViewOptions()
+    with running([where(tmp_path, "where", "-g")]) as live:
+        session = session_of(live, live.at["where_inner"])
+        window = session.cut()
+        before = session.profile(window, "", 99, "cpu", view, known_only=True)
+        BackgroundSymbolizer(session, view).read_symbols(window)
+        after = session.profile(window, "", 99, "cpu", view, known_only=True)
+    assert "where_inner" not in {frame.title for frame in before.frames}
+    assert "where_inner" in {frame.title for frame in after.frames}
+
+
 def test_first_batches_of_stops_are_not_held_up() -> None:
     session = Session(Script(), UnwindOptions(), Diagnostics())
     stops, other = batch((STOPPED, 1, 0x10)), BackgroundSymbolizer(session, ViewOptions())

@@ -112,3 +112,28 @@ def test_where_no_time_is_left_nothing_is_done_meanwhile(deadline: WorkDeadline)
     assert deadline.meanwhile(endless, 60) is None
     assert deadline.late
     assert deadline.meanwhile(lambda: 7) is None
+
+
+def test_job_in_reserve_runs_after_the_deadline_until_its_time_is_used(
+    deadline: WorkDeadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (WANTED, SIGNAL):
+        os.kill(os.getpid(), number)
+
+    def job() -> int:
+        os.kill(os.getpid(), SIGNAL)  # the sampler repeats the signal
+        return 7
+
+    assert deadline.in_reserve(job) == 7
+    monkeypatch.setattr("pyprof.session.worker.deadline.RESERVE_S", 0.05)
+    assert deadline.in_reserve(endless) is None
+
+
+def test_immediate_deadline_ends_a_job_in_reserve_and_no_other_begins(
+    deadline: WorkDeadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyprof.session.worker.deadline.RESERVE_S", 600)
+    os.kill(os.getpid(), SIGNAL)
+    soon(AT_ONCE)
+    assert deadline.in_reserve(endless) is None
+    assert deadline.in_reserve(lambda: 7) is None

@@ -17,11 +17,12 @@ from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session import recording_factory
 from pyprof.session.interpreter_readers import InterpreterNews
+from pyprof.session.sample_windows import Window
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WorkDeadline
 from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.message_channel import Channel
-from pyprof.session.worker.messages import Batch, Begin, NamingOptions, ProcessUpdate
+from pyprof.session.worker.messages import Batch, Begin, NamingOptions, ProcessUpdate, ProfileRequest
 from pyprof.session.worker.response_codec import BatchTaken, RequestFailed
 from pyprof.session.worker.worker_loop import Service
 from pyprof.session.worker.worker_process import Worker, forked
@@ -94,6 +95,30 @@ def test_received_batch_is_unwound_after_the_deadline_unless_end_is_immediate(
     deadline._on_deadline(number)
     service._take(BATCH)
     assert heard == ["now"] * innermost
+
+
+@pytest.mark.parametrize(("number", "steps"), [(SIGNAL, ["symbols", "known"]), (AT_ONCE, ["known"])])
+def test_symbol_tables_are_read_if_unwinding_took_all_the_time(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, number: int, steps: list[str]
+) -> None:
+    _, worker = ends
+    hurry, heard = WorkDeadline(), list[str]()
+
+    def profile(*_: object, known_only: bool = False) -> NoReturn:
+        heard.append("known" if known_only else "all")
+        raise OSError("enough")
+
+    observed = SimpleNamespace(
+        profile=profile, ahead=SimpleNamespace(read_symbols=lambda window: heard.append("symbols"))
+    )
+    service = Service(worker, cast("FileBrokerClient", None), hurry, missing=())
+    monkeypatch.setattr(service, "_of", observed)
+    hurry._hurry(number)
+    with pytest.raises(OSError, match="enough"):
+        service._packed(
+            cast("Window", None), cast("ProfileRequest", SimpleNamespace(state=0, extent=0, requested=True))
+        )
+    assert heard == steps
 
 
 def test_slow_machine_gets_as_many_times_as_long_for_its_last_stacks(ends: tuple[Channel, Channel]) -> None:

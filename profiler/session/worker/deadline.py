@@ -35,6 +35,10 @@ too.
 """
 MEANWHILE_S = 2.0
 """Maximum processor time of one step of the worker's background work, in seconds."""
+RESERVE_S = 0.2
+"""Processor time in seconds after SIGNAL in which the worker still reads symbol tables, if unwinding took all the
+time.
+"""
 _AGAIN_S = 0.05
 ORPHAN_S = 10.0
 """Maximum time in which a worker whose sampler has ended resolves names for a sink, in seconds."""
@@ -79,6 +83,7 @@ class WorkDeadline:
         self._too_late_at = math.inf
         self._inside = False
         self._in_background = False
+        self._at_once = False
 
     def obey(self) -> None:
         """Install the signal handlers for the worker's deadline. Only the main thread may call this."""
@@ -93,7 +98,8 @@ class WorkDeadline:
     def _on_deadline(self, number: int, *_: object) -> None:
         self.late = True
         self._too_late_at = min(self._too_late_at, time.process_time() + (0 if number == AT_ONCE else self.unwound_s))
-        if self._inside and not _exchanges:
+        self._at_once |= number == AT_ONCE
+        if (self._inside or (self._in_background and self._at_once)) and not _exchanges:
             raise WorkerOutOfTime
 
     def _want(self, *_: object) -> None:
@@ -111,11 +117,22 @@ class WorkDeadline:
         Returns:
             The result of the job, or None if it was interrupted or not started.
         """
+        return self._run_limited(lambda: self.unless_late(job), most_s, lambda: not self.wanted)
+
+    def in_reserve(self, job: Callable[[], T]) -> T | None:
+        """Run a job after the deadline, for RESERVE_S of processor time, unless the deadline is an immediate one.
+
+        Returns:
+            The result of the job, or None if it was interrupted or not started.
+        """
+        return self._run_limited(job, RESERVE_S, lambda: not self._at_once)
+
+    def _run_limited(self, job: Callable[[], T | None], limit_s: float, is_allowed: Callable[[], bool]) -> T | None:
         try:
             try:
-                signal.setitimer(signal.ITIMER_PROF, most_s, _AGAIN_S)
-                self._in_background = not self.wanted
-                return self.unless_late(job) if self._in_background else None
+                signal.setitimer(signal.ITIMER_PROF, limit_s, _AGAIN_S)
+                self._in_background = is_allowed()
+                return job() if self._in_background else None
             finally:
                 self._in_background = False
                 signal.setitimer(signal.ITIMER_PROF, 0)

@@ -405,9 +405,11 @@ class Service:
 
     def _packed(self, window: Window, ask: ProfileRequest) -> list[Part]:
         """Encode the profile of a window with all names, or only with those that are already resolved if the deadline
-        passes.
+        passes. If it has passed before, the names of symbol tables are read.
         """
         found = partial(self._observed.profile, window, ask.state, ask.extent, ask.requested)
+        if self._deadline.late:
+            self._deadline.in_reserve(partial(self._observed.ahead.read_symbols, window))
         profile = self._deadline.unless_late(found)
         return [*response_codec.packed_value(profile if profile is not None else found(known_only=True))]
 
