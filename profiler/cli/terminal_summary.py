@@ -34,8 +34,10 @@ _ADVISED_HZ = (199, 499, 999)
 _SLOW = 0.95
 """Share of the requested sampling rate below which the summary prints the reached rate."""
 _FROM_OUTSIDE = said("sleepers_from_outside")
-_NAMELESS, _NO_SYMBOLS = "code_without_names", "exported_names_only"
-"""Reasons of problems."""
+_NAMELESS = "code_without_names"
+"""Reason of the problem of generated code without names."""
+_NO_SYMBOLS = frozenset({"exported_names_only", "no_time_for_names"})
+"""Reasons of problems of modules whose functions have no names."""
 
 
 def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:
@@ -248,7 +250,7 @@ def _nameless(module: ModuleSummary) -> bool:
 
 def _missing(summary: Summary) -> str:
     lacks = [module for module in summary.modules if module.problems]
-    without = [m for m in lacks if any(problem.reason == _NO_SYMBOLS for problem in m.problems)]
+    without = [m for m in lacks if any(problem.reason in _NO_SYMBOLS for problem in m.problems)]
     made = {m.path: problem for m in lacks for problem in m.problems if problem.reason == _NAMELESS}
     parts = []
     if made:

@@ -221,6 +221,12 @@ def test_modules_without_symbols_in_which_no_time_was_spent_have_no_share() -> N
     assert "missing symbols of 1 module: see Summary" in running_text(profile(modules=(waits,), errors={}))
 
 
+def test_module_whose_names_were_not_read_in_time_is_one_without_symbols() -> None:
+    late = ModuleSummary("/lib/a.so", "", 10, (problem("no_time_for_names", path="/lib/a.so"),), 25)
+    said = running_text(profile(modules=(late,), errors={}))
+    assert "missing symbols of 1 module (25.0 % of the time): see Summary" in said
+
+
 def test_code_without_names_has_its_share_and_what_mends_it() -> None:
     made = ModuleSummary("[anon]", "", 10, (problem("code_without_names", command="node --perf-basic-prof …"),), 25)
     said = running_text(profile(modules=(made,), errors={}))
