@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tests.accuracy
 from tests import support
-from tests.accuracy import no_tables, thrown
+from tests.accuracy import no_tables, node_names, thrown
 from tests.accuracy.java import has_virtual_threads, sample_java, sample_virtual_threads
 from tests.accuracy.thrown import COLLECTORS, Verdict
 from tests.jit.java_ladder import MODES, compile_ladder
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=100_000, metavar="N", help="of each program and collector")
     parser.add_argument("--collector", choices=COLLECTORS, action="append", help="only this one; may be repeated")
     parser.add_argument("--java", action="append", metavar="FILE", help="Java's program; may be repeated for versions")
+    parser.add_argument("--node", metavar="FILE", action="append", help="Node.js; may be repeated for versions")
     options = parser.parse_args()
     collectors = options.collector or COLLECTORS
     wrong = 0
@@ -48,6 +49,12 @@ def main() -> int:
                     if has_virtual_threads(java):
                         found = sample_virtual_threads(mode, collector, classes, Path(folder), options.samples, java)
                         wrong += show(found, collector, f"{java} {mode}, virtual threads")
+        for node in options.node or ["node"]:
+            for mode in node_names.MODES:
+                for collector in collectors:
+                    found = node_names.sample_names(mode, collector, Path(folder), options.samples, node)
+                    different = show(found, collector, f"{node} {mode}, names")
+                    wrong += different > node_names.MAX_DIFFERENT * found.samples
     return 3 if wrong else 0
 
 
