@@ -113,7 +113,7 @@ def test_symbol_tables_are_read_if_unwinding_took_all_the_time(
     )
     service = Service(worker, cast("FileBrokerClient", None), hurry, missing=())
     monkeypatch.setattr(service, "_of", observed)
-    hurry._hurry(number)
+    hurry._on_deadline(number)
     with pytest.raises(OSError, match="enough"):
         service._packed(
             cast("Window", None), cast("ProfileRequest", SimpleNamespace(state=0, extent=0, requested=True))
