@@ -111,9 +111,10 @@ def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, obj
     done = warm.run("record", "-r", "400", *options, *to, timeout=120)
     if "are not allowed" in done.stderr:
         missing(f"needs perf_events of the whole machine: {done.stderr}")
-    assert done.returncode == 0 or (done.returncode == 1 and not out.read_text()), done.stderr  # 1: no samples
+    found = sampled(out.read_text())
+    assert done.returncode == (0 if found else 1), done.stderr
     roots: dict[str, int] = {}
-    for frames, count in sampled(out.read_text()):
+    for frames, count in found:
         roots[frames[0]] = roots.get(frames[0], 0) + count
     return roots, json.loads(summary.read_text())
 
