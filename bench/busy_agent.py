@@ -241,7 +241,7 @@ def verdict(budget: float, tally: Tally) -> str:
         f"sums within {100 * CLOSE:.0f} %": any(abs(error) > CLOSE for error in tally.errors),
         f"shares in {100 * COVERED:.0f} %": tally.covered < COVERED * tally.shares,
         "false zeros": tally.missing > 0,
-        "cost": cost > budget and not tally.needed,
+        "cost": cost > max(budget, tally.needed),
     }
     names = [name for name, is_missed in missed.items() if is_missed]
     needed = f" (stated minimum {tally.needed:.2f} %)" if cost > budget and tally.needed else ""
