@@ -38,7 +38,10 @@ _FAR = 4
 _SURE_AFTER = 256
 _LIKELY_AFTER, _LIKELY_ROOM = 8, 4
 _LIMIT_INTERVAL_NS = 100_000_000
-"""Minimum time in nanoseconds between two such reductions. Records of the larger size may still be in the rings."""
+"""Minimum time between two reductions of the copy size because of lost records, in nanoseconds.
+
+Records of the larger size may still be in the rings.
+"""
 _LOSSLESS_NS = 10_000_000_000
 """Time in nanoseconds without lost records after which stack copies may be twice as large."""
 
