@@ -21,6 +21,7 @@ agent has FIRST_SETTLING.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
@@ -30,6 +31,8 @@ AIM = 0.9
 """Cost that a change of the agent's effort aims at, relative to the budget, because the load differs between two
 minutes.
 """
+_REMEMBERED = 10
+"""Number of minutes whose cost decides the budget that is stated as needed."""
 MAX_PATIENCE = 64
 """Maximum number of minutes between two tries to lower or raise the agent's effort."""
 _MAX_STEPS = 4
@@ -115,6 +118,7 @@ class Governor:
         """
         self.budget = budget
         self.cpu, self.memory = 0.0, 0
+        self._costs: deque[float] = deque(maxlen=_REMEMBERED)
         self._stride = self._part = 0
         self._patience, self._calm = 1, 0
         self._rose = False
@@ -134,8 +138,10 @@ class Governor:
 
     @property
     def needed_cpu(self) -> float:
-        """The processor budget that the agent's current effort would need, as a share of one processor."""
-        return self.cpu / AIM
+        """The processor budget, as a share of one processor, that would have been enough in the last minutes but one,
+        which may have read files for the first time.
+        """
+        return min(sorted(self._costs)[-2:], default=self.cpu) / AIM
 
     def pardon(self, now: float, settling: float = SETTLING) -> None:
         """Exclude the agent's cost up to now, and that of some time to come, from the check of its budget.
@@ -182,6 +188,8 @@ class Governor:
         if passed_s < budget.every_s and not (is_over and self._may_reduce(used_s / passed_s)):
             return BudgetVerdict.NOTHING
         self.cpu, self.memory = used_s / passed_s, memory()
+        if passed_s >= budget.every_s:
+            self._costs.append(self.cpu)
         self._begin(now, spent_s)
         verdicts = {self._fewer_times() if is_over else self._keep_times(), self._fewer_processes(now)}
         if verdicts != {BudgetVerdict.NOTHING}:

@@ -29,8 +29,9 @@ EVENT_S = 600.0
 PLACES = ("sink", "mode", "rate")
 """Fields of a log line that tell conditions with the same reason apart."""
 FIGURES = ("needed_cpu_percent", "needed_memory")
-"""Fields whose change by more than FIGURE_CHANGE is a reason to log the condition again."""
-FIGURE_CHANGE = 1.25
+"""Fields whose change is a reason to log the condition again."""
+FIGURE_RISE, FIGURE_FALL = 1.05, 1.25
+"""Ratios from which on a figure has changed: a budget that is set to what an earlier line said must be enough."""
 _ROWS = {reason.name: reason for reason in CONDITIONS}
 
 
@@ -89,11 +90,12 @@ class _Condition:
 
 
 def _have_changed(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-    """Return True if a figure of a condition is new, is gone, or has changed by more than FIGURE_CHANGE."""
+    """Return True if a figure of a condition is new, is gone, or has changed by FIGURE_RISE or FIGURE_FALL."""
     if before.keys() != after.keys():
         return True
-    pairs = [sorted((before[name], after[name])) for name in after]
-    return any(high > FIGURE_CHANGE * low for low, high in pairs)
+    return any(
+        value > FIGURE_RISE * before[name] or before[name] > FIGURE_FALL * value for name, value in after.items()
+    )
 
 
 class Conditions:

@@ -184,6 +184,20 @@ def test_needed_budget_is_that_of_a_whole_minute_and_not_of_its_most_expensive_p
     assert max(needed) < 0.025
 
 
+def test_needed_budget_is_enough_for_the_last_ten_minutes_but_one() -> None:
+    """State the needed budget of an agent that cannot do less: minutes cost 1.5 or 1.8 %, and two of them more."""
+    costs = {10: 0.024, 14: 0.022}
+    governor, spent_s, needed = Governor(BUDGET, 0, 0), 0.0, list[float]()
+    governor.check_cost(14, 0, lambda: 0)
+    for minute in range(30):
+        spent_s += 60 * costs.get(minute, 0.015 if minute % 2 else 0.018)
+        governor.check_cost(14 + 60 * (minute + 1), spent_s, lambda: 0)
+        needed.append(AIM * governor.needed_cpu)
+    assert needed[2:14] == pytest.approx([0.018] * 12)
+    assert needed[14:20] == pytest.approx([0.022] * 6)
+    assert needed[20:] == pytest.approx([0.018] * 10)
+
+
 def test_samples_are_kept_if_the_cost_without_them_exceeds_the_budget_by_far() -> None:
     """Cost 1.7 % without any sample, and 0.8 % more with all of them: one in 64 would save little."""
     efforts: list[int] = []
