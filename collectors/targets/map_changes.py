@@ -10,7 +10,7 @@ from pyprof.collectors.targets.maps_text import MapsText
 
 _MAX_QUESTIONS = 64
 _MAX_IN_TIME = 256  # number of queries while no thread is stopped
-_FALSE_ALARMS = 8  # after this number of false alarms the kernel's answers are considered incompatible with its text
+_FALSE_ALARMS = 8  # after more false alarms in a row the kernel's answers are considered incompatible with its text
 
 
 class MappedSize:
@@ -127,15 +127,17 @@ class MapChanges:
         return self._size.read() if self._size is not None else -1
 
     def note_comparison(self, changed: bool, size: int = -1) -> None:
-        """Note that the text of the process's maps was read. If it contradicts the kernel's answers repeatedly, queries
-        are given up.
+        """Note that the text of the process's maps was read.
+
+        If it contradicts the kernel's answers many times in a row, queries are given up. A single contradiction may be
+        a library that was unloaded before the text was read.
 
         Args:
             changed: True if its executable mappings have changed.
             size: Result of measure_size() before.
         """
-        if self._doubted and not changed and self._query is not None:
-            self._false_alarms += 1
+        if self._doubted and self._query is not None:
+            self._false_alarms = 0 if changed else self._false_alarms + 1
             if self._false_alarms > _FALSE_ALARMS:
                 self._query.close()
         self._doubted = False

@@ -362,3 +362,15 @@ def test_a_kernel_whose_answers_do_not_fit_its_text_is_not_asked_for_ever() -> N
     for lane in range(20):
         scene.sample(lane, 0x1800, 0xE100)
     assert not scene.kernel.wrong  # reset when the tracker closes the query
+
+
+def test_kernel_is_still_asked_after_many_libraries_were_gone_when_the_text_was_read() -> None:
+    """Unload a library right after the stop eight times, then load one that stays, and again."""
+    scene = Asked(PROGRAM, STACK)
+    scene.kernel.wrong = True
+    for library in (ONE, TWO, ONE):
+        for lane in range(8):
+            scene.sample(lane, 0x1800, 0xE100)
+        scene.directory.say(PROGRAM, library, STACK)
+        scene.sample(8, 0x1800, 0xE100)
+        assert scene.kernel.wrong  # reset when the tracker closes the query
