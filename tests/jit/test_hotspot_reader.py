@@ -117,6 +117,17 @@ def test_rows_of_a_compiled_method_follow_its_prologue_and_epilogue() -> None:
     assert {pc: plain(rule_at(code.rows, pc)) for pc in wanted} == wanted
 
 
+def test_return_address_behind_an_epilogue_finds_the_whole_frame() -> None:
+    """Look up a return address that a stub has replaced by that of an exception handler."""
+    vm = open_vm(image())
+    code = vm.read_code(CODE)
+    assert code is not None
+    last = CODE + len(ENTRY) + 4 + len(LEAVE) - 1
+    found = {exact: plain(rule_at(vm.rows(code, last, exact), last)) for exact in (True, False)}
+    assert found[True] == "cfa = sp + 8; ra = [cfa - 8]"
+    assert found[False] == "cfa = sp + 64; fp = [cfa - 16]; ra = [cfa - 8]"
+
+
 def test_samples_since_the_last_check_get_the_code_that_replaced_another() -> None:
     memory = Memory()
     memory.put(BASE, image())
@@ -294,6 +305,14 @@ def test_stub_that_pushes_registers_may_make_room_for_more() -> None:
         at: f"cfa = sp + {size}; ra = [cfa - 8]" for at, size in wanted.items()
     }
     assert FrameRules(X86_64).stub(blob("other", code[:7] + code[11:]), code[:7] + code[11:]) is None
+
+
+def test_stub_that_continues_at_an_exception_handler_has_the_callers_pc_in_a_register() -> None:
+    code = b"\x55\x48\x8b\xec\x90\x48\x89\x45\x08\xc9\x59\xff\xe1"
+    rows = FrameRules(X86_64).stub(blob("handle_exception_from_callee Runtime1 stub", code, 16), code)
+    linked = "cfa = fp + 16; fp = [cfa - 16]; ra = [cfa - 8]"
+    wanted = {9: linked, 10: "cfa = sp + 8; ra = [cfa - 8]", 11: "cfa = sp; ra = rcx"}
+    assert {at: plain(rule_at(rows, 0x1000 + at)) for at in wanted} == wanted
 
 
 def test_entry_barrier_has_a_word_between_its_frame_record_and_its_return_address() -> None:

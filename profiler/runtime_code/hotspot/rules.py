@@ -68,6 +68,9 @@ _RETURNS = re.compile(
 )
 """Pattern of the return from HotSpot's interpreter: [pop %r]; [mov %rbx (%rcx, %r13),%rsp]; jmp *%r."""
 
+_TO_HANDLER = re.compile(rb"\xc9\x59(\xff\xe1)")
+"""Pattern of how a HotSpot stub continues at an exception handler: leave; pop %rcx; jmp *%rcx."""
+
 _I2C = re.compile(rb"\x48\x8b\x04\x24.{0,16}?\x50\x49\x8b\xc3", re.DOTALL)
 """Pattern of a HotSpot adapter from interpreted to compiled calls, which aligns the stack: mov (%rsp),%rax ... push
 %rax; mov %r11,%rax.
@@ -289,6 +292,9 @@ class FrameRules:
             for found in _UNLINKED.finditer(code):
                 leave = _RETURN.match(code, found.end()) or _JUMP.match(code, found.end())
                 parts.append((found.end(), leave.end() if leave else found.end() + 1, self.entered))
+            for found in _TO_HANDLER.finditer(code):
+                jump, popped = found.start(1), self._registers(self._columns["rcx"], None, 0)
+                parts += [(jump - 1, jump, self.entered), (jump, found.end(), popped)]
             return _rows(blob.start, blob.end, self.linked, parts)
         saving = _SAVING.match(code)
         if saving is not None and not blob.frame_size:

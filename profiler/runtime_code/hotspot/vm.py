@@ -214,6 +214,9 @@ class JavaVm:
     def rows(self, code: JavaCode, pc: int, exact: bool) -> FunctionRows | None:
         """Return the unwind rows of Java code that cover a lookup pc, or None."""
         blob = code.blob
+        if blob.is_nmethod and not exact and blob.frame_size >= 16:
+            # stubs replace a return address by that of an exception handler, which may stand behind an epilogue
+            return FunctionRows(blob.start, blob.end, (blob.start,), (self._frames.sized(blob.frame_size),))
         self.fill(code)
         if code.rows is not None or blob.is_nmethod:
             return code.rows
