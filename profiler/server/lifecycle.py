@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyprof.agent.systemd import Notifier
@@ -113,13 +113,23 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
         found.health.start()
         say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
         try:
-            server.run()
+            run_http(server, config)
         finally:
             systemd.send("STOPPING=1")
             fleet.close()
             found.health.close()
             found.indexer.close()
             say("info", "ended")
+
+
+def run_http(server: Any, config: ServerConfig) -> None:
+    """Serve HTTP until the server is requested to end.
+
+    Raises:
+        UsageError: The address cannot be listened at.
+    """
+    with suppress(SystemExit):  # uvicorn exits if it cannot open its socket, and has logged the reason
+        server.run()
     if not server.started:
         raise UsageError(f"{config.host}:{config.port} cannot be listened at", "another --port")
 

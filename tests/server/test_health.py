@@ -6,13 +6,17 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from pyprof.errors import UsageError
+from pyprof.records import replace
 from pyprof.server import lifecycle
 from pyprof.server.authorization import STATUS
 from pyprof.server.config import ServerConfig
@@ -130,6 +134,19 @@ def test_lines_of_libraries_have_the_form_of_the_servers_own(monkeypatch: pytest
         for name in ("uvicorn.error", "asyncio")
     ]
     assert log.lines == said
+
+
+def test_port_in_use_is_reported_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+    async def app(scope: object, receive: Callable[[], Awaitable[object]], send: object) -> None:
+        await receive()
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        config = replace(ServerConfig(), port=other.getsockname()[1])
+        server = lifecycle._server(config, app, lambda: pytest.fail("it does not listen"), Log())
+        with pytest.raises(UsageError, match=f"127.0.0.1:{config.port} cannot be listened at"):
+            lifecycle.run_http(server, config)
 
 
 def test_invalid_requests_are_one_line_a_minute() -> None:
