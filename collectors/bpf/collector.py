@@ -73,8 +73,6 @@ class BpfCollector(PerfCollector):
         self.skip_trial()
         self._waiter.for_rings(source.ring_fd, self._reader.rings.owners.values())
         self.most_copy = source.most_copy
-        if options.running and not options.idle:  # records of waits continue into the recording
-            self.handover.on_begin = self._begin_recording
         self.members.joined = source.add_processes
         source.parent_of = self.members.tracked.parent_of
         if not before_exec:
@@ -83,8 +81,9 @@ class BpfCollector(PerfCollector):
             source.add_before_exec(self.members.alive)
 
     def _begin_recording(self) -> None:
-        self._accounts.start(self.members.tracked.roots)
-        self.source.discard_samples(self.handover.begun_ns)
+        super()._begin_recording()
+        if self._options.running and not self._options.idle:
+            self.source.discard_samples(self.handover.begun_ns)
 
     def _scope(self, pid: int, cpu: int) -> Scope:
         """Choose perf events that take no samples: they only report forks, ends and mappings of processes."""

@@ -146,7 +146,7 @@ class PerfCollector:
         self._accounts = Accounts(options, all_but, scope.event.user_only, self._all_lost, self._endings)
         self.handover.samples_when_open = True
         self.handover.on_window_end = lambda: self._accounts.note_clocks()
-        self.handover.on_begin = lambda: self._accounts.start(members.tracked.roots)
+        self.handover.on_begin = self._begin_recording
         members.watch_rings(rings)
         if self._accounts.on and not scope.processors and options.thread is None:
             self._starvation = Starvation(options.rate_hz)
@@ -186,6 +186,20 @@ class PerfCollector:
         """Open perf events on all existing threads or processors."""
         self.members.track_processes(self._events.begin(self.members.selected_pids, self.members.children))
         self._accounts.start(self.members.tracked.roots)
+
+    def _begin_recording(self) -> None:
+        """Begin to account for time, and discard the samples of the opening.
+
+        Opening takes seconds if there are many processes. Its samples would leave no room for those of the recording.
+        Samples of waits are kept, because waits continue into the recording.
+        """
+        self._accounts.start(self.members.tracked.roots)
+        if not self._options.running or self._options.idle:
+            return
+        found = self._events.scan_opening(self.handover.begun_ns)
+        self.members.tracked.apply_records(found.others)
+        self.members.note_scan(found)
+        found.discard_records()
 
     def _resume(self) -> None:
         """Open the perf events again after the first samples. They were closed while unwind tables were read."""

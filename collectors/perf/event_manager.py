@@ -81,6 +81,11 @@ class Ticks:
             self.ticking_ns = self._closed_ns + (events.counted_ns() if events is not None else 0)
         self._lost = lost
 
+    def restart(self, events: EventSet) -> None:
+        """Forget all earlier samples and the time that events have counted until now."""
+        self.used, self.ticking_ns = 0.0, 0
+        self._closed_ns = 0 if self._by_records else -events.counted_ns()
+
     def close(self, events: EventSet) -> None:
         """Close perf events that are replaced by new ones, and keep the time that they counted."""
         if not self._by_records:
@@ -208,6 +213,13 @@ class EventManager:
                 found, self._reader.rings.words, round(1e9 / self._rate_hz / self._thinning.factor)
             )
         found.samples = self._thinning.thin_records(self._reader.rings.words, found.samples)
+        return found
+
+    def scan_opening(self, until_ns: int) -> Scan:
+        """Return the records in perf's rings up to the beginning of the recording. The events count from now on."""
+        found = self.scan(until_ns)
+        if self._events is not None:
+            self.ticks.restart(self._events)
         return found
 
     def took(self, found: Scan, lost: int) -> None:

@@ -108,6 +108,12 @@ class Scan:
         for ring, tail in self.tails:
             ring.release_records(tail)
 
+    def discard_records(self) -> None:
+        """Release the records, and do not count those that found no room until now."""
+        self.release_records()
+        for ring, tail in self.tails:
+            ring.discarded = tail
+
 
 def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
     """Add the records of a perf ring up to until_ns. The limit allows to sort records of several rings by time."""
@@ -142,6 +148,9 @@ def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
             if time_ns > until_ns:
                 break
             kind, ids = header & 0xFFFF_FFFF, view[word + 1]
+            if kind == LOST and position == ring.discarded:
+                position += size
+                continue
             is_ours = known is None or kind not in _OF_PROCESSES or ids & 0xFFFF_FFFF in known
             if is_ours or (kind == FORK and known is not None and ids >> 32 in known):
                 into.add_other(words, header, time_ns, word, size // 8)

@@ -35,7 +35,11 @@ class Ring:
     Attributes:
         first: Index of the ring's first data word in Rings.words.
         size: Bytes of data, a power of two.
+        discarded: Position up to which records were discarded, in bytes; -1 if none were. A record of losses that
+            follows there is about discarded records.
     """
+
+    discarded = -1
 
     def __init__(self, words: npt.NDArray[np.uint64], control: int, size: int) -> None:
         self._words = words

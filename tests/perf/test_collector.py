@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import select
 import signal
@@ -21,7 +22,8 @@ from pyprof.collectors.perf.attr import PerfNotAllowed, refusal
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.mapping_alarm import MappingAlarm
-from pyprof.collectors.perf.ring import list_online_cpus
+from pyprof.collectors.perf.records import EXIT, LOST, Scan, parse_lost, scan_ring
+from pyprof.collectors.perf.ring import Ring, list_online_cpus
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
@@ -108,6 +110,60 @@ def test_samples_that_found_no_room_are_counted(spinner: int) -> None:
     taken.close()
     assert taken.stats().skipped > 10
     assert taken._reader.diagnostics.counts["samples_lost"] == taken.stats().skipped
+
+
+def test_samples_of_the_opening_leave_their_room_to_those_of_the_recording(spinner: int) -> None:
+    options = CollectOptions(rate_hz=5000)
+    taken = collector(spinner, options, ring_size=1 << 16)
+    rings = taken._reader.rings.rings.values()
+    cpus = os.sched_getaffinity(spinner)
+    try:
+        os.sched_setaffinity(spinner, {min(cpus)})
+        end = time.monotonic() + 20
+        before = -1
+        while (filled := sum(ring.head - ring.tail for ring in rings)) > before or not filled:  # until one is full
+            assert time.monotonic() < end
+            before = filled
+            time.sleep(0.2)
+        assert filled > 1 << 15
+        options.handover.begin()
+        assert sum(ring.head - ring.tail for ring in rings) < filled // 2
+        while not any(ring.head - ring.tail for ring in rings):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        batch = next(batch for batch in taken.batches() if len(batch))
+        assert int(batch.time_ns.min()) >= options.handover.begun_ns
+        times, opened_s = taken.stats(), 2 / options.rate_hz
+        assert times.ticking_ns <= time.monotonic_ns() - options.handover.begun_ns + opened_s * 1e9
+    finally:
+        taken.close()
+
+
+def test_record_of_losses_behind_discarded_records_is_not_counted() -> None:
+    size = mmap.PAGESIZE
+    words = np.zeros((2 * mmap.PAGESIZE + size) // 8, np.uint64)
+    ring = Ring(words, 0, size)
+
+    def write(kind: int, lost: int) -> None:
+        at = ring.first + ring.head % size // 8
+        words[at : at + 6] = kind | 48 << 48, 1, lost, 0, 100, 0
+        words[1024 // 8] += np.uint64(48)
+
+    def found() -> list[int]:
+        scan = Scan()
+        scan_ring(ring, words, FOREVER_NS, scan)
+        scan.release_records()
+        return [parse_lost(record.kind, record.body) for record in scan.others]
+
+    write(EXIT, 0)
+    opening = Scan()
+    scan_ring(ring, words, FOREVER_NS, opening)
+    opening.discard_records()
+    write(LOST, 5)
+    write(LOST, 7)
+    assert found() == [7]
+    write(LOST, 9)
+    assert found() == [9]
 
 
 def test_copies_shrink_to_what_walks_need_and_grow_again(spinner: int) -> None:
