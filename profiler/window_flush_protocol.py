@@ -29,6 +29,8 @@ class FlushProtocol:
         on_window_end: Called from any thread at the end of the recording or of a window, or soon after it.
         samples_when_open: True if the collector takes samples before the first batch is requested.
         on_sampling: Called in the collector's thread when the first samples may be taken.
+        steps: Number of processes that the collector has read or checked. While it grows, a late collector is not
+            abandoned.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class FlushProtocol:
         self.on_window_end: Callable[[], None] = lambda: None
         self.samples_when_open = False
         self.on_sampling: Callable[[], None] = lambda: None
+        self.steps = 0
         self._is_sampling = False
         self._wanted: tuple[int, ...] = ()
         self._every_ns = NEVER_NS

@@ -180,6 +180,7 @@ class BatchMaker:
             pcs = np.concatenate([part.regs[at, WIDE.pc] for part, at in zip(parts, lanes, strict=True)])
             order = np.argsort(time_ns, kind="stable")
             found, used = history.assign_spaces(time_ns[order], pcs[order])
+            self._handover.steps += 1
             unsorted = np.empty_like(found)
             unsorted[order] = found
             ends = np.cumsum([len(at) for at in lanes])
@@ -262,6 +263,7 @@ class BatchMaker:
 
     def _meet(self, pids: set[int]) -> None:
         for pid in pids - self._tracked.histories.keys() - self.untracked:
+            self._handover.steps += 1
             try:
                 self._tracked.add_process(pid)
             except (ProcessLookupError, PermissionError):

@@ -43,6 +43,7 @@ class ProcessSet:
         self._pid = pid
         self._selection = selection
         self._children = options.subprocesses
+        self._handover = options.handover
         self._news: ProcessEvents | None = None
         self._fresh: set[int] = set()
         self._asked = False
@@ -75,6 +76,7 @@ class ProcessSet:
             PermissionError: The selected process may not be read.
         """
         for pid in pids:
+            self._handover.steps += 1
             try:
                 self.tracked.track_process(pid)
             except (ProcessLookupError, PermissionError):
@@ -104,6 +106,7 @@ class ProcessSet:
         for pid in self._selection.find_new(self.tracked.histories.keys() | excluded):
             if is_over():
                 return
+            self._handover.steps += 1
             try:
                 attach(pid)
                 self.tracked.add_process(pid)

@@ -307,6 +307,7 @@ class PtraceCollector:
 
     def _is_there(self, target: TracedProcess) -> bool:
         """Update the state of a recorded process. Return False if it has ended or may not be read."""
+        self._scheduler.handover.steps += 1
         try:
             target.update(self._builder)
         except ProcessLookupError:

@@ -84,6 +84,7 @@ class Targets:
             ProcessLookupError: The process has ended.
             PermissionError: The process may not be read.
         """
+        self._options.handover.steps += 1
         reader = self._readers(pid) if self._readers else None
         root = self._root(pid)
         young = self._young.setdefault(root, ShortThreads())

@@ -184,8 +184,13 @@ class Invocation:
             if self._flight is not None:
                 self._flight.discard()
             _exit(_NOT_BEGUN, 128 + (self._ended_by or signal.SIGTERM))
+        from pyprof.session.shutdown_watchdog import EndFailure
+
         lost = "what came after the last samples that were read" if written else "the recording"
-        _exit(f"a read of the target's memory or files did not return: {lost} is lost")
+        why = "a read of the target's memory or files did not return"
+        if recording is not None and recording.end_failure is EndFailure.SLOW:
+            why = "the last samples could not be read in time (too many processes, or the machine is too busy)"
+        _exit(f"{why}: {lost} is lost")
 
     def _record(self, recording: Recording) -> int:
         from pyprof.cli.progress import Progress

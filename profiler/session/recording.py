@@ -23,7 +23,7 @@ from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass, field
 from pyprof.session.cross_thread_calls import BetweenBatches
-from pyprof.session.shutdown_watchdog import LEAVE_S, ended_in_time
+from pyprof.session.shutdown_watchdog import LEAVE_S, EndFailure, await_end
 from pyprof.session.sink_delivery import Deliveries
 from pyprof.session.worker import priority
 from pyprof.session.worker.message_channel import Part
@@ -74,6 +74,7 @@ class Recording:
         command: The program that was started for it, None if there is none.
         failure: The error that ended the recording early, None if there was none. Earlier samples remain valid.
         asked_to_end: True if the duration or a call ended it.
+        end_failure: The reason for which watch() abandoned the loop, None if it did not.
         has_begun: True if samples are taken, or were taken.
         deliveries: Delivery of windows to sinks.
         on_cut: Called in the loop's thread when windows() closes a window, which ends at span_ns[1].
@@ -93,6 +94,7 @@ class Recording:
         self.command = command
         self.failure: BaseException | None = None
         self.asked_to_end = False
+        self.end_failure: EndFailure | None = None
         self.on_cut: Callable[[], None] = lambda: None
         self.on_part: Callable[[], None] = lambda: None
         self.has_begun = False
@@ -261,7 +263,10 @@ class Recording:
         self._ending.wait()
         priority.raise_priority(os.getpid())
         sampling = self._kept
-        if sampling is None or ended_in_time(sampling, leave_s):
+        if sampling is None:
+            return
+        self.end_failure = await_end(sampling, leave_s)
+        if self.end_failure is None:
             return
         if not self.has_begun:
             sampling.abandon()

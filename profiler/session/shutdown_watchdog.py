@@ -2,35 +2,46 @@
 
 The sampler may be blocked in a system call, or read an endless list in the target. Then it is abandoned, and the worker
 writes what it has. A sampler that waits for a processor makes progress and is not abandoned. One that runs is abandoned
-much later than one that is blocked: on a busy machine the last samples of many processes are seconds of work.
+much later than one that is blocked: on a busy machine the last samples of many processes are seconds of work. Each
+batch, each response of the worker and each process that was read is progress, too.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Protocol
 
 LEAVE_S = 0.65
-"""Time without a batch for which the sampler may be blocked before it is abandoned, in seconds.
+"""Time without progress for which the sampler may be blocked before it is abandoned, in seconds.
 
 The worker unwinds and resolves names until shortly after (worker/worker_client.py).
 """
 STUB_S = 6.0
 """LEAVE_S in seconds for a target behind a GDB stub. The target is stopped, and the connection may be slow."""
 _MAX_RUN_PERIODS = 4
-"""Time without a batch after which a sampler that runs is abandoned, as a multiple of LEAVE_S, without waits for a
+"""Time without progress after which a sampler that runs is abandoned, as a multiple of LEAVE_S, without waits for a
 processor.
 """
 _MAX_PERIODS = 30
-"""Total time after which the sampler is abandoned even if batches still arrive, as a multiple of LEAVE_S."""
+"""Total time after which the sampler is abandoned even if it makes progress, as a multiple of LEAVE_S."""
 MAX_ELAPSED_S = 60.0
-"""Maximum elapsed time in seconds without a batch after which the sampler is abandoned, with its waits for a
+"""Maximum elapsed time in seconds without progress after which the sampler is abandoned, with its waits for a
 processor.
 """
 _HANG_UP = 0.5
 """Fraction of LEAVE_S after which the sampler's requests for interpreter symbols get no responses."""
 _LOOK_S = 0.02
+
+
+class EndFailure(Enum):
+    """The reason for which a sampler was abandoned."""
+
+    BLOCKED = "blocked"
+    """A system call of the sampler does not return."""
+    SLOW = "slow"
+    """The sampler runs, or waits for a processor, for longer than its work may take."""
 
 
 class GrantedTime:
@@ -69,8 +80,8 @@ class Ending(Protocol):
         ...
 
     @property
-    def sent(self) -> int:
-        """The number of batches that the sampler has sent to the worker."""
+    def progress(self) -> int:
+        """The number of units of work that the sampler and the worker have finished."""
         ...
 
     def waits(self) -> Mapping[int, float]:
@@ -92,18 +103,24 @@ class Ending(Protocol):
         ...
 
 
-def ended_in_time(sampling: Ending, leave_s: float = LEAVE_S) -> bool:
-    """Wait for the end of a sampler that was just requested to end. Return False if it must be abandoned."""
-    granted, blocked, sent = GrantedTime(sampling.waits), GrantedTime(sampling.activity), sampling.sent
+def await_end(sampling: Ending, leave_s: float = LEAVE_S) -> EndFailure | None:
+    """Wait for the end of a sampler that was just requested to end.
+
+    Returns:
+        The reason if the sampler must be abandoned, None if it has ended.
+    """
+    granted, blocked, progress = GrantedTime(sampling.waits), GrantedTime(sampling.activity), sampling.progress
     progress_s = blocked_s = 0.0
     progress_at = time.monotonic()
     while not sampling.sampled.wait(min(_LOOK_S, leave_s)):
         now_s, now_blocked_s = granted.seconds(), blocked.seconds()
-        if sampling.sent != sent:
-            sent, progress_s, blocked_s, progress_at = sampling.sent, now_s, now_blocked_s, time.monotonic()
+        if sampling.progress != progress:
+            progress, progress_s, blocked_s, progress_at = sampling.progress, now_s, now_blocked_s, time.monotonic()
+        if now_blocked_s - blocked_s > leave_s:
+            return EndFailure.BLOCKED
         is_late = now_s - progress_s > _MAX_RUN_PERIODS * leave_s or now_s > _MAX_PERIODS * leave_s
-        if is_late or now_blocked_s - blocked_s > leave_s or time.monotonic() > progress_at + MAX_ELAPSED_S:
-            return False
+        if is_late or time.monotonic() > progress_at + MAX_ELAPSED_S:
+            return EndFailure.SLOW
         if now_blocked_s - blocked_s > _HANG_UP * leave_s or now_s - progress_s > leave_s:
             sampling.hang_up()
-    return True
+    return None

@@ -8,14 +8,15 @@ import time
 import pytest
 
 from pyprof.session import shutdown_watchdog
-from pyprof.session.shutdown_watchdog import LEAVE_S, MAX_ELAPSED_S, ended_in_time
+from pyprof.session.shutdown_watchdog import LEAVE_S, MAX_ELAPSED_S, EndFailure, await_end
 
 
 class Loop:
     """A sampling loop in simulated time, in which each check takes a tenth of LEAVE_S.
 
     The loop ends after ends_s, or at a closed channel if needs_answers is true. It waits for a processor for the
-    fraction `starved` of the time, runs for the fraction `runs`, and sends a batch at each check if sends is true.
+    fraction `starved` of the time and runs for the fraction `runs`. If works is true, it finishes a unit of work at
+    each check.
     """
 
     def __init__(
@@ -24,20 +25,20 @@ class Loop:
         ends_s: float = math.inf,
         needs_answers: bool = False,
         starved: float = 0.0,
-        sends: bool = False,
+        works: bool = False,
         runs: float = 0.0,
     ) -> None:
         self.now = 0.0
-        self.sent = 0
+        self.progress = 0
         self.hung_up = False
         self.sampled = self
         self._runs = runs
-        self._ends_s, self._needs_answers, self._starved, self._sends = ends_s, needs_answers, starved, sends
+        self._ends_s, self._needs_answers, self._starved, self._works = ends_s, needs_answers, starved, works
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
     def wait(self, _: float) -> bool:
         self.now += LEAVE_S / 10
-        self.sent += self._sends
+        self.progress += self._works
         return self.now >= self._ends_s or (self._needs_answers and self.hung_up)
 
     def waits(self) -> dict[int, float]:
@@ -52,43 +53,43 @@ class Loop:
 
 def test_loop_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch)
-    assert not ended_in_time(loop)
+    assert await_end(loop) is EndFailure.BLOCKED
     assert loop.now < 1.3 * LEAVE_S
     assert loop.hung_up
 
 
 def test_loop_that_waits_for_an_answer_gets_none_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ended_in_time(Loop(monkeypatch, needs_answers=True))
+    assert not await_end(Loop(monkeypatch, needs_answers=True))
 
 
 def test_loop_that_ends_is_answered_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch, ends_s=LEAVE_S / 4)
-    assert ended_in_time(loop)
+    assert not await_end(loop)
     assert not loop.hung_up
 
 
 def test_loop_that_waits_for_a_processor_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ended_in_time(Loop(monkeypatch, ends_s=8 * LEAVE_S, starved=0.9))
+    assert not await_end(Loop(monkeypatch, ends_s=8 * LEAVE_S, starved=0.9))
 
 
 def test_loop_that_runs_is_left_later_than_one_that_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ended_in_time(Loop(monkeypatch, ends_s=3 * LEAVE_S, runs=1.0))
+    assert not await_end(Loop(monkeypatch, ends_s=3 * LEAVE_S, runs=1.0))
     loop = Loop(monkeypatch, runs=1.0)
-    assert not ended_in_time(loop)
+    assert await_end(loop) is EndFailure.SLOW
     assert loop.now < (shutdown_watchdog._MAX_RUN_PERIODS + 1) * LEAVE_S
 
 
 def test_loop_that_never_gets_a_processor_is_left_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch, starved=1.0)
-    assert not ended_in_time(loop)
+    assert await_end(loop) is EndFailure.SLOW
     assert MAX_ELAPSED_S <= loop.now < MAX_ELAPSED_S + LEAVE_S
 
 
-def test_loop_that_sends_batches_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ended_in_time(Loop(monkeypatch, ends_s=8 * LEAVE_S, sends=True))
+def test_loop_that_makes_progress_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not await_end(Loop(monkeypatch, ends_s=8 * LEAVE_S, works=True))
 
 
-def test_loop_that_sends_batches_for_ever_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = Loop(monkeypatch, sends=True)
-    assert not ended_in_time(loop)
+def test_loop_that_makes_progress_for_ever_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, works=True)
+    assert await_end(loop) is EndFailure.SLOW
     assert loop.now < (shutdown_watchdog._MAX_PERIODS + 1) * LEAVE_S

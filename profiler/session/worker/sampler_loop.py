@@ -124,7 +124,7 @@ class Sampling:
         self._link = WorkerLink(worker, names_s, patient)
         self._runtimes = runtimes
         self._diagnostics = diagnostics
-        self._number = 0
+        self._number = self._unwound = 0
         self._flying: dict[int, tuple[SampleBatch | None, int]] = {}
         self._codes: set[int] = set()
         self._cut_spaces: set[int] = set()
@@ -164,9 +164,11 @@ class Sampling:
         self._link.abandon()
 
     @property
-    def sent(self) -> int:
-        """The number of batches and requests that the sampler has sent to the worker."""
-        return self._number
+    def progress(self) -> int:
+        """The number of units of work that were finished: messages to the worker, batches that the worker has unwound,
+        and steps of the collector.
+        """
+        return self._number + self._unwound + self._handover.steps
 
     def waits(self) -> Mapping[int, float]:
         """Return the time that each thread of this process and of the worker has waited for a processor, in seconds."""
@@ -309,6 +311,7 @@ class Sampling:
             raise link.broken
 
     def _learn(self, taken: BatchTaken) -> None:
+        self._unwound += 1
         batch, _ = self._flying.pop(taken.number, (None, 0))
         if batch is None:
             return

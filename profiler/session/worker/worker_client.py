@@ -344,13 +344,13 @@ class WorkerLink:
         return procfs.read_waits(os.getpid()) | procfs.read_waits(self.worker.pid)
 
     def activity(self, awaits_worker: bool) -> dict[int, float]:
-        """Return for how long the loop's thread has run or waited for a processor, and the worker's threads have waited
-        for one, in seconds by tid.
+        """Return for how long the loop's thread has run or waited for a processor, in seconds by tid, and for how long the
+        other threads of this process and the worker have waited for one: they may hold what the loop needs.
 
         Args:
             awaits_worker: True if the loop waits for the worker: its threads may then run, too.
         """
-        found = procfs.read_waits(self.worker.pid, with_runs=awaits_worker)
+        found = procfs.read_waits(os.getpid()) | procfs.read_waits(self.worker.pid, with_runs=awaits_worker)
         if self._loop[0]:
             found[self._loop[0]] = procfs.read_waited_s(os.getpid(), self._loop[0], with_runs=True)
         return found
