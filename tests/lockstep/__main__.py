@@ -36,7 +36,10 @@ def main() -> int:
 
 
 def _rows(collectors: list[str], rates: list[float], samples: int, seconds: float) -> Iterator[bool]:
-    """Print the table, and yield True for each row that is out of bounds."""
+    """Print the table, and yield True for each row that is out of bounds.
+
+    A cell has the sampled share in percent, the true one in parentheses, and their difference in standard deviations.
+    """
     print(f"| collector | Hz | samples | {' | '.join(PERIODS)} | largest z | gaps fit |")
     print("|---" * (len(PERIODS) + 5) + "|", flush=True)
     squares: list[float] = []
@@ -64,7 +67,7 @@ def _gaps_fit(collector: str, rate: float, seconds: float) -> float | None:
 
 
 def _row(collector: str, rate: float, shares: list[Share], probability: float | None) -> str:
-    cells = [f"{100 * share.sampled:.1f} ({100 * share.truth:.1f})" for share in shares]
+    cells = [f"{100 * share.sampled:.1f} ({100 * share.truth:.1f}), {share.z:+.1f}" for share in shares]
     total = sum(sum(share.samples) for share in shares)
     largest = max((share.z for share in shares), key=abs)
     fit = f"p = {probability:.2g}" if probability is not None else ""

@@ -126,6 +126,7 @@ def test_samples_of_the_opening_leave_their_room_to_those_of_the_recording(spinn
             before = filled
             time.sleep(0.2)
         assert filled > 1 << 15
+        assert options.handover.steps > 0
         options.handover.begin()
         assert sum(ring.head - ring.tail for ring in rings) < filled // 2
         while not any(ring.head - ring.tail for ring in rings):

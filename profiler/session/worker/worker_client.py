@@ -344,8 +344,10 @@ class WorkerLink:
         return procfs.read_waits(os.getpid()) | procfs.read_waits(self.worker.pid)
 
     def activity(self, awaits_worker: bool) -> dict[int, float]:
-        """Return for how long the loop's thread has run or waited for a processor, in seconds by tid, and for how long the
-        other threads of this process and the worker have waited for one: they may hold what the loop needs.
+        """Return for how long the loop's thread has run or waited for a processor, in seconds by tid.
+
+        The other threads of this process and of the worker may hold what the loop needs: their waits for a processor
+        are included.
 
         Args:
             awaits_worker: True if the loop waits for the worker: its threads may then run, too.
