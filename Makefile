@@ -97,7 +97,7 @@ lint: $(BIN)/pytest lint-page ## ruff (lint and format), and lint-page
 	$(BIN)/ruff format --check .
 
 lint-page: $(PAGE)/node_modules/.package-lock.json ## eslint and tsc on the scripts of both pages (needs npm)
-	$(PAGE)/node_modules/.bin/eslint --config $(PAGE)/eslint.config.mjs --max-warnings 0 exporters/assets/page.*.js profiler/server/assets/fleet.*.js
+	$(PAGE)/node_modules/.bin/eslint --config $(PAGE)/eslint.config.mjs --max-warnings 0 exporters/assets/page.*.js profiler/fleet/server/assets/fleet.*.js
 	$(PAGE)/node_modules/.bin/tsc --project $(PAGE)
 	$(PAGE)/node_modules/.bin/tsc --project $(PAGE)/tsconfig.fleet.json
 

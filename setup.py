@@ -23,7 +23,7 @@ FOLDERS = {
     "pyprof.interpreters": "interpreters",
     "pyprof.exporters": "exporters",
 }
-ASSETS = ["pyprof.exporters.assets", "pyprof.server.assets"]
+ASSETS = ["pyprof.exporters.assets", "pyprof.fleet.server.assets"]
 """Packages without Python code: the files of the two pages."""
 MACHINES = ("x86_64", "aarch64")
 """Machines for which there are native objects. Their names contain the machine: walk.x86_64.so."""

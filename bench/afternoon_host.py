@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.targets import SOURCES
-from pyprof.agent import systemd as agent_unit
+from pyprof.fleet import systemd as agent_unit
+from pyprof.fleet import systemd as server_unit
 from pyprof.records import dataclass, field
-from pyprof.server import systemd_unit as server_unit
 from tests.agent import unit_filter
 from tests.agent.test_clock_steps import library
 from tests.server.cluster import CONFIG as STORE_CONFIG
@@ -253,8 +253,8 @@ class Host:
             (self.folder / name).chmod(0o600)
         server = _SERVER.format(address=SERVER_ADDRESS, port=SERVER_PORT, folder=self.folder, store=STORE_PORT)
         (self.folder / "server.toml").write_text(server)
-        (self.folder / "agent.service").write_text(agent_unit.text(["pyprof"], (), pushes=True))
-        (self.folder / "server.service").write_text(server_unit.text(["pyprof"], ()))
+        (self.folder / "agent.service").write_text(agent_unit.agent_unit(["pyprof"], (), pushes=True))
+        (self.folder / "server.service").write_text(server_unit.server_unit(["pyprof"], ()))
         self.write_agent_config()
         self.write_push_token(WRITE_TOKEN)
 

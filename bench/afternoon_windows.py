@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.afternoon_host import READ_TOKEN, SERVICES, URL, Host, fetch, until
-from pyprof.agent import spool_query
-from pyprof.agent.time_parsing import TimeSpan
+from pyprof.fleet.agent import spool_query
+from pyprof.fleet.configuration import TimeSpan
 from pyprof.records import dataclass
 
 HOUR_NS = 3600 * 10**9

@@ -35,9 +35,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.per_sample import descendants, used_s
-from pyprof.agent import own_resources, spool_query
-from pyprof.agent.time_parsing import TimeSpan
 from pyprof.errors import PyprofError
+from pyprof.fleet.agent import health, spool_query
+from pyprof.fleet.configuration import TimeSpan
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass, field
 
@@ -170,11 +170,11 @@ class RunningAgent:
 
     def minutes(self, count: int) -> Iterator[Minute]:
         for _ in range(count):
-            began, before = time.monotonic(), own_resources.spent(self.pid)
+            began, before = time.monotonic(), health.spent(self.pid)
             time.sleep(60)
             yield Minute(
-                (own_resources.spent(self.pid) - before) / (time.monotonic() - began),
-                own_resources.memory(self.pid) or 0,
+                (health.spent(self.pid) - before) / (time.monotonic() - began),
+                health.memory(self.pid) or 0,
             )
 
     def end(self) -> None:
@@ -263,10 +263,10 @@ def take_turns(
             if name == "agent":
                 agent.switch(True)
             time.sleep(settle)
-            before, inside = own_resources.spent(agent.pid), programs_s(agent.pid)
+            before, inside = health.spent(agent.pid), programs_s(agent.pid)
             rates[name] = host.rates(period - settle)
             if name == "agent":
-                found[name].cpu.append((own_resources.spent(agent.pid) - before) / (period - settle))
+                found[name].cpu.append((health.spent(agent.pid) - before) / (period - settle))
                 found[name].inside.append((programs_s(agent.pid) - inside) / (period - settle))
                 agent.switch(False)
         alone = rates.pop("nothing")
@@ -347,7 +347,7 @@ def main() -> None:
                 began = time.monotonic()
                 agent.begun()
                 print(f"first window after {time.monotonic() - began:.0f} s, ", end="")
-                print(f"{own_resources.spent(agent.pid):.1f} s of processor time", flush=True)
+                print(f"{health.spent(agent.pid):.1f} s of processor time", flush=True)
                 began_ns = time.time_ns()
                 minutes = list(agent.minutes(arguments.minutes))
                 if minutes:

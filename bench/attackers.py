@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from pyprof.agent.segment_names import SegmentName
+from pyprof.fleet.wire.segment_names import SegmentName
 
 _EVERY_S, _SLOW, _FLOOD = 0.5, 50, 8
 _END_S = 5

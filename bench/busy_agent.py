@@ -25,11 +25,11 @@ from pathlib import Path
 import numpy as np
 
 from bench.agent import SOURCES
-from pyprof.agent import own_resources, spool_query
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.time_parsing import TimeSpan
-from pyprof.model.function_costs import costs
-from pyprof.model.share_interval import sampling_basis
+from pyprof.fleet.agent import health, spool_query
+from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.model.analysis.confidence_interval import sampling_basis
+from pyprof.model.analysis.function_costs import costs
 from pyprof.records import dataclass, field, field_names
 
 SERVICES, WORKERS = 10, 3
@@ -184,11 +184,11 @@ class AgentRun:
 
     def begin_to_judge(self) -> None:
         self._since_ns = time.time_ns()
-        self._spent = own_resources.spent(self._agent.pid), time.monotonic()
+        self._spent = health.spent(self._agent.pid), time.monotonic()
 
     def add_cost(self) -> None:
         """Add the cost since the last call."""
-        spent_s, at = own_resources.spent(self._agent.pid), time.monotonic()
+        spent_s, at = health.spent(self._agent.pid), time.monotonic()
         self.tally.cpu.append((spent_s - self._spent[0]) / (at - self._spent[1]))
         self._spent = spent_s, at
 

@@ -28,11 +28,11 @@ from pathlib import Path
 
 from bench.segments import DIFFERENT, STACKS, window
 from bench.served import served
-from pyprof.agent.segment_names import SegmentName
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
+from pyprof.fleet.server.ingest.segment_files import SegmentFiles
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.records import replace
-from pyprof.server.segment_files import SegmentFiles
 
 SERVICES, CONNECTIONS = 100, 8
 MINUTE_NS = 60 * 10**9
@@ -134,7 +134,7 @@ def rows_and_bytes(folder: Path) -> dict[str, tuple[int, int]]:
     """Return (rows, bytes) by table, after the server has ended."""
     code = (
         "import sys\n"
-        "from pyprof.server.sql_engine import ChdbEngine, StoreAddress\n"
+        "from pyprof.fleet.server.store.sql_engine import ChdbEngine, StoreAddress\n"
         "engine = ChdbEngine(StoreAddress('chdb', path=sys.argv[1]), 14)\n"
         "for row in engine.rows('SELECT table, sum(rows), sum(bytes_on_disk) FROM system.parts '\n"
         "                       'WHERE active GROUP BY table ORDER BY table'):\n"

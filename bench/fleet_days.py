@@ -19,14 +19,14 @@ from pathlib import Path
 
 from bench.fleet import bodies
 from bench.segments import DIFFERENT, STACKS
-from pyprof.agent.segment_names import SegmentName
+from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
+from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
+from pyprof.fleet.server.query import query_api
+from pyprof.fleet.server.query.sql_queries import ClientQueries, RunningQuery
+from pyprof.fleet.server.store.database import Store
+from pyprof.fleet.server.store.sql_engine import Engine, address, opened
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.records import replace
-from pyprof.server import query_api
-from pyprof.server.database import Store
-from pyprof.server.segment_rows import SegmentRows, rows_of
-from pyprof.server.sql_engine import Engine, address, opened
-from pyprof.server.sql_queries import ClientQueries, RunningQuery
-from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.server.cluster import cluster
 
 TOGETHER = 1000

@@ -18,12 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.spool import Spool, SpoolSegment
-from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
+from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust

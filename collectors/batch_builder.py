@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.linux.libc import Arena
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter_state import Chain
+from pyprof.model.interpreter_frames import Chain
 from pyprof.model.marker_frames import KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackBeyondCopy, StackSlab

@@ -98,7 +98,7 @@ class Choice:
 
     Attributes:
         source: Its name for --collector.
-        rule: Name of the reason (model/reason_sentences.py).
+        rule: Name of the reason (model/reasons.py).
         why: The fact that decided, as a sentence; "" if the rule says it all.
         provisional: True if the choice must be made again soon, because an interpreter starts.
     """

@@ -7,18 +7,14 @@ collapsed        Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sort
 comparison_file  A comparison of two profiles: a page, JSON, comma-separated values
 depth_limit      Limits the depth of stacks for formats that write stacks one by one
 display_names    Names of frames, threads and weights, equal in every format
+encoding         UTF-8 text, JSON, and the wire format of protocol buffers
 firefox          Firefox Profiler's JSON (github firefox-devtools/profiler, src/types/profile.ts), gzipped
-firefox_tables   The tables that all threads of a Firefox profile share (version 60 of the processed format)
-flame_tree       The profile as the flame graph's page wants it: functions instead of addresses, in flat columns
+flame_tree       The data of the flame graph's page: a tree of functions, and source lines
 flamegraph       One self-contained HTML page, and a page in a sandboxed frame within a notebook
 otlp             OpenTelemetry's profiles signal as a file: ProfilesData of opentelemetry-proto 1.10
 output_file      Atomic replacement of output files, and writing to streams that the user named
 page_samples     The samples of the page one by one, in compact columns of bytes
-page_source      Source lines for the flame graph's page
 pprof            pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1
-protobuf         The wire format of protocol buffers, as far as profile.proto needs it
 registry         The list of output formats, and the function that writes a profile into a file
 speedscope       speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), type "sampled"
-startup_frames   Frames that start a program or thread, outside its own first function
-utf8             Text and JSON that are valid UTF-8 for all names in the target
 """

@@ -16,7 +16,7 @@ from pyprof.model.summary import Summary
 from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
-    from pyprof.model.line_costs import SourceText
+    from pyprof.model.analysis.line_costs import SourceText
 
 
 @dataclass(frozen=True, slots=True)

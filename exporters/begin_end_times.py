@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.columns import distinct
-from pyprof.model.prefix_tree import Tree
+from pyprof.model.analysis.sample_filter import timed
+from pyprof.model.columns import Tree, distinct
 from pyprof.model.profile import Profile
-from pyprof.model.sample_filter import timed
 from pyprof.records import replace
 
 I64 = npt.NDArray[np.int64]

@@ -11,8 +11,8 @@ from typing import BinaryIO
 from pyprof.comparison.result import Amount, Comparison
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import output_file
-from pyprof.exporters.utf8 import dump_json, encode_text
-from pyprof.model.function_costs import Function
+from pyprof.exporters.encoding import dump_json, encode_text
+from pyprof.model.analysis.function_costs import Function
 
 Writer = Callable[[Comparison, BinaryIO], None]
 
@@ -103,7 +103,7 @@ def write_html(comparison: Comparison, out: BinaryIO) -> None:
     """Write a comparison of two profiles as a page: the flame graph of both, with each function's values before and
     after. The page's profile has two values; the page divides them by the scale of the comparison.
     """
-    from pyprof.comparison.combined_profile import both
+    from pyprof.comparison.result import both
     from pyprof.exporters.base import ExportOptions
     from pyprof.exporters.flamegraph import write_page
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.model.application_code import script_title
-from pyprof.model.compiler_command_lines import program_name
-from pyprof.model.function_costs import Function, functions_of
-from pyprof.model.labels import shown
+from pyprof.model.analysis.compiler_command_lines import program_name
+from pyprof.model.analysis.function_costs import Function, functions_of, script_title
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
+from pyprof.model.thread_identity import shown
 from pyprof.records import dataclass
 
 UNKNOWN = "[unknown]"

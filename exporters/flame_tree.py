@@ -1,27 +1,259 @@
-"""The profile as the flame graph's page wants it: functions instead of addresses, in flat columns.
+"""The data of the flame graph's page: a tree of functions in flat columns, and the source lines that it shows.
 
 Addresses of one function under one caller become one node, for all mappings and processes. Nothing else is merged,
 sorted or left out: each (thread, leaf) pair keeps its values, so that the page can group and hide threads with exact
 totals.
+
+The page can hide frames that start a program or thread.
+
+A frame belongs to the start if its name is known and all frames outside it belong to the start. Some names count only
+directly inside such a frame (a C++ thread's std::invoke), some functions only because of what they call (the `main`
+that Rust writes). The same applies to an interpreter's functions through which all calls of an application pass, for
+example those of a web server.
+
+The page shows source lines near all lines that have samples (page.source.js).
+
+A place is a line and the function that contains it. The places of a stack are a chain, stored in a prefix tree of
+chains; frames without source text are not in it. With it the page counts any part of the samples by line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.display_names import Level, frame_functions, module_name, script_name
-from pyprof.exporters.page_source import PageSource, make_page_source
-from pyprof.exporters.startup_frames import start_nodes
-from pyprof.model.columns import numbered
-from pyprof.model.function_costs import Function, are_application
+from pyprof.model.analysis.function_costs import PASSED_ON, START_UP, Function, are_application, is_application_file
+from pyprof.model.analysis.line_costs import SourceText
+from pyprof.model.columns import Tree, numbered, rewrite
 from pyprof.model.marker_frames import UNSAMPLED
-from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass, field
+
+_ALWAYS = START_UP | {
+    *("generic_start_main", "_start_c", "libc_start_main_stage2", "_rt0_amd64_linux", "_rt0_arm64_linux"),
+    *("runtime.rt0_go", "runtime.rt0_go.abi0", "runtime.goexit", "runtime.goexit.abi0", "runtime.main"),
+    *("runtime.mstart", "runtime.mstart.abi0", "runtime.mstart0", "runtime.mstart1"),
+    *("execute_native_thread_routine", "g_thread_proxy", "ThreadJavaMain", "JavaMain"),
+}  # fmt: skip
+
+_RUST = re.compile(
+    r"std::rt::lang_start|std::panic(king)?::|__rust_try|std::sys(_common)?::backtrace::__rust_begin_short_backtrace"
+    r"|<?(std|core|alloc)::.*(thread_start|spawn_unchecked|::call_once)"
+    r"|<.* as core::ops::function::Fn(Once|Mut)?<.*>>::call(_once|_mut)?$"
+)
+_CPP = re.compile(
+    r"([^ (]+ )?std::(__\d+::)?(thread::_(State_impl|Invoker)|__invoke|invoke\b|__thread_(proxy|execute)|jthread::)"
+)
+_OTHER = re.compile(
+    r"_?Py(Run|_Run|_Bytes)\w+$|py(main|run)_\w+$|run_(mod|eval_code_obj)\b|PyEval_EvalCode$|pythread_wrapper$|thread_run$"
+    r"|(Java)?Thread::(call_run|run|thread_main_inner)\(|node::(Start|NodeMainInstance::Run)\b"
+    r"|jni_(CallStaticVoidMethod$|invoke_static\b)|JavaCalls::call|thread_(native_)?entry\(|call_stub$"
+    r"|java\.lang\.Thread\.run(With)?$|java\.util\.concurrent\.ThreadPoolExecutor(\$Worker\.run|\.runWorker)$"
+    r"|java\.util\.concurrent\.ForkJoin(WorkerThread\.run|Pool\.(runWorker|scan))$"
+)
+_INSIDE = (_RUST, _CPP, _OTHER)
+"""Names of functions that belong to the start of a program only directly inside another start frame."""
+_LONGEST = 4096
+"""Maximum length of a function name that is compared with the patterns for start frames."""
+
+_LIBC_START = re.compile(r"(__libc_start_(main|call_main)|generic_start_main|_start_c$)")
+_CALLS = re.compile(r"std::rt::lang_start|Py_(Bytes|Run)?Main$|pymain_main$|node::Start\b|runtime\.")
+"""Functions whose callers belong to the start of a program if they call nothing else: the `main` of Rust, Python and
+node.
+"""
+
+_FRAMEWORK = 0.8
+"""Share of its value that a library's function must pass on to one call to count as part of the program's start: a web
+server spends some itself.
+"""
+
+_C_LIBRARY = re.compile(r"(libc|libpthread|ld-linux[-\w]*|ld-musl[-\w]*)[-.\d]*\.so")
+
+_SCRIPTS = {
+    "threading.py": {"_bootstrap", "_bootstrap_inner", "run"},
+    "runpy.py": {"_run_module_as_main", "_run_code", "_run_module_code", "run_path"},
+    "<frozen runpy>": {"_run_module_as_main", "_run_code", "_run_module_code", "run_path"},
+    "concurrent/futures/thread.py": {"_worker", "run"},
+}
+"""Python's functions that start programs: suffix of the file name -> last parts of the functions' names."""
+
+
+def start_nodes(
+    profile: Profile, parent: Sequence[int], levels: Sequence[Level | None], weight: Sequence[int]
+) -> set[int]:
+    """Return the nodes of a tree whose functions start a program or thread, outside its own first function.
+
+    Args:
+        parent: (nodes,) parents first.
+        levels: (nodes,) None for the root.
+        weight: (nodes,) value at or below each node.
+    """
+    found: set[int] = set()
+    calls: defaultdict[int, list[int]] = defaultdict(list)
+    for node in range(1, len(parent)):
+        calls[parent[node]].append(node)
+    todo = list(calls[0])
+    while todo:
+        node = todo.pop()
+        level = levels[node]
+        assert level is not None
+        called = [other for child in calls[node] if (other := levels[child]) is not None]
+        outermost = parent[node] == 0
+        if _by_name(level, outermost) or (called and _by_calls(profile, level, outermost, called)):
+            found.add(node)
+            todo.extend(calls[node])
+    for node in [other for each in (0, *found) for other in calls[each] if other not in found]:
+        found.update(_framework(node, levels, calls, weight))
+    return found
+
+
+def _framework(
+    node: int, levels: Sequence[Level | None], calls: Mapping[int, Sequence[int]], weight: Sequence[int]
+) -> list[int]:
+    """Return the interpreter functions from a node on that lead to only one call, up to a library's last one."""
+    path, length = [], 0
+    while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:
+        child = max(calls[node], key=weight.__getitem__)
+        is_library = bool(level.file) and not is_application_file(level.file or "")
+        if weight[child] < (_FRAMEWORK if is_library else PASSED_ON) * weight[node]:
+            break
+        path.append(node)
+        if is_library:
+            length = len(path)
+        node = child
+    return path[:length]
+
+
+def _by_name(level: Level, outermost: bool) -> bool:
+    name = level.name
+    if level.kind == FrameKind.INTERPRETER:
+        last = name.rpartition(".")[2]
+        return any((level.file or "").endswith(file) and last in names for file, names in _SCRIPTS.items())
+    if level.kind not in (FrameKind.NATIVE, FrameKind.INLINE):
+        return False
+    if name.partition("@")[0].partition(".isra")[0] in _ALWAYS:
+        return True
+    return not outermost and len(name) <= _LONGEST and any(pattern.match(name) for pattern in _INSIDE)
+
+
+def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[Level]) -> bool:
+    """Return True for a frame that starts a program by its calls: a stripped program's `_start`, libc's `start_thread`
+    without a symbol, and the `main` of Rust.
+    """
+    if level.kind != FrameKind.NATIVE or level.module < 0:
+        return False
+    module = profile.modules[level.module].name
+    if re.search(r"[!+]0x[0-9a-f]+$", level.name):
+        return bool(_C_LIBRARY.match(module)) or (outermost and all(_LIBC_START.match(other.name) for other in called))
+    return level.name == "main" and all(_CALLS.match(other.name) for other in called)
+
+
+_AROUND = 25
+"""Number of source lines that the page shows before and after a line with samples."""
+_MAX_LETTERS = 1 << 20
+"""Maximum number of characters in all source texts of a page; the files with the smallest values are left out."""
+_WIDEST = 500
+"""Maximum number of characters of a source line on the page."""
+
+Place = tuple[int, int, int]
+"""Place in source code: (file, line, function)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSource:
+    """The source lines for the flame graph's page, and the lines of each stack.
+
+    Attributes:
+        document: Data for the JSON. files: [path, 1 if changed after the recording, parts as [first line, texts]].
+            file,
+            line, frame (of FlameTree): columns of places. parent (as a distance), place: columns of chains.
+        key: (nodes of the profile,) twice the number of each stack's chain, plus 1 if its innermost function is in the
+            chain's last line.
+    """
+
+    document: dict[str, object]
+    key: npt.NDArray[np.int64]
+
+
+def make_page_source(profile: Profile, functions: Sequence[Function], options: ExportOptions) -> PageSource | None:
+    """Return the source lines of a profile, or None if there is no text for any of them.
+
+    Args:
+        functions: The functions on the page.
+    """
+    numbers = {function: at for at, function in enumerate(functions)}
+    files = {path: at for at, path in enumerate(options.sources)}
+    rows: list[list[Place]] = []
+    direct: list[bool] = []
+    hits: defaultdict[int, set[int]] = defaultdict(set)
+    for frame in profile.frames:
+        row: list[Place | None] = []
+        for function, level in frame_functions(profile, frame, options):
+            at = files.get(level.file or "", -1)
+            there = at >= 0 and 0 < level.line <= len(options.sources[level.file or ""].lines) and function in numbers
+            row.append((at, level.line, numbers[function]) if there else None)
+        rows.append([place for place in row if place is not None])
+        direct.append(bool(row) and row[-1] is not None)
+        for file, line, _ in rows[-1]:
+            hits[file].add(line)
+    shown = _excerpts(profile, options.sources, hits)
+    if not shown:
+        return None
+    place = {at: number for number, at in enumerate(sorted({at for row in rows for at in row if at[0] in shown}))}
+    chains = Tree()
+    frame_of = profile.frame.tolist()
+    numbered = [[place[at] for at in row if at in place] for row in rows]
+    ends = [there and bool(row) and row[-1] in place for there, row in zip(direct, rows, strict=True)]
+    used = np.unique(profile.stack).tolist()
+    found = np.array(rewrite(profile.parent.tolist(), lambda node: numbered[frame_of[node]], chains, used), np.int64)
+    found = 2 * found + np.array([*ends, False])[profile.frame]
+    order = {file: number for number, file in enumerate(shown)}
+    document = {
+        "files": list(shown.values()),
+        "file": [order[file] for file, _, _ in place],
+        "line": [line for _, line, _ in place],
+        "frame": [frame for _, _, frame in place],
+        "parent": [node - up for node, up in enumerate(chains.parent)],
+        "place": chains.frame,
+    }
+    return PageSource(document, found)
+
+
+def _excerpts(
+    profile: Profile, texts: Mapping[str, SourceText], hits: Mapping[int, set[int]]
+) -> dict[int, list[object]]:
+    """Return the shown source lines of each file by its number, as in PageSource.document."""
+    shown: dict[int, list[object]] = {}
+    room = _MAX_LETTERS
+    for at, (path, text) in enumerate(texts.items()):
+        if not hits.get(at):
+            continue
+        parts: list[tuple[int, list[str]]] = []
+        for line in sorted(hits[at]):
+            end = parts[-1][0] + len(parts[-1][1]) if parts else 1  # the first line that is not shown yet
+            first, last = max(line - _AROUND, 1), min(line + _AROUND, len(text.lines))
+            if not parts or first > end:
+                parts.append((first, []))
+                end = first
+            parts[-1][1].extend(_short(each) for each in text.lines[end - 1 : last])
+        room -= sum(len(each) + 1 for _, lines in parts for each in lines)
+        if room < 0:
+            break
+        changed = text.changed_ns > profile.start_ns + profile.duration_ns
+        shown[at] = [path, int(changed), parts]
+    return shown
+
+
+def _short(line: str) -> str:
+    line = line.rstrip().expandtabs(4)
+    return line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…"
+
 
 FrameRow = tuple[str, str, int, FrameKind]
 """Row of a flame graph: (name, name of the module or of its group, index into Profile.modules or -1, kind), from the
@@ -38,11 +270,11 @@ class FlameTree:
 
     Attributes:
         frames: One entry for each function: name, module group, module index, kind.
-        application: Whether each function belongs to the application (model/application_code.py).
+        application: Whether each function belongs to the application (analysis/function_costs.py).
         parent: Parent of each node; parents come first, node 0 is the root.
         frame: Index into frames of each node, -1 for the root.
         how: CALLED, INLINED or both, for each node.
-        start: Nodes that start programs and threads (startup_frames.py).
+        start: Nodes that start programs and threads (flame_tree.py).
         trust: Bit set of Trust values of each node.
         place: "file:line" of the heaviest address of each node, or "".
         places: Number of different "file:line" of each node.

@@ -22,10 +22,10 @@ from typing import Any, BinaryIO
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.display_names import labelled_name
+from pyprof.exporters.encoding import clean_text, dump_json
 from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.exporters.page_samples import pack_samples
-from pyprof.exporters.utf8 import clean_text, dump_json
-from pyprof.model.function_costs import Function
+from pyprof.model.analysis.function_costs import Function
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.model.walk import Trust

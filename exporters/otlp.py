@@ -19,10 +19,9 @@ from typing import BinaryIO
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN
-from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed, encode_varint
-from pyprof.exporters.utf8 import encode_text
+from pyprof.exporters.encoding import encode_data, encode_number, encode_packed, encode_text, encode_varint
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
-from pyprof.model.thread_keys import ProcessKey
+from pyprof.model.thread_identity import ProcessKey
 
 # Field numbers of ProfilesDictionary.
 MAPPING, LOCATION, FUNCTION, LINK, STRING, ATTRIBUTE, STACK = range(1, 8)

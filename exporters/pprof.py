@@ -9,7 +9,7 @@ The part that a reader needs if it knows all stacks by their digests comes first
 come after it.
 
 Fields 1000 and 1001 are pyprof's own, and other readers skip them: how each frame was found (in a Location), what the
-recording did, and digests of stacks (in the Profile). importers/pprof_extra_fields.py reads them. Their values are
+recording did, and digests of stacks (in the Profile). importers/pprof_tables.py reads them. Their values are
 texts rather than enum numbers, because the numbers may change. docs/formats.md has the layout.
 """
 
@@ -24,8 +24,7 @@ from typing import BinaryIO
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN
-from pyprof.exporters.protobuf import encode_data, encode_number, encode_packed, encode_varint
-from pyprof.exporters.utf8 import dump_json, encode_text
+from pyprof.exporters.encoding import dump_json, encode_data, encode_number, encode_packed, encode_text, encode_varint
 from pyprof.model import stack_digest
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo

@@ -23,8 +23,8 @@ from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.depth_limit import limit_stack_depth
 from pyprof.exporters.display_names import frame_functions, module_name, root_names, thread_name
-from pyprof.exporters.utf8 import clean_text, dump_json
-from pyprof.model.function_costs import Function
+from pyprof.exporters.encoding import clean_text, dump_json
+from pyprof.model.analysis.function_costs import Function
 from pyprof.model.profile import Profile
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"

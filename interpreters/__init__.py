@@ -2,11 +2,11 @@
 
 base               The interface between an interpreter and the rest of the profiler
 cpython/           CPython 3.8 to 3.15: runtime, threads, frames and code objects, read from outside the process
-detected_runtimes  Runtimes that are detected by the file name of their program or library, as data
 detection_symbols  Symbols and sections that detect an interpreter in the object files of a process
 frame_merge        Placement of interpreter frames in an unwound native stack, by stack address
 function_numbers   The functions of interpreters that a recording has seen
-go/                Go: the way from a thread to its goroutine, whose stack samples need
-registry           The list of supported interpreters
-ruby/              Ruby (CRuby): detected only, its functions are not read
+goroutine_offsets  The way from a thread of a Go program to its goroutine, read from the code of its runtime
+registry           The list of supported interpreters and of runtimes that are only detected, and objects that combine
+                   all of them
+ruby               Ruby (CRuby): detected only, its functions are not read
 """

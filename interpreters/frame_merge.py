@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.marker_frames import Mark, MarkKind, long_chain_mark, scattered_mark
 from pyprof.model.stacks import Inserts
 from pyprof.model.walk import StackEnd
@@ -44,9 +44,9 @@ class Merged:
             native frames.
         unplaced: Number of runs that are placed by their order only.
         without_run: Number of evaluator calls without interpreter frames.
-        reasons: Bits of model.interpreter_state.PARTIAL, none if all was matched.
-        lacking: Approximate number of missing outermost frames (model.interpreter_state.Chain.lacking).
-        enough: See model.interpreter_state.Chain.enough.
+        reasons: Bits of model.interpreter_frames.PARTIAL, none if all was matched.
+        lacking: Approximate number of missing outermost frames (model.interpreter_frames.Chain.lacking).
+        enough: See model.interpreter_frames.Chain.enough.
         scattered: True if no option would copy the missing frames.
     """
 

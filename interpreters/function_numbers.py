@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Hashable, Set
 from typing import Protocol
 
-from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Line
 from pyprof.records import dataclass, field
 
@@ -24,7 +24,7 @@ _CHAINS = itertools.count(1)
 
 def next_chain_number() -> int:
     """Return a new number for a chain of interpreter frames that may occur again
-    (model.interpreter_state.Chain.number).
+    (model.interpreter_frames.Chain.number).
     """
     return next(_CHAINS)
 

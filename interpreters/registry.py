@@ -1,19 +1,22 @@
-"""The list of supported interpreters, and objects that combine all of them for one process or recording."""
+"""The list of supported interpreters and of runtimes that are only detected, and objects that combine all of them.
+
+Some runtimes are only detected, by the file name of their program or library; their functions are not read. Each class
+is a line of data: `evaluators` tells which stacks lack functions, the file names tell where the runtime runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import ClassVar
 
 from pyprof.diagnostics import Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun, ProcessReader
 from pyprof.interpreters.cpython.interpreter import CPython
-from pyprof.interpreters.detected_runtimes import RUNTIMES
 from pyprof.interpreters.function_numbers import NamedCode
-from pyprof.interpreters.go.goroutine_offsets import GoroutineFinder
-from pyprof.interpreters.ruby.interpreter import Ruby
-from pyprof.model.interpreter_state import (
-    Chain,
+from pyprof.interpreters.goroutine_offsets import GoroutineFinder
+from pyprof.interpreters.ruby import Ruby
+from pyprof.model.interpreter_frame_reading import (
     FrameOffsets,
     FrameReadPlan,
     FrameRows,
@@ -22,8 +25,68 @@ from pyprof.model.interpreter_state import (
     KernelReader,
     ThreadPlace,
 )
+from pyprof.model.interpreter_frames import Chain
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
+
+
+class RecognisedRuntime(Interpreter):
+    """A runtime of any version that is detected by file name.
+
+    Attributes:
+        programs: File name prefixes of programs that are the runtime.
+        libraries: File name prefixes of libraries that embed the runtime in other programs.
+    """
+
+    programs: ClassVar[tuple[str, ...]]
+    libraries: ClassVar[tuple[str, ...]] = ()
+
+    def detect(self, process: LiveProcess) -> Detected | None:
+        files = (module for module in process.space.modules if module.has_file)
+        for nth, module in enumerate(files):
+            if module.name.startswith(self.libraries if nth else self.programs + self.libraries):
+                return Detected(self.language, "", module.path, unread="pyprof does not read them")
+        return None
+
+
+class PHP(RecognisedRuntime):
+    language = "PHP"
+    evaluators = ("execute_ex", "zend_execute")
+    programs, libraries = ("php",), ("libphp",)
+
+
+class Perl(RecognisedRuntime):
+    language = "Perl"
+    evaluators = ("Perl_runops_", "perl_run")
+    programs = ("perl",)
+
+
+class LuaJIT(RecognisedRuntime):
+    language = "LuaJIT"
+    evaluators = ("lj_vm_", "lj_BC_", "lj_cont_", "[JIT code of luajit")
+    programs, libraries = ("luajit",), ("libluajit",)
+
+
+class Lua(RecognisedRuntime):
+    language = "Lua"
+    evaluators = ("luaV_execute", "lua_call", "lua_pcall")  # luaV_execute has no exported name
+    programs, libraries = ("lua5", "lua-5"), ("liblua5", "liblua.")
+
+
+class Erlang(RecognisedRuntime):
+    language = "Erlang"
+    evaluators = ("process_main", "_Z12process_main", "[JIT code of beam.smp")
+    programs = ("beam",)
+
+
+class DotNet(RecognisedRuntime):
+    language = ".NET"
+    evaluators = ("[JIT code of dotnet", "coreclr_execute_assembly")
+    programs, libraries = ("dotnet",), ("libcoreclr.so",)
+
+
+RUNTIMES: tuple[type[RecognisedRuntime], ...] = (PHP, Perl, LuaJIT, Lua, Erlang, DotNet)
+
 
 KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby, *RUNTIMES)
 """Supported interpreters, in the order in which they are tried."""
@@ -31,7 +94,7 @@ KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby, *RUNTIMES)
 
 @dataclass
 class ProcessReaders:
-    """The interpreter readers of one process, combined into one model.interpreter_state.StackReader.
+    """The interpreter readers of one process, combined into one model.interpreter_frame_reading.StackReader.
 
     The first reader whose interpreter runs in the process is used; if none runs, the first reader stands for all.
 
@@ -85,7 +148,7 @@ class ProcessReaders:
 
 class KernelReaders:
     """The readers of all interpreters of one process for a BPF program, combined into one
-    model.interpreter_state.KernelReader.
+    model.interpreter_frame_reading.KernelReader.
     """
 
     def __init__(self, readers: ProcessReaders) -> None:

@@ -6,21 +6,21 @@
 
 The public names are imported when they are first used: `import pyprof` alone loads nothing.
 
-agent/                 The agent: records the processes that rules select, continuously, and keeps windows in a spool
 api                    The functions of the library, which `import pyprof` exports
 cli/                   The command line, one file for each subcommand
 comparison/            Comparison of two profiles: costs of each function, and changes that are significant
 diagnostics            Counters of tolerated events, and problems of modules
 errors                 Exceptions that pyprof raises
-frame_sources          The table of frame sources for options, help, pages and documentation
+fleet/                 Continuous profiling of a fleet: the agent, the server, and their commands. The profiler never
+                       imports this package
 importers/             Converts files of other profilers to Profiles
 model/                 The values of pyprof: samples, walks, stacks, profiles
 objfile/               Object files: the file behind a mapping, and its contents
-options                Options of a recording, as values
+options                Options of a recording, as values, and the table of frame sources. The command line or a caller
+                       of the library makes them
 recording/             Recording files: a SQLite database that holds a complete profile
 records                Dataclasses that are cheap to define
 runtime_code/          Code that processes generate at run time: its registration, unwind rules and names
-server/                The server: stores windows of many agents, and serves them by HTTP and in a page
 session/               The core of the library: recordings, from the collector's samples to named profiles
 symbolize/             Names for addresses
 tools/                 The functions behind `inspect`, `symbols` and `doctor`, and file access for `report`
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyprof.comparison.result import Comparison
     from pyprof.errors import PyprofError
     from pyprof.importers.registry import load
-    from pyprof.model.merge import merge
+    from pyprof.model.analysis.merge import merge
     from pyprof.model.profile import Profile
     from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions
     from pyprof.session.recording import Recording
@@ -75,7 +75,7 @@ _PLACES = {
     "attach": "pyprof.api",
     "dump": "pyprof.api",
     "load": "pyprof.importers.registry",
-    "merge": "pyprof.model.merge",
+    "merge": "pyprof.model.analysis.merge",
     "record": "pyprof.api",
 }
 

@@ -12,7 +12,7 @@ import gc
 import sys
 
 if len(sys.argv) > 1:
-    from pyprof.cli.before_imports import prepare
+    from pyprof.cli.startup import prepare
 
     prepare(sys.argv[1])
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyprof.frame_sources import CODE, FALLBACK, FRAME_SOURCES, SCAN, selectable
 from pyprof.model.walk import Trust
-from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES
+from pyprof.options import CODE, DEFAULT_SOURCES, FALLBACK, FRAME_SOURCES, KNOWN_SOURCES, SCAN, selectable
 from pyprof.unwind.module_sources import add_symbol_reader
 from tests.cli.support import pyprof
 

@@ -46,8 +46,9 @@ LATE = {
 }
 """(module, import within a function or for types) of values whose methods call higher layers."""
 ROOMS = table("| room | may import |")
+FLEET = table("| room of fleet | may import |")
 SHARED = {"linux", "targets"} | {
-    path.stem for path in (ROOT / "collectors").glob("*.py") if path.stem not in ("__init__", "registry")
+    path.stem for path in (ROOT / "collectors").glob("*.py") if path.stem not in ("__init__", "registry", "replay")
 }
 """The modules and packages that "shared" stands for in the table of packages."""
 
@@ -83,7 +84,7 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             names.add(node.module or "")
-            if node.module in ("pyprof", "pyprof.collectors"):
+            if node.module in ("pyprof", "pyprof.collectors", "pyprof.fleet"):
                 names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return {name for name in names if name.split(".")[0] == "pyprof"}
 
@@ -119,6 +120,17 @@ def test_room_of_collectors_imports_only_what_it_may(room: str) -> None:
     assert len(files) > 1
     for path in files:
         used = {name.split(".")[2] for name in imports(path) if name.startswith("pyprof.collectors.")}
+        assert used <= {room, *allowed}, path
+
+
+@pytest.mark.parametrize("room", FLEET)
+def test_room_of_fleet_imports_only_what_it_may(room: str) -> None:
+    fleet = ROOT / "profiler" / "fleet"
+    assert {path.parent.name for path in fleet.glob("*/__init__.py")} == set(FLEET)
+    allowed = listed(FLEET[room][0])
+    allowed |= {"wire", *(path.stem for path in fleet.glob("*.py"))} if "shared" in allowed else set()
+    for path in (fleet / room).rglob("*.py"):
+        used = {name.split(".")[2] for name in imports(path) if name.startswith("pyprof.fleet.")}
         assert used <= {room, *allowed}, path
 
 
@@ -166,7 +178,6 @@ def test_ctypes_is_used_for_the_c_library_and_for_our_own_code_only() -> None:
     assert sorted(users) == [
         "collectors/linux/libc.py",
         "collectors/native/bindings.py",
-        "unwind/native_library.py",
         "unwind/native_walk.py",
     ]
 
@@ -212,7 +223,7 @@ __main__ is the command line. The worker leaves signals to the sampler, and obey
 @pytest.mark.parametrize(("module", "path"), sources(), ids=lambda v: v if isinstance(v, str) else "")
 def test_library_does_not_print_read_arguments_or_handle_signals(module: str, path: Path) -> None:
     found = calls_and_imports(path)
-    if module.startswith(("pyprof.cli", "pyprof_start")):
+    if module.startswith(("pyprof.cli", "pyprof.fleet.cli", "pyprof_start")):
         return
     assert not found & {"print()", "input()", "argparse", "rich", "sys.stdout", "sys.stderr", "sys.stdin"}
     text = path.read_text()

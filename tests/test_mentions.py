@@ -160,7 +160,10 @@ def is_there(name: str) -> bool:
     if not parts:
         return True
     module = folder / f"{parts[0]}.py"
-    return module.exists() and (len(parts) == 1 or parts[1] in members(module))
+    if not module.exists():
+        package = folder / "__init__.py"
+        return package.exists() and parts[0] in members(package)
+    return len(parts) == 1 or parts[1] in members(module)
 
 
 def function_is_there(name: str) -> bool:
@@ -215,6 +218,6 @@ def test_what_is_not_there_would_be_found() -> None:
     assert not function_is_there("rewritten_by_nobody")
     assert function_is_there("os.fork")
     assert not function_is_there("os.rewritten_by_nobody")
-    assert is_there("model.prefix_tree.rewrite")
-    assert not is_there("model.prefix_tree.nobody")
+    assert is_there("model.stacks.StackTable")
+    assert not is_there("model.stacks.nobody")
     assert not is_there("model.nobody")

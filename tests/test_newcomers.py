@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.options import NATIVE_VIEWS
-from pyprof.session.native_frame_views import VIEWS
+from pyprof.session.pipeline.native_frame_views import VIEWS
 from tests.test_layers import ROOT, sources
 
 PAGE = (ROOT / "docs" / "porting.md").read_text()
@@ -48,7 +48,7 @@ def naming(words: re.Pattern[str]) -> set[str]:
 
 def is_own(path: Path) -> bool:
     """Return True if the package belongs to a row of the table."""
-    return str(path.parent.relative_to(ROOT)) in {"interpreters/ruby", "collectors/replay"}
+    return str(path.parent.relative_to(ROOT)) == "profiler/model/arch"
 
 
 @pytest.mark.parametrize("task", WORDS)

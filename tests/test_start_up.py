@@ -24,7 +24,7 @@ HEAVY = {
     "rich": "for doctor",
     "elftools": "for inspect",
     "shtab": "for completion",
-    "numpy._typing": "10 ms; what is annotated is checked without it: cli/reduced_numpy.py leaves it out",
+    "numpy._typing": "10 ms; what is annotated is checked without it: cli/startup.py leaves it out",
     "pyprof.collectors.gdb": "for stubs",
     "pyprof.collectors.offcpu": "for --mode offcpu and wall",
     "pyprof.collectors.bpf": "for interpreters, and commands that are started",
@@ -67,7 +67,7 @@ main()
 
 COLLECT = """
 import gc
-from pyprof.cli.before_imports import prepare
+from pyprof.cli.startup import prepare
 prepare("record")
 counts = []
 gc.callbacks.append(lambda phase, _: counts.append(phase))

@@ -21,6 +21,7 @@ from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk import Trust, Walk, lookup_pc
 from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import PER_FRAME
+from pyprof.unwind.heuristics.code_checks import Verdict
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.interned_rules import KnownRule
 from pyprof.unwind.native_walk import (
@@ -34,7 +35,6 @@ from pyprof.unwind.native_walk import (
     Why,
     answer_rule,
 )
-from pyprof.unwind.return_address_check import Verdict
 from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Caller, LaneWalk, NoCaller, Registers, ScalarWalker

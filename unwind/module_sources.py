@@ -1,27 +1,33 @@
-"""The unwind sources of a module, and the order in which they are used. Only this file decides that order.
+"""The unwind sources of a module and their order, and the interface to rules that a process registers.
 
-The order is UnwindOptions.sources. If a source does not cover a pc, the next one is used. A name that is not a table
-("fp") belongs to the fallback, which is used after all tables. The reader of a format is imported when a file first has
-its table.
+Only this file decides the order. It is UnwindOptions.sources. If a source does not cover a pc, the next one is used. A
+name that is not a table ("fp") belongs to the fallback, which is used after all tables. The reader of a format is
+imported when a file first has its table.
+
+JIT compilers register rules for code without a file. Registrations come and go, so a rule is valid at one time only.
+The unwinder looks rules up in the order of time and clears its cache when the registrations change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import problem_of
+from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
-from pyprof.unwind.rules import Source
+from pyprof.unwind.rules import FunctionRows, Rule, Source
 
 if TYPE_CHECKING:
     from pyprof.unwind.formats.breakpad.stack_cfi import FindSymbols
-    from pyprof.unwind.formats.sframe.section import SFrame
+    from pyprof.unwind.formats.sframe import SFrame
+
 
 Reader = Callable[[ObjectFile, Arch, Diagnostics], Source | None]
 """Function that opens one unwind table of a file. It returns None if the file does not have the table."""
@@ -49,11 +55,11 @@ class TableReader:
 
 
 _TABLES = {
-    "sframe": TableReader(".sframe", "sframe.section", "open_sframe"),
-    "eh_frame": TableReader(".eh_frame", "cfi.eh_frame", "open_eh_frame"),
+    "sframe": TableReader(".sframe", "sframe", "open_sframe"),
+    "eh_frame": TableReader(".eh_frame", "cfi.sections", "open_eh_frame"),
     "exidx": TableReader(".ARM.exidx", "exidx.section", "open_exidx"),
     "go": TableReader(".gopclntab", "gopclntab", "go_source"),
-    "debug_frame": TableReader(".debug_frame", "cfi.debug_frame", "open_debug_frame"),
+    "debug_frame": TableReader(".debug_frame", "cfi.sections", "open_debug_frame"),
 }
 READERS: dict[str, Reader] = {**_TABLES}
 
@@ -117,3 +123,78 @@ def order_sources(sources: Sequence[Source], exact: bool) -> Sequence[Source]:
         exact: The pc is not a return address. Sources that are right only at calls then come last.
     """
     return sorted(sources, key=lambda source: not source.exact) if exact else sources
+
+
+RuleAt = Callable[[int, bool], Rule | None]
+"""Function that finds the unwind rule in force: (lookup pc, pc is not a return address) -> rule, or None."""
+
+
+class RuntimeRules(Protocol):
+    """The protocol of unwind rules of JIT code, for all processes.
+
+    All addresses are those in the process. No method raises.
+    """
+
+    def refresh(self, space: AddressSpace) -> None:
+        """Read the current registrations of JIT code in an address space.
+
+        The unwinder calls this before it walks samples of the space.
+        """
+        ...
+
+    def changes(self, space: AddressSpace) -> Sequence[int]:
+        """Return the times at which unwind rules of JIT code changed (CLOCK_MONOTONIC ns, ascending)."""
+        ...
+
+    def version(self, space: AddressSpace) -> int:
+        """Return a number that changes whenever unwind rules of JIT code may have been added or removed."""
+        ...
+
+    def is_reserved(self, space: AddressSpace, avma: int) -> bool:
+        """Return True if a runtime has reserved an address for JIT code.
+
+        It makes more and more of its reserved memory executable, which no event reports.
+        """
+        ...
+
+    def is_in_file(self, space: AddressSpace, avma: int) -> bool:
+        """Return True if an address lies in a part of a file that holds a runtime's own code, without tables."""
+        ...
+
+    def rows(
+        self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt
+    ) -> tuple[FunctionRows, Trust] | None:
+        """Return the unwind rows of JIT code that cover a lookup pc at a time and their source, or None.
+
+        Args:
+            space: The address space.
+            pc: The lookup pc.
+            exact: The pc is not a return address.
+            time_ns: CLOCK_MONOTONIC time of the sample.
+            rule_at: Finds rules of other code, for code that is described as a copy of it.
+        """
+        ...
+
+
+class NoRuntimeRules:
+    """An empty RuntimeRules, for processes without registered code."""
+
+    def refresh(self, space: AddressSpace) -> None:
+        pass
+
+    def changes(self, space: AddressSpace) -> Sequence[int]:
+        return ()
+
+    def version(self, space: AddressSpace) -> int:
+        return 0
+
+    def is_reserved(self, space: AddressSpace, avma: int) -> bool:
+        return False
+
+    def is_in_file(self, space: AddressSpace, avma: int) -> bool:
+        return False
+
+    def rows(
+        self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt
+    ) -> tuple[FunctionRows, Trust] | None:
+        return None

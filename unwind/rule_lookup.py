@@ -15,21 +15,34 @@ from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.frame_sources import CODE, FALLBACK
 from pyprof.model.arch import Arch
+from pyprof.model.arch.x86_instructions import begins_with_prologue
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
-from pyprof.model.x86_prologues import begins_with_prologue
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image, ImageStore
-from pyprof.options import UnwindOptions
-from pyprof.unwind.heuristics.epilogue import MAX_CODE, epilogue_rule, sigreturn_rule
-from pyprof.unwind.heuristics.frame_overwriting_code import find_replacing_spans, restores_other_frame, unprovable_rule
+from pyprof.options import CODE, FALLBACK, UnwindOptions
+from pyprof.unwind.heuristics.code_checks import (
+    MAX_EPILOGUE_BYTES,
+    SpaceCode,
+    Verdict,
+    epilogue_rule,
+    find_replacing_spans,
+    restores_other_frame,
+    sigreturn_rule,
+    unprovable_rule,
+)
 from pyprof.unwind.interned_rules import UNCOVERED_ID, KnownRule, Row, RowCache, RuleTable
-from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
-from pyprof.unwind.module_sources import READERS, Reader, open_sources, order_sources, promises_frame_pointers
-from pyprof.unwind.return_address_check import SpaceCode, Verdict
+from pyprof.unwind.module_sources import (
+    READERS,
+    NoRuntimeRules,
+    Reader,
+    RuntimeRules,
+    open_sources,
+    order_sources,
+    promises_frame_pointers,
+)
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, Rule, Source
 
 if TYPE_CHECKING:
@@ -355,7 +368,7 @@ class RuleIndex:
     def _epilogue(self, code: SpaceCode, pc: int, exact: bool) -> int:
         if FALLBACK not in self._names:
             return UNCOVERED_ID
-        rule = epilogue_rule(self.arch, code.read(pc if exact else pc + 1, MAX_CODE))
+        rule = epilogue_rule(self.arch, code.read(pc if exact else pc + 1, MAX_EPILOGUE_BYTES))
         return UNCOVERED_ID if rule is None else self.rules.intern(rule, Trust.EPILOGUE)
 
     def find_uncovered_rule_id(self, code: SpaceCode, pc: int, exact: bool) -> int:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.frame_sources import FALLBACK, SCAN
 from pyprof.model.arch import Arch
 from pyprof.model.columns import distinct
 from pyprof.model.modules import AddressSpace
@@ -19,19 +18,17 @@ from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image, ImageStore
-from pyprof.options import UnwindOptions
+from pyprof.options import FALLBACK, SCAN, UnwindOptions
 from pyprof.unwind.batch_walk import BatchWalk, WalkedSpace, read_first_registers
 from pyprof.unwind.dwarf_expressions import Budget
+from pyprof.unwind.formats.breakpad.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 from pyprof.unwind.heuristics.call_evidence import CallSites
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
 from pyprof.unwind.heuristics.stack_scan import ScanFallback
-from pyprof.unwind.heuristics.stack_win_fallback import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
-from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
-from pyprof.unwind.module_sources import READERS, Reader
-from pyprof.unwind.native_library import find_library
-from pyprof.unwind.native_walk import NativeWalker
+from pyprof.unwind.module_sources import READERS, NoRuntimeRules, Reader, RuntimeRules
+from pyprof.unwind.native_walk import NativeWalker, find_library
 from pyprof.unwind.rule_lookup import RuleIndex, SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Fallback, ScalarWalker

@@ -11,9 +11,8 @@ import struct
 from importlib import resources
 from typing import NamedTuple
 
-from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused
-from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_types
-from pyprof.collectors.bpf.ring import RecordRing
+from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused, find_member_offset, read_kernel_types
+from pyprof.collectors.bpf.records import RecordRing
 from pyprof.collectors.cpu_accounts import TICK_NS
 from pyprof.collectors.linux import bpf
 from pyprof.errors import FormatError

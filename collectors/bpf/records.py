@@ -1,24 +1,120 @@
-"""Records of the ring as columns. Stacks are not copied: a batch refers to the ring."""
+"""The ring that the programs in the kernel fill, its records as columns, and the values of the maps.
+
+sampler.h has the layout of the records and of the maps. Stacks are not copied: a batch refers to the ring
+(Documentation/bpf/ringbuf.rst). The data pages are mapped twice in a row, so a record that wraps is contiguous.
+release_records() releases a record's room; until then arrays may refer to it.
+"""
 
 from __future__ import annotations
 
+import mmap
+import struct
 from collections.abc import Sequence
+from enum import IntEnum, IntFlag
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.bpf.abi import (
-    ANCHOR_WORDS,
-    ENDED_WORDS,
-    FRAME_WORDS,
-    HEAD_WORDS,
-    REGISTERS,
-    TEXT_WORDS,
-    Flag,
-)
+from pyprof.collectors.linux.sampled_arch import WIDE, order_reads
 from pyprof.model.marker_frames import KernelStack
 from pyprof.records import dataclass
+
+REGISTERS = len(WIDE.registers)
+GOROUTINE_WORDS = 20
+HEAD_WORDS = 17 + REGISTERS + GOROUTINE_WORDS
+ENDED_WORDS = 13
+FRAME_WORDS = 5
+ANCHOR_WORDS = 2
+TEXT_WORDS = 32
+PAGE = 4096
+MOST_STACK = 256 << 10
+STACK_SLACK = 256
+
+LAYOUT = struct.Struct("=20IQ22I")
+PROCESS = struct.Struct("=QIIQQ56xq5I4x")
+THREAD = struct.Struct("=QQQQ")
+WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
+LIMITS = struct.Struct("=QQQ")
+BUCKETS = 32
+"""Number of buckets of the histogram of the BPF program's run times: one for each power of two of nanoseconds."""
+
+
+class LossReason(IntEnum):
+    """Reasons why a part of a sample is missing; format_losses_header() generates enum reason in losses.h from them.
+
+    Attributes:
+        comment: Comment in losses.h.
+        counted: The counter (profiler/model/reason_table.py), "" for none.
+    """
+
+    comment: str
+    counted: str
+
+    def __new__(cls, number: int, comment: str, counted: str = "") -> LossReason:
+        self = int.__new__(cls, number)
+        self._value_, self.comment, self.counted = number, comment, counted
+        return self
+
+    SAMPLED = 0, "a record was submitted"
+    RING_FULL = 1, "no room for the record"
+    NO_USER_MODE = 2, "a kernel thread, or no registers"
+    STACK_UNREADABLE = 3, "pages of the stack could not be read: never touched, or swapped out"
+    STACK_CUT = 4, "longer than MOST_STACK", "bpf_stack_too_long"
+    STACK_END_GUESSED = 5, "the list of mappings was locked", "stack_end_unknown"
+    NO_THREAD_STATE = (
+        6,
+        "of an interpreter's process: the thread has none",
+        "thread_without_interpreter_state",
+    )
+    FRAME_UNREADABLE = 7, "of an interpreter", "interpreter_frame_not_in_memory"
+    TOO_MANY_FRAMES = (
+        8,
+        "more than MOST_FRAMES",
+        "bpf_too_many_interpreter_frames",
+    )
+    OVER_BUDGET = (
+        9,
+        "the run took longer than MOST_RUN_NS: frames and stack end where it was then",
+        "bpf_time_limit",
+    )
+    WAIT_LOST = (
+        10,
+        "no room for the end of a wait, or for its thread in the table: only in the sums, or nowhere",
+        "wait_end_lost",
+    )
+    NO_STACK_OF_WAIT = 11, "its thread waits so often that not each wait is copied, or there was no room for it"
+    ARRIVAL_MISSED = (
+        12,
+        "a thread leaves its processor, and the program was not called when it came",
+        "switch_in_missed",
+    )
+
+
+def format_losses_header() -> str:
+    """Return the text of the C header losses.h, which gives each reason for a lost sample its number."""
+    rows = "".join(f"\t{reason.name}, /* {reason.comment} */\n" for reason in LossReason)
+    licence = "/* SPDX-License-Identifier: MIT OR GPL-2.0-only */\n"
+    what = "/* Why something of a sample is missing: one counter each. Made of collectors/bpf/records.py. */\n"
+    return f"{licence}{what}enum reason {{\n{rows}\tREASONS\n}};\n"
+
+
+class Flag(IntFlag):
+    """Flags of a record that the BPF program writes into the ring (struct record.flags)."""
+
+    CHAIN = 1
+    HOLDS_LOCK = 2
+    COLLECTING = 4
+    BROKEN = 8
+    CUT = 16
+    KERNEL = 32
+    NARROW = 64
+    WAITS = 128
+    ENDED = 256
+    GONE = 512
+    WAKER = 1024
+    SEVERAL = 2048
+
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
@@ -253,3 +349,80 @@ def _part(starts: I64, rows: U64, lanes: I64) -> tuple[I64, U64]:
 
 NO_RECORDS = read_records(np.zeros(0, np.uint64), ())
 NO_ENDS = read_wait_ends(np.zeros(0, np.uint64), ())
+
+
+_PAGE = mmap.PAGESIZE
+_BUSY, _DISCARD = 1 << 31, 1 << 30
+_HEAD = 8
+FOREVER_NS = 2**63 - 1
+
+
+class RecordRing:
+    """The ring buffer that the BPF programs fill with records.
+
+    A record begins with its time. Records of several processors are nearly in order of time.
+
+    Attributes:
+        words: All data, twice, as 64-bit words.
+        size: Size of the data in bytes.
+        fd: Descriptor of the map.
+    """
+
+    def __init__(self, fd: int, size: int) -> None:
+        """Map the BPF ring buffer into memory; `size` is a power of two."""
+        self.size = size
+        self.fd = fd
+        self._mask = size - 1
+        self._consumer = mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._memory = mmap.mmap(fd, _PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+        everything = np.frombuffer(self._memory, np.uint64)
+        self._producer = everything[:1]
+        self.words: npt.NDArray[np.uint64] = everything[_PAGE // 8 :]
+        self._heads = everything[_PAGE // 8 :].view(np.uint32)
+        self._at = struct.unpack_from("=Q", self._consumer)[0]
+
+    def take_records(self, until_ns: int = FOREVER_NS, max_records: int = 1 << 20) -> tuple[list[int], int]:
+        """Return the next records of the BPF ring buffer.
+
+        Args:
+            until_ns: Stop at the first record after this time.
+            max_records: Maximum number of records.
+
+        Returns:
+            (words at which the records begin, position to pass to release_records()).
+        """
+        found, self._at = self._scan(until_ns, max_records)
+        return found, self._at
+
+    def find_later_records(self, max_records: int = 1 << 20) -> list[int]:
+        """Return the positions (in words) of the ring buffer's records that take_records() has left there."""
+        return self._scan(FOREVER_NS, max_records)[0]
+
+    def _scan(self, until_ns: int, most: int) -> tuple[list[int], int]:
+        at, end, mask, heads = self._at, int(self._producer[0]), self._mask, self._heads
+        order_reads()
+        found: list[int] = []
+        while at < end and len(found) < most:
+            place = at & mask
+            head = int(heads[place >> 2])
+            if head & _BUSY:
+                break
+            size = head & ~(_BUSY | _DISCARD)
+            if not head & _DISCARD:
+                word = (place + _HEAD) >> 3
+                if int(self.words[word]) > until_ns:
+                    break
+                found.append(word)
+            at += (size + _HEAD + 7) & ~7
+        order_reads()
+        return found, at
+
+    def release_records(self, until: int) -> None:
+        """Release all ring buffer records before a position, so that the kernel may overwrite them."""
+        order_reads()
+        struct.pack_into("=Q", self._consumer, 0, until)
+
+    @property
+    def used(self) -> int:
+        """Number of bytes in the BPF ring buffer that the reader has not released."""
+        return int(self._producer[0]) - int(struct.unpack_from("=Q", self._consumer)[0])

@@ -1,4 +1,6 @@
-"""The source of samples for the collector that tracks the processes.
+"""The source of samples for the collector that tracks the processes, and the limits for recording single waits.
+
+As many single waits are recorded as can be unwound, shorter ones if there are few.
 
 bpf/collector.py takes everything but samples from perf_events' records, and the samples here. The input are processes
 as they appear. The output are columns of samples over the ring, then their interpreter frames and additional memory.
@@ -8,17 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Container
 from itertools import pairwise
 
 import numpy as np
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, STACK_SLACK, Flag, LossReason
 from pyprof.collectors.bpf.records import (
+    FOREVER_NS,
+    MOST_STACK,
     NO_ENDS,
     NO_RECORDS,
+    PAGE,
+    STACK_SLACK,
     U64,
+    Flag,
+    LossReason,
     Records,
     WaitEnds,
     read_kernel_stacks,
@@ -26,21 +34,79 @@ from pyprof.collectors.bpf.records import (
     read_wait_ends,
     split_positions,
 )
-from pyprof.collectors.bpf.ring import FOREVER_NS
 from pyprof.collectors.bpf.sampler import BpfSampler, WaitingThread
-from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.copy_size import AbsentPages
 from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.goroutine_pieces import make_goroutine_pieces
-from pyprof.model.interpreter_state import Chain, CopiedStack, FrameRows, KernelReader
+from pyprof.model.interpreter_frame_reading import CopiedStack, FrameRows, KernelReader
+from pyprof.model.interpreter_frames import Chain
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import said
-from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab
+from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab, make_goroutine_pieces
 from pyprof.records import replace
+
+_FEW_HZ, _MANY_HZ = 300.0, 2000.0
+"""Rates of wait records per second that count as few and as many. Unwinding one takes some 20 us."""
+_SHARE, _FIRST_SHARE, _MAX_SHARE = 32, 256, 1 << 14
+_MUCH_USED = 0.1
+"""Used share of the ring buffer, before it is read, above which fewer stacks are copied."""
+_LOWEST_NS = 20_000
+_HIGHER = 64
+"""Factor for the minimum duration of recorded waits if even waits of most_ns are too many."""
+_AFTER_NS = 100_000_000
+
+
+class WaitRates:
+    """The limits for the rate at which the BPF program records single waits.
+
+    Attributes:
+        least_ns: Shorter waits get no separate record, unless their stack was copied.
+        share: At most 1/share of a thread's time is spent on copies at shorter waits.
+        most_ns: Maximum of least_ns, unless such waits are too many.
+    """
+
+    def __init__(self, most_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """Start with the highest minimum length of waits that get a record (least_ns)."""
+        self.least_ns, self.share = most_ns, _FIRST_SHARE
+        self.most_ns = most_ns
+        self._copies = self._ends = 0
+        self._clock = clock
+        self._since_ns = clock()
+
+    def adjust_limits(self, copies: int, ends: int, used: float) -> bool:
+        """Adjust the limits for wait records, and return True if one has changed.
+
+        Args:
+            copies: Number of new stacks.
+            ends: Number of new ends of waits.
+            used: Share of the ring that they used.
+        """
+        if used > _MUCH_USED:
+            self.share = min(4 * self.share, _MAX_SHARE)
+            return True
+        self._copies += copies
+        self._ends += ends
+        passed_ns = self._clock() - self._since_ns
+        if passed_ns < _AFTER_NS:
+            return False
+        before = self.least_ns, self.share
+        copies_hz, ends_hz = 1e9 * self._copies / passed_ns, 1e9 * self._ends / passed_ns
+        if copies_hz > _MANY_HZ:
+            self.share = min(2 * self.share, _MAX_SHARE)
+        elif copies_hz < _FEW_HZ:
+            self.share = max(self.share // 2, _SHARE)
+        if ends_hz > _MANY_HZ:
+            most_ns = self.most_ns if ends_hz < 2 * _MANY_HZ else _HIGHER * self.most_ns
+            self.least_ns = min(2 * self.least_ns, max(most_ns, self.least_ns))
+        elif ends_hz < _FEW_HZ:
+            self.least_ns = max(self.least_ns // 2, min(_LOWEST_NS, self.most_ns))
+        self._copies = self._ends = 0
+        self._since_ns += passed_ns
+        return before != (self.least_ns, self.share)
+
 
 _FIRST_COPY, _MIN_COPY = 128 << 10, 64 << 10
 """Number of stack bytes that the BPF program copies before the first walks, and the minimum number after them."""

@@ -792,7 +792,7 @@ static __attribute__((noinline)) void take_frames(struct scratch_space *space, s
 /* ---- what waits on the stack: other greenlets (CPython 3.12 and later) ---- */
 
 /*
- * As interpreters/cpython/greenlet_entries.py has it. All entry frames name one instruction, and stand on the stack. The
+ * As interpreters/cpython/greenlets.py has it. All entry frames name one instruction, and stand on the stack. The
  * innermost frame of the activation that one ends is named by some word of the stack between it and the one inside it:
  * of those whose frames lead to that very entry frame the one with most of them.
  */

@@ -15,17 +15,16 @@ from importlib import resources
 
 import numpy as np
 
-from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused
-from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_types
-from pyprof.collectors.bpf.ring import RecordRing
+from pyprof.collectors.bpf import records
+from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused, find_member_offset, read_kernel_types
+from pyprof.collectors.bpf.records import RecordRing
 from pyprof.collectors.linux import bpf, libc
 from pyprof.collectors.linux.sampled_arch import HERE, MACHINE
 from pyprof.collectors.perf.attr import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
-from pyprof.collectors.perf.ring import list_online_cpus
+from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.errors import FormatError
-from pyprof.model.interpreter_state import AwaitOffsets, FrameOffsets, GoroutineOffsets, ThreadPlace
+from pyprof.model.interpreter_frame_reading import AwaitOffsets, FrameOffsets, GoroutineOffsets, ThreadPlace
 from pyprof.records import dataclass
 
 _SET_BPF, _ENABLE = 0x40042408, 0x2400
@@ -237,7 +236,7 @@ class BpfSampler:
         device = inode = 0
         if runtime:
             device, inode = _namespace(pid)
-        value = abi.PROCESS.pack(runtime, place, 0, device, inode, *_pack_goroutines(goroutines))
+        value = records.PROCESS.pack(runtime, place, 0, device, inode, *_pack_goroutines(goroutines))
         bpf.update_element(self._object.maps["processes"], _U32.pack(pid), value)
         if goroutines is not None:
             bpf.update_element(self._object.maps["processes"], _U32.pack(_LATEST_GO), value)
@@ -263,15 +262,15 @@ class BpfSampler:
         self._set_thread(tid, end, *rest)
 
     def _thread(self, tid: int) -> tuple[int, ...]:
-        value = bpf.lookup_element(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.size)
-        return abi.THREAD.unpack(value) if value is not None else (0,) * 4
+        value = bpf.lookup_element(self._object.maps["threads"], _U32.pack(tid), records.THREAD.size)
+        return records.THREAD.unpack(value) if value is not None else (0,) * 4
 
     def _set_thread(self, tid: int, *words: int) -> None:
-        bpf.update_element(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.pack(*words))
+        bpf.update_element(self._object.maps["threads"], _U32.pack(tid), records.THREAD.pack(*words))
 
     def is_recorded(self, pid: int) -> bool:
         """Return True if the BPF program records a process, even if only since its parent forked it."""
-        return bpf.lookup_element(self._object.maps["processes"], _U32.pack(pid), abi.PROCESS.size) is not None
+        return bpf.lookup_element(self._object.maps["processes"], _U32.pack(pid), records.PROCESS.size) is not None
 
     def set_limits(self, stack: int, least_ns: int, share: int) -> None:
         """Set the limits of the BPF program for stacks and waits from now on.
@@ -281,13 +280,15 @@ class BpfSampler:
             least_ns: Shorter waits get no separate record.
             share: At most 1/share of a thread's time is spent on copies at its waits.
         """
-        bpf.update_element(self._object.maps["limits"], bytes(4), abi.LIMITS.pack(stack, least_ns, share))
+        bpf.update_element(self._object.maps["limits"], bytes(4), records.LIMITS.pack(stack, least_ns, share))
 
     def read_waiting_threads(self) -> list[WaitingThread]:
         """Return the kernel's account of the waits of all known threads."""
         found = []
-        for value in bpf.read_values(self._object.maps["waits"], 8, abi.WAIT.size):
-            off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = abi.WAIT.unpack(value)
+        for value in bpf.read_values(self._object.maps["waits"], 8, records.WAIT.size):
+            off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = records.WAIT.unpack(
+                value
+            )
             found.append(
                 WaitingThread(pid, tid, off, waking, why, call, bool(copied), blocked, runnable, count, on, run)
             )
@@ -301,18 +302,18 @@ class BpfSampler:
         """Make the BPF program forget a thread that has ended."""
         bpf.delete_element(self._object.maps["threads"], _U32.pack(tid))
 
-    def read_counts(self) -> tuple[dict[abi.LossReason, int], list[int]]:
+    def read_counts(self) -> tuple[dict[records.LossReason, int], list[int]]:
         """Return the BPF program's counters, and the histogram of its run times: how many took 2^n to 2^(n+1) ns."""
-        words = len(abi.LossReason) + abi.BUCKETS
+        words = len(records.LossReason) + records.BUCKETS
         raw = (
             bpf.lookup_element(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
             if self._object.maps
             else None
         )
         if raw is None:
-            return {}, [0] * abi.BUCKETS
+            return {}, [0] * records.BUCKETS
         total = np.frombuffer(raw, np.uint64).reshape(self._processors, words).sum(axis=0).tolist()
-        return {reason: total[reason] for reason in abi.LossReason}, total[len(abi.LossReason) :]
+        return {reason: total[reason] for reason in records.LossReason}, total[len(records.LossReason) :]
 
     @property
     def full(self) -> bool:
@@ -387,7 +388,7 @@ def pack_offsets(offsets: FrameOffsets) -> bytes:
     waiting = (o.frame_object, o.object_frame, o.object_link, o.frame_height)
     rest = (o.gil_holder, o.gil_locked, o.tid_in_pthread, o.instr_bytes, o.frame_bytes, o.run_ends, o.seeks, *waiting)
     first, last = ([_NONE if field < 0 else field for field in some] for some in (fields, rest))
-    return abi.LAYOUT.pack(*first, o.code_mask, *last, *_packed_awaits(o.awaits), 0)
+    return records.LAYOUT.pack(*first, o.code_mask, *last, *_packed_awaits(o.awaits), 0)
 
 
 def _packed_awaits(awaits: AwaitOffsets | None) -> tuple[int, ...]:

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.bpf.abi import Flag
-from pyprof.collectors.bpf.records import I64, U32, WaitEnds
+from pyprof.collectors.bpf.records import I64, U32, Flag, WaitEnds
 from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE
 from pyprof.records import dataclass, field, replace

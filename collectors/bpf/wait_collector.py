@@ -1,5 +1,9 @@
 """A collector of threads' wall-clock time by a program in the kernel, with the stacks of waits.
 
+The time that samples of running threads stand for comes from the kernel's account of their turns. If a timer is due
+while a processor switches threads, it fires after the switch. So a thread that leaves its processor every few
+microseconds has too few samples at any rate. Its samples therefore share the exact time.
+
 No thread is stopped. A wait has the stack with which its thread left its processor, including interpreter frames.
 Threads that sleep when the recording begins are read once from outside.
 """
@@ -8,19 +12,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.collector import BpfCollector
-from pyprof.collectors.bpf.lock_waits import LockWaits, find_lock_addresses, is_lock_wait
-from pyprof.collectors.bpf.on_cpu_times import RunTimes
-from pyprof.collectors.bpf.records import I64, Records
+from pyprof.collectors.bpf.records import I64, Flag, Records
 from pyprof.collectors.bpf.sample_source import BpfSource
+from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.collectors.bpf.wait_accounting import (
     FOR_PROCESSOR,
     LATENCY_NS,
@@ -30,7 +32,7 @@ from pyprof.collectors.bpf.wait_accounting import (
     rebuild_table,
     state_letter,
 )
-from pyprof.collectors.bpf.wait_context import WaitContext
+from pyprof.collectors.bpf.wait_context import LockWaits, WaitContext, find_lock_addresses, is_lock_wait
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import NARROW, WIDE
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
@@ -42,9 +44,62 @@ from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.thread_keys import ThreadKey
+from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import CollectOptions
 from pyprof.records import replace
+
+UNKNOWN_NS = -1
+
+
+class RunTimes:
+    """On-CPU time of each thread in one recording. Time that a thread ran without a sample counts for its next
+    samples.
+    """
+
+    def __init__(self) -> None:
+        self._accounted: dict[int, int] = {}
+
+    def start_accounting(self, at_ns: int, threads: Iterable[WaitingThread]) -> None:
+        """Start the accounting of on-CPU time now: earlier run time is not accounted."""
+        self._accounted = {each.tid: _ran(each, at_ns) for each in threads}
+
+    def distribute_run_time(
+        self, tids: I64, threads: Iterable[WaitingThread], now_ns: int, room_ns: Mapping[int, int], most_ns: int
+    ) -> I64:
+        """Return the nanoseconds that each sample stands for, UNKNOWN_NS if its thread was unknown at the last call.
+
+        A thread may have run longer than the limits below, because the table is of a later time. The rest counts in the
+        next call.
+
+        Args:
+            tids: Threads of the samples (n,), which ran until now_ns.
+            threads: The table of threads.
+            now_ns: Time of the samples.
+            room_ns: Maximum time that each thread can have run since the last call, by tid.
+            most_ns: The same for all other threads.
+        """
+        length = np.full(len(tids), UNKNOWN_NS, np.int64)
+        lanes: dict[int, list[int]] = {}
+        for lane, tid in enumerate(tids.tolist()):
+            lanes.setdefault(tid, []).append(lane)
+        accounted = {}
+        for each in threads:
+            ran, before = _ran(each, now_ns), self._accounted.get(each.tid)
+            own = lanes.get(each.tid)
+            if before is None or before > ran:  # the tid belongs to another thread now
+                before = ran
+            elif own:
+                some = min(ran - before, room_ns.get(each.tid, most_ns))
+                length[own] = max(some // len(own), 1)
+                before += some
+            accounted[each.tid] = before
+        self._accounted = accounted
+        return length
+
+
+def _ran(thread: WaitingThread, now_ns: int) -> int:
+    return thread.run_ns + (max(now_ns - thread.on_ns, 0) if thread.on_ns else 0)
+
 
 _SLEEPER_ROUNDS = 4
 """Number of times that the stacks of sleeping threads are read, because the first reads do not know how much of a stack

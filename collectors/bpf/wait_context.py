@@ -1,22 +1,216 @@
-"""The context of waits: the lock outside each stack, and inside it the waker."""
+"""The context of waits: the lock that a thread waited for, and the thread that ended the wait.
+
+In a stack the lock stands outside of all frames, and the waker inside of them.
+
+A wait for a futex ends by a call of futex(2), by the end of a thread or by a signal. A nap ends by a timer or a signal.
+If a timer interrupts a thread in another system call, that thread is not the waker.
+
+A lock is a futex, which its address identifies. Threads wait for the lock of a Python interpreter by timed waits of 5
+ms. A wait that no thread ended is merged with the thread's next wait for the same lock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.bpf.abi import Flag
-from pyprof.collectors.bpf.lock_waits import LockWaits
-from pyprof.collectors.bpf.records import WaitEnds
+from pyprof.collectors.bpf.records import Flag, WaitEnds
 from pyprof.collectors.bpf.sample_source import BpfSource
-from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait
-from pyprof.collectors.bpf.wakers import describe_waker
-from pyprof.collectors.linux.sampled_arch import HERE
-from pyprof.model.marker_frames import Mark
+from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait, WaitTimes
+from pyprof.collectors.linux.sampled_arch import HERE, WIDE
+from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked, Mark, MarkKind
 from pyprof.model.sample_batch import SampleBatch, Surroundings
 from pyprof.options import CollectOptions
+from pyprof.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WakingCalls:
+    """The numbers of the system calls that wake other threads, on one architecture.
+
+    Attributes:
+        futexes: Numbers of futex, futex_waitv, futex_wait.
+        naps: Numbers of nanosleep, clock_nanosleep.
+        signals: Numbers of kill and similar calls.
+        wakes: Numbers of calls that wake a futex, including the end of a thread.
+    """
+
+    futexes: frozenset[int]
+    naps: frozenset[int]
+    signals: frozenset[int]
+    wakes: frozenset[int]
+
+
+CALLS = {
+    "x86_64": WakingCalls(
+        futexes=frozenset((202, 449, 455)),
+        naps=frozenset((35, 230)),
+        signals=frozenset((62, 129, 200, 234, 297)),
+        wakes=frozenset((202, 454, 456, 60, 231)),
+    ),
+    "aarch64": WakingCalls(
+        futexes=frozenset((98, 449, 455)),
+        naps=frozenset((101, 115)),
+        signals=frozenset((129, 138, 130, 131, 240)),
+        wakes=frozenset((98, 454, 456, 93, 94)),
+    ),
+}
+_HERE = CALLS[WIDE.name]
+FUTEX_WAITS = _HERE.futexes
+NOBODY = Mark(MarkKind.WOKEN)
+
+
+def has_named_waker(ended: WaitEnds, n: int) -> bool:
+    """Return True if another thread ended the wait and its name is known."""
+    call, by = int(ended.call[n]), int(ended.waker_call[n])
+    if not ended.waker_pid[n]:
+        return False
+    if call in FUTEX_WAITS:
+        return by in _HERE.wakes or by in _HERE.signals
+    return call not in _HERE.naps or by in _HERE.signals
+
+
+def describe_waker(ended: WaitEnds, n: int) -> Surroundings:
+    """Return the waker of an ended wait, for a thread that was not preempted."""
+    if not has_named_waker(ended, n):
+        return Surroundings(inner=NOBODY)
+    name = ended.waker_name[n].split(b"\0", 1)[0].decode("utf-8", "replace")
+    text = "".join(letter if letter.isprintable() else "?" for letter in name)
+    tid = int(ended.waker_tid[n])
+    inner = Mark(MarkKind.WOKEN, name=f"{text} ({tid})" if ended.waker_call[n] >= 0 else f"the kernel: {text}")
+    return Surroundings(inner=inner, waker=(tid, int(ended.waking_ns[n])))
+
+
+_MAX_RELEASE_GAP_NS = 1_000_000
+"""Maximum time between two waits of a thread for the same lock that count as one: the thread did not hold the lock in
+between.
+"""
+_GIL_BYTES = 256
+"""Size of struct _gil_runtime_state, which contains its condition variables and mutexes."""
+
+
+@dataclass(slots=True)
+class _Joined:
+    """Consecutive waits of a thread for one lock, none of which was ended by another thread.
+
+    Attributes:
+        lane: Index in the batch of the last wait's stack, or None if it was accounted before.
+    """
+
+    lock: Mark
+    since_ns: int
+    end_ns: int
+    ns: int
+    lane: int | None
+
+
+class LockWaits:
+    """Waits for locks in one recording; `gils` returns the addresses of a process's interpreter locks by pid."""
+
+    def __init__(self, gils: Callable[[int], Iterable[int]]) -> None:
+        self._gils = gils
+        self._joined: dict[int, _Joined] = {}
+
+    def make_marker(self, pid: int, address: int) -> Mark:
+        """Return a marker frame for the lock at an address of a process."""
+        if not address:
+            return Mark(MarkKind.LOCK, name="a lock that is not known")
+        if any(gil <= address < gil + _GIL_BYTES for gil in self._gils(pid)):
+            return Mark(MarkKind.LOCK, name="GIL")
+        return Mark(MarkKind.LOCK, name=f"lock {address:#x}")
+
+    def merge_continued_waits(self, times: WaitTimes, ended: WaitEnds, cuts: bool) -> None:
+        """Account waits for locks that no thread ended together with the thread's next wait. `cuts` means that the next
+        wait belongs to another window.
+        """
+        lanes = {end: lane for lane, end in times.ends.items()}
+        for n, flags in enumerate(ended.flags.tolist()):
+            if flags & Flag.GONE:
+                self._flush(times, int(ended.tid[n]))
+            elif ended.off_ns[n] and ended.why[n]:
+                self._take(times, ended, n, lanes.get(n))
+        for tid, joined in list(self._joined.items()):
+            if cuts:
+                self._flush(times, tid)
+            else:
+                joined.lane = None
+
+    def _take(self, times: WaitTimes, ended: WaitEnds, n: int, lane: int | None) -> None:
+        tid, off_ns = int(ended.tid[n]), int(ended.off_ns[n])
+        lock = self.make_marker(int(ended.pid[n]), int(ended.object[n]))  # a condition variable has two futexes
+        before = self._joined.get(tid)
+        if before is not None and (before.lock != lock or off_ns - before.end_ns > _MAX_RELEASE_GAP_NS):
+            self._flush(times, tid)
+            before = None
+        ns, since_ns = (before.ns, before.since_ns) if before is not None else (0, off_ns)
+        self._joined.pop(tid, None)
+        if has_named_waker(ended, n):
+            _add(times, n, lane, tid, since_ns, ns)
+        else:
+            ns += _taken(times, n, lane)
+            self._joined[tid] = _Joined(lock, since_ns, int(ended.time_ns[n]), ns, lane)
+
+    def _flush(self, times: WaitTimes, tid: int) -> None:
+        """Account the collected lock waits of a thread that now does something else."""
+        joined = self._joined.pop(tid, None)
+        if joined is not None and joined.lane is not None:
+            times.blocked_ns[joined.lane] += joined.ns
+        elif joined is not None and joined.ns:
+            times.continued.append(ContinuedWait(tid, joined.since_ns, joined.ns))
+
+
+def is_lock_wait(each: StacklessWait) -> bool:
+    """Return True if a thread waited for a lock in this wait. The kernel reports only waits for futexes in this
+    mode.
+    """
+    return each.end >= 0 or each.call == NOT_ONE_BY_ONE or each.call in FUTEX_WAITS
+
+
+def find_lock_addresses(batch: SampleBatch) -> dict[int, int]:
+    """Return the addresses of the futexes for which threads of a batch sleep, by tid."""
+    found = {}
+    inside = [] if batch.kernel_stack is None else batch.kernel_stack.tolist()
+    for lane, at in enumerate(inside):
+        wait = batch.kernel_stacks[at][:1]
+        if wait and isinstance(wait[0], Blocked) and wait[0].call in FUTEX_WAITS:
+            found[int(batch.tid[lane])] = _first_argument(int(batch.tid[lane]))
+    return found
+
+
+def _first_argument(tid: int) -> int:
+    """Return the first argument of the futex call in which a thread sleeps, or 0 if it does not sleep any more."""
+    try:
+        with open(f"/proc/{tid}/syscall", encoding="ascii") as file:
+            words = file.read().split()
+    except OSError:
+        return 0
+    return int(words[1], 16) if len(words) > 2 and words[0].isdigit() and int(words[0]) in FUTEX_WAITS else 0
+
+
+def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, ns: int) -> None:
+    """Add time to the waiting time of one stack."""
+    if not ns:
+        return
+    if lane is not None:
+        times.blocked_ns[lane] += ns
+    else:
+        times.continued.append(ContinuedWait(tid, since_ns, ns, end))
+
+
+def _taken(times: WaitTimes, end: int, lane: int | None) -> int:
+    """Remove a wait's time from the times to account now, and return the removed time. The wait's stack remains."""
+    found = sum(each.ns for each in times.continued if each.end == end) + sum(
+        b.ns for b in times.stackless if b.end == end
+    )
+    times.continued = [each for each in times.continued if each.end != end]
+    times.stackless = [each for each in times.stackless if each.end != end]
+    if lane is not None:
+        found += int(times.blocked_ns[lane])
+        times.blocked_ns[lane], times.continues[lane] = 0, True
+    return found
+
 
 _NOT_ENDED = -1
 

@@ -1,16 +1,9 @@
 """Samples of a target behind a stub of the GDB remote serial protocol.
 
-collector        A collector for a target behind a stub: gdbserver, qemu, OpenOCD, J-Link
-connection       The connection to a stub
-memory           The target's memory through a stub: few, large reads, each page requested once
-modules          The mappings of a stub's target
-non_stop         Threads that stop one by one (GDB manual, "Remote Non-Stop")
-packets          Packets of the GDB remote serial protocol as bytes (GDB manual, "Overview" of the remote protocol)
-register_layout  The registers of a stub's target
-remote_mappings  The address spaces of a stub's target over time, read from time to time
-remote_serial    One connection to a stub: requests and their replies, acknowledgements, notifications, time limits
-run_control      Stopping and resuming through a stub
-stub             The requests to a stub as methods, and a parser of its XML by events: nothing is fetched
-target_files     The files of a stub's target on this machine
-threads          One thread of a target: its /proc files, its sleep, its use of a processor, its stop
+collector       A collector for a target behind a stub of the GDB remote serial protocol, and its connection to the stub
+remote_serial   The GDB remote serial protocol: its packets, and one connection with requests and replies
+run_control     Stopping and resuming a target through a stub, all threads at once or one by one
+stub            The requests to a stub as methods, and the target's memory through a stub
+target_modules  The modules of a stub's target: its mappings over time, and the local files that belong to them
+threads         The threads of a stub's target, and the layout of their registers in packets
 """

@@ -1,4 +1,12 @@
-"""The rights of this process, and functions that drop them permanently."""
+"""The rights of this process: functions that drop them permanently, and a filter of system calls.
+
+The filter is for a process that only computes and uses descriptors that it was given. It is a list of permitted calls.
+Every other call fails with EPERM, and a call of another architecture's table kills the process. The process cannot
+open, create, rename or delete files, run programs, create processes or sockets, trace or signal others, map memory as
+code, or do anything that needs a privilege. Some calls are permitted only with certain arguments, see below.
+
+Numbers are those of python-ptrace's tables. Sources: seccomp(2), linux/bpf_common.h, linux/seccomp.h, linux/audit.h.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +17,11 @@ import os
 import pwd
 import resource
 import socket
+import struct
+from collections.abc import Sequence
 
 from pyprof.collectors.linux import libc
+from pyprof.model.arch.syscalls import call_names
 
 NOBODY = 65534
 UNUSED_USERS = range(61184, 65520)
@@ -113,3 +124,114 @@ def create_memory_file(name: str, sealing: bool = False) -> int:
         if error.errno != errno.EINVAL:
             raise
         return os.memfd_create(name, flags)
+
+
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_MEMORY = ("brk", "madvise", "mremap", "munmap", "membarrier")
+_DESCRIPTORS = (
+    *("close", "close_range", "dup", "dup2", "dup3", "fcntl", "fstat", "fstatfs", "lseek", "ftruncate", "memfd_create"),
+    *("read", "readv", "pread64", "preadv", "preadv2", "write", "writev", "pwrite64", "pwritev", "fadvise64"),
+    *("recvmsg", "recvfrom", "sendmsg", "sendto", "poll", "ppoll", "select", "pselect6"),
+)
+_NAMES = ("stat", "lstat", "newfstatat", "statx")
+"""System calls that query files by name; fstat(3) of newer C libraries is newfstatat(2)."""
+_THREADS = (
+    *("futex", "set_robust_list", "get_robust_list", "rseq", "set_tid_address", "sched_yield", "sched_getaffinity"),
+    *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall", "exit", "exit_group"),
+)
+_TIME = (
+    *("clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times", "getrusage"),
+    *("sysinfo", "uname", "getrandom", "setitimer"),
+)
+_SELF = ("getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getcwd", "setsid")
+ALLOWED = (*_MEMORY, *_DESCRIPTORS, *_NAMES, *_THREADS, *_TIME, *_SELF)
+
+_PROT_EXEC = 4
+_CLONE_THREAD = 0x10000
+_PROCMAP_QUERY = 0xC0686611
+_TCGETS = 0x5401
+_PR_SET_NAME = 15
+_PR_SET_VMA = 0x53564D41
+
+_LOAD, _EQUAL, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
+"""Offsets in struct seccomp_data. Arguments are 64-bit words, of which the filter checks the lower halves."""
+_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
+_X32 = 0x40000000
+
+
+def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)
+
+
+def _is_one_of(argument: int, *values: int) -> list[bytes]:
+    """Return BPF code of a seccomp filter that permits a call if the lower half of an argument is one of these
+    values.
+    """
+    tests = [_op(_EQUAL, value, len(values) - at) for at, value in enumerate(values)]
+    return [_op(_LOAD, _ARGUMENTS + 8 * argument), *tests, _op(_RETURN, _REFUSE | errno.EPERM), _op(_RETURN, _ALLOW)]
+
+
+def _has_bit(argument: int, bit: int, allowed: bool) -> list[bytes]:
+    """Return BPF code of a seccomp filter that permits a call if an argument has a bit (`allowed`), or if it has
+    not.
+    """
+    yes, no = (_ALLOW, _REFUSE | errno.EPERM) if allowed else (_REFUSE | errno.EPERM, _ALLOW)
+    return [_op(_LOAD, _ARGUMENTS + 8 * argument), _op(_HAS_BIT, bit, 0, 1), _op(_RETURN, yes), _op(_RETURN, no)]
+
+
+def _by_argument(pid: int) -> dict[str, list[bytes]]:
+    """Return the seccomp filter code of the system calls that are permitted only for some arguments.
+
+    clone3 passes them by a pointer, which a filter cannot follow. It fails with ENOSYS, and the C library then uses
+    clone.
+    """
+    return {
+        "mmap": _has_bit(2, _PROT_EXEC, allowed=False),
+        "mprotect": _has_bit(2, _PROT_EXEC, allowed=False),
+        "clone": _has_bit(0, _CLONE_THREAD, allowed=True),
+        "clone3": [_op(_RETURN, _REFUSE | errno.ENOSYS)],
+        "ioctl": _is_one_of(1, _PROCMAP_QUERY, _TCGETS),
+        "prctl": _is_one_of(0, _PR_SET_NAME, _PR_SET_VMA),
+        "tgkill": _is_one_of(0, pid),  # abort(3)
+        "prlimit64": _is_one_of(2, 0),  # to read a limit, not to set it
+    }
+
+
+def build_filter(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
+    """Return a seccomp filter of system calls as an array of struct sock_filter.
+
+    Args:
+        machine: The machine, as in `uname -m`.
+        pid: The process that gets the filter.
+        more: Names of further permitted calls.
+
+    Raises:
+        NotImplementedError: The machine is not supported.
+    """
+    if machine not in _AUDIT_ARCH:
+        raise NotImplementedError(f"no filter of system calls for {machine}")
+    names = call_names(machine)
+    # x32 repeats some names with higher numbers
+    numbers = {names[number]: number for number in sorted(names, reverse=True)}
+    numbers.setdefault("newfstatat", numbers.get("fstatat", -1))
+    code = [_op(_LOAD, _ARCH), _op(_EQUAL, _AUDIT_ARCH[machine], 1), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
+    if machine == "x86_64":
+        code += [_op(_AT_LEAST, _X32, 0, 1), _op(_RETURN, _KILL)]
+    for name in (*ALLOWED, *more):
+        if name in numbers:  # AArch64 lacks the older one of some pairs
+            code += [_op(_EQUAL, numbers[name], 0, 1), _op(_RETURN, _ALLOW)]
+    for name, body in _by_argument(pid).items():
+        code += [_op(_EQUAL, numbers[name], 0, len(body)), *body]
+    return b"".join([*code, _op(_RETURN, _REFUSE | errno.EPERM)])
+
+
+def confine_process(code: bytes) -> None:
+    """Install a seccomp filter for all threads of this process, permanently.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    for failed in (libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1), libc.install_seccomp_filter(code)):
+        if failed:
+            raise OSError(-failed, os.strerror(-failed))

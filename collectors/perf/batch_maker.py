@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import HERE, NARROW, WIDE
-from pyprof.collectors.perf.event_scope import Scope
+from pyprof.collectors.perf.cpu_events import Scope
 from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.records import (
     LOST,
@@ -21,12 +21,12 @@ from pyprof.collectors.perf.records import (
     NO_SAMPLES,
     THROTTLE,
     U64,
+    Rings,
     SampleRecords,
     Scan,
     parse_lost,
     read_samples,
 )
-from pyprof.collectors.perf.ring import Rings
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError

@@ -18,14 +18,12 @@ from pyprof.collectors.linux.privileges import raise_file_limit
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.batch_maker import BatchMaker, Elsewhere, RingBatches
 from pyprof.collectors.perf.copy_size import AbsentPages, choose_ring_size
+from pyprof.collectors.perf.cpu_events import MappingAlarm, Scope, choose_scope
 from pyprof.collectors.perf.event_manager import EventManager
-from pyprof.collectors.perf.event_scope import Scope, choose_scope
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
-from pyprof.collectors.perf.mapping_alarm import MappingAlarm
 from pyprof.collectors.perf.process_set import ProcessSet
-from pyprof.collectors.perf.record_thinning import Decimation, Starvation
-from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan
-from pyprof.collectors.perf.ring import list_online_cpus, open_rings
+from pyprof.collectors.perf.random_sampling import Decimation, Starvation
+from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan, list_online_cpus, open_rings
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
 from pyprof.collectors.targets.selection import Selection

@@ -21,8 +21,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import MOST_STACK
-from pyprof.collectors.perf.records import OVERHEAD
-from pyprof.collectors.perf.ring import MIN_RING
+from pyprof.collectors.perf.records import MIN_RING, OVERHEAD
 from pyprof.options import HOLD, CollectOptions
 
 BATCH = 2000

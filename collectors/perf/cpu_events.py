@@ -1,21 +1,38 @@
-"""One event on each processor, which is replaced after the processor was offline.
+"""Events on processors: samples of all their threads, an alarm for new mappings, and the choice between processors and
+threads.
 
 When a processor goes offline, also for a suspend, the kernel takes its events off (perf_event_exit_cpu). It does not
 restore them: they no longer count, and nothing reports that. So the events are read from time to time to see if they
 count.
+
+The alarm wakes the collector when a process of the machine maps code. An exec and a dlopen map code, and a process may
+need another source of samples then. The rings of samples cannot wake the collector for that, because each sample would
+wake it as well. So these events have separate rings. Their records are never read: the collector looks for new
+processes in the rings of samples, which have the same records.
+
+An event on a thread counts that thread's own time. If a new thread inherits it, it begins a new period, so a thread
+that lives shorter than a period is never sampled. On a processor the event counts all threads' time, so each moment is
+equally likely to be sampled. Samples of other processes are dropped when the rings are read. Events on processors need
+CAP_PERFMON or a kernel.perf_event_paranoid of 0 or less.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.cpu_accounts import LostSamples
-from pyprof.collectors.perf.attr import counted_ns
+from pyprof.collectors.linux import libc
+from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event, counted_ns, mapping_reporter, refusal
+from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
 from pyprof.model.reasons import said
+from pyprof.options import CollectOptions
+from pyprof.records import dataclass, replace
 
 _CHECK_INTERVAL_NS = 2_000_000_000
 
@@ -114,3 +131,170 @@ def count_missed_samples(silent: Silent, rate_hz: float, others: LostSamples) ->
 def describe_missed_samples(silent: Silent) -> str:
     which = ", ".join(map(str, sorted(silent)))
     return said("processors_came_back", cpus=which, seconds=f"{sum(silent.values()) / 1e9:.1f}")
+
+
+_EVERY_THREAD = -1
+_RING_BYTES = 2 * mmap.PAGESIZE
+"""One page for the head of a ring, and one for its records, in bytes."""
+
+
+class MappingAlarm:
+    """One event on each processor, whose descriptor becomes readable after a new executable mapping.
+
+    A processor that comes online later has none. Mappings there are found when the next batch is read.
+
+    Attributes:
+        fds: The descriptors.
+    """
+
+    def __init__(self, cpus: Iterable[int]) -> None:
+        """Open the events.
+
+        Args:
+            cpus: The processors.
+
+        Raises:
+            PerfNotAllowed: The kernel permits no such event or ring.
+        """
+        self.fds: list[int] = []
+        self._rings: list[mmap.mmap] = []
+        attr = mapping_reporter()
+        try:
+            for cpu in cpus:
+                self._open(attr, cpu)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, attr: bytes, cpu: int) -> None:
+        fd = libc.perf_event_open(attr, _EVERY_THREAD, cpu)
+        if -fd == errno.ENODEV:  # the processor went offline
+            return
+        if fd < 0:
+            raise refusal(-fd, _EVERY_THREAD)
+        self.fds.append(fd)
+        try:
+            # a ring that may not be written to is never full: the kernel overwrites its oldest records
+            self._rings.append(mmap.mmap(fd, _RING_BYTES, mmap.MAP_SHARED, mmap.PROT_READ))
+        except OSError as error:
+            raise refusal(error.errno or errno.EPERM, _EVERY_THREAD) from None
+
+    def close(self) -> None:
+        for ring in self._rings:
+            ring.close()
+        for fd in self.fds:
+            os.close(fd)
+        self._rings.clear()
+        self.fds.clear()
+
+
+_MAX_LOST = 32
+_FIRST_NS = 2_000_000_000
+
+
+class Losses:
+    """A check whether perf records are lost all the time, so that fewer of them must be made.
+
+    Losses in the first two seconds do not count: unwind tables are read then for the first time, and the rings wait.
+    Events on threads would sample other moments of threads that run briefly and often, because they count separately at
+    each switch (docs/sampling.md).
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock = clock
+        self._first_until_ns = clock() + _FIRST_NS
+        self._first = 0
+
+    def has_too_many(self, lost: int) -> bool:
+        """Return True if too many perf records were lost.
+
+        Args:
+            lost: Total number of records that found no room in a ring.
+        """
+        if self._clock() < self._first_until_ns:
+            self._first = lost
+        return lost - self._first > _MAX_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The scope of perf events: processors, or threads of the recording.
+
+    Attributes:
+        event: The event that makes the samples.
+        processors: True if it is on each processor.
+        everything: True if all processes belong to the recording.
+        on_threads: Event that can be used on threads instead.
+        samples: True if the event makes samples in addition to records of forks, mappings and so on.
+    """
+
+    event: Event
+    processors: bool
+    everything: bool
+    on_threads: Event | None = None
+    samples: bool = True
+
+    def narrow_to_threads(self) -> Scope:
+        """Return the scope of perf events on threads, so that other processes do not fill the rings."""
+        return Scope(self.on_threads, False, False, samples=self.samples) if self.on_threads is not None else self
+
+    @property
+    def filtered(self) -> bool:
+        """True if perf's rings contain records that do not belong to the recording."""
+        return self.processors and not self.everything
+
+    def attach_events(self, events: EventSet, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
+        """Open perf events on the processors or threads of this scope.
+
+        Raises:
+            PerfNotAllowed: The kernel permits no event.
+            ProcessLookupError: All processes have ended.
+        """
+        if self.processors:
+            events.attach_machine()
+        else:
+            events.attach(pids, forks)
+
+
+def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
+    """Return the best scope of perf events that the kernel permits: processors, or threads of the recording.
+
+    Args:
+        pid: A process of the recording.
+        cpu: Any processor.
+        options: Options of the recording.
+        everything: True if all processes are recorded.
+
+    Raises:
+        PerfNotAllowed: The kernel permits no event.
+        ProcessLookupError: The process has ended.
+    """
+    if everything:
+        return Scope(choose_event(EVERY_THREAD, cpu, options), True, True)
+    on_thread = choose_event(pid, cpu, options)
+    if not options.running:
+        return Scope(on_thread, False, False)
+    try:
+        on_processor = choose_event(EVERY_THREAD, cpu, options)
+    except PerfNotAllowed:
+        return Scope(on_thread, False, False)
+    return Scope(on_processor, True, False, on_thread)
+
+
+def choose_record_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
+    """Return the best scope of perf events for records without samples.
+
+    Events on processors are preferred. An event on a thread makes each of its switches longer, by a fifth of a round
+    trip between two threads.
+
+    Raises:
+        PerfNotAllowed: The kernel permits no event.
+        ProcessLookupError: The process has ended.
+    """
+    silent = replace(options, running=False, kernel=False)
+    on_thread = choose_event(pid, cpu, silent)
+    try:
+        on_processor = choose_event(EVERY_THREAD, cpu, silent)
+    except PerfNotAllowed:
+        return Scope(on_thread, False, False, samples=False)
+    return Scope(on_processor, True, everything, on_thread, samples=False)

@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.linux import libc, procfs
-from pyprof.collectors.perf.attr import Event, EventKind, SwitchEvent, counted_ns, refusal
-from pyprof.collectors.perf.random_rates import RandomRates
-from pyprof.collectors.perf.records import EXIT, FORK, LOST, OtherRecord, parse_task
-from pyprof.collectors.perf.ring import Rings, list_online_cpus
-from pyprof.collectors.perf.switch_periods import Periods
+from pyprof.collectors.perf.attr import Event, EventKind, Periods, SwitchEvent, counted_ns, refusal
+from pyprof.collectors.perf.random_sampling import RandomRates
+from pyprof.collectors.perf.records import EXIT, FORK, LOST, OtherRecord, Rings, list_online_cpus, parse_task
 from pyprof.records import dataclass, field, replace
 
 if TYPE_CHECKING:

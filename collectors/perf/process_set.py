@@ -6,10 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 
 from pyprof.collectors.linux.children import find_descendants
-from pyprof.collectors.perf.process_events import ProcessEvents
-from pyprof.collectors.perf.records import Scan
-from pyprof.collectors.perf.ring import Rings
-from pyprof.collectors.perf.tracked_processes import TrackedProcesses
+from pyprof.collectors.perf.records import Rings, Scan
+from pyprof.collectors.perf.tracked_processes import ProcessEvents, TrackedProcesses
 from pyprof.collectors.targets.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions

@@ -1,13 +1,19 @@
-"""Context switches of threads, and their stacks when they left their processor: events in separate rings.
+"""Context switches of threads by perf_events: their records in bulk, stacks at the switch, and a duty cycle.
 
-PERF_RECORD_SWITCH gives the time of each switch, even if time in the kernel may not be sampled. The context-switch
-event gives a sample with user registers and stack. Its period depends on the threads (perf/switch_periods.py). A thread
-that switches thousands of times a second is sampled by duty cycle.
+Runs of records become columns, whatever their length (linux/perf_event.h). PERF_RECORD_SWITCH is a header and the words
+(pid, tid), time, (cpu, 0). The variant for the whole machine (SWITCH_CPU_WIDE) has one more word after the header. The
+header states the direction, and whether the thread was preempted.
+
+These events have separate rings. PERF_RECORD_SWITCH gives the time of each switch, even if time in the kernel may not
+be sampled. The context-switch event gives a sample with user registers and stack. Its period depends on the threads
+(perf/attr.py). A thread that switches thousands of times a second is sampled by duty cycle: its events are on for a
+part of the time only.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -16,9 +22,8 @@ import numpy as np
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import libc
-from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed, SwitchEvent
+from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed, Periods, SwitchEvent, Tuning
 from pyprof.collectors.perf.copy_size import StackSize
-from pyprof.collectors.perf.duty_cycle import DutyCycle
 from pyprof.collectors.perf.event_set import EVERY_THREAD, FOREVER_NS, EventSet, Fork
 from pyprof.collectors.perf.records import (
     EXIT,
@@ -26,18 +31,266 @@ from pyprof.collectors.perf.records import (
     I64,
     LOST,
     LOST_SAMPLES,
+    MIN_RING,
+    SAMPLE,
+    U64,
+    OtherRecord,
+    Ring,
     SampleRecords,
+    list_online_cpus,
+    open_rings,
     parse_lost,
     parse_task,
     read_samples,
 )
-from pyprof.collectors.perf.ring import MIN_RING, list_online_cpus, open_rings
-from pyprof.collectors.perf.switch_periods import Periods, Tuning
-from pyprof.collectors.perf.switch_records import SwitchScan, scan_ring
-from pyprof.collectors.switch_events import ENDED, IN, Gap, ThreadEvents, count_covered_ns
+from pyprof.collectors.switch_events import (
+    BLOCKED,
+    ENDED,
+    IN,
+    MIN_ON_NS,
+    PREEMPTED,
+    Gap,
+    ThreadEvents,
+    count_covered_ns,
+)
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, field
+
+SWITCH, SWITCH_CPU_WIDE = 14, 15
+MISC_OUT, MISC_PREEMPTED = 1 << 13, 1 << 14
+_TID, _TIME = -3, -2
+_KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
+_FIRST_LOOK = 16
+_FULL = 1 << 16
+"""Maximum size of a perf record in bytes."""
+_FOREVER_NS = 2**62
+
+
+@dataclass(slots=True)
+class SwitchScan:
+    """The records of context switches in all perf rings at some moment; see perf.records.Scan.
+
+    Attributes:
+        ends: For each run of switches: the index of the word after each record, and the record size in words.
+        gaps: Times of which records were lost.
+        heard_ns: Time of the last record of each processor.
+    """
+
+    samples: list[I64] = field(default_factory=list)
+    others: list[OtherRecord] = field(default_factory=list)
+    tails: list[tuple[Ring, int]] = field(default_factory=list)
+    ends: list[tuple[I64, int]] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    heard_ns: dict[int, int] = field(default_factory=dict)
+    broken: int = 0
+
+    def release_records(self) -> None:
+        for ring, tail in self.tails:
+            ring.release_records(tail)
+
+    def read_switches(self, words: U64) -> tuple[I64, I64, I64, I64]:
+        """Return columns (pid, tid, time_ns, kind) of all context switches."""
+        if not self.ends:
+            none = np.zeros(0, np.int64)
+            return none, none, none, none
+        end = np.concatenate([ends for ends, _ in self.ends])
+        size = np.repeat([size for _, size in self.ends], [len(ends) for ends, _ in self.ends])
+        misc = words[end - size].view(np.int64) >> 32
+        kind = np.where(misc & MISC_OUT, np.where(misc & MISC_PREEMPTED, PREEMPTED, BLOCKED), IN)
+        ids = words[end + _TID]
+        pid, tid = (ids & np.uint64(0xFFFF_FFFF)).astype(np.int64), (ids >> np.uint64(32)).astype(np.int64)
+        return pid, tid, words[end + _TIME].view(np.int64), kind
+
+
+def scan_ring(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int) -> int:
+    """Add the context-switch records of a perf ring up to until_ns.
+
+    Args:
+        heard_ns: Time of the last earlier record.
+
+    Returns:
+        Time of the last record.
+    """
+    position, head = ring.tail, ring.head
+    if not 0 <= head - position <= ring.size:
+        into.broken += 1
+        into.tails.append((ring, head))
+        return heard_ns
+    while position < head:
+        at = position & (ring.size - 1)
+        word = ring.first + at // 8
+        header = int(words[word])
+        kind, size = header & 0xFFFF_FFFF, header >> 48
+        if size < 32 or size & 7 or size > head - position:
+            into.broken += 1
+            position = head
+            break
+        ring.make_contiguous(at, size)
+        step = size // 8
+        if kind in (SWITCH, SWITCH_CPU_WIDE):
+            run = _run(words, word, step, min(head - position, ring.size - at) // size)
+            late = words[word + step + _TIME : word + run * step : step] > np.uint64(until_ns)
+            stop = bool(late.any())
+            run = int(late.argmax()) if stop else run
+            if run:
+                heard_ns = int(words[word + run * step + _TIME])
+                into.ends.append((word + np.arange(1, run + 1, dtype=np.int64) * step, step))
+            position += run * size
+            if stop:
+                break
+            continue
+        time_ns = int(words[word + (2 + 1 if kind == SAMPLE else step + _TIME)])
+        if time_ns > until_ns:
+            break
+        if kind in (LOST, LOST_SAMPLES):
+            into.gaps.append((heard_ns, time_ns))
+        heard_ns = time_ns
+        if kind == SAMPLE:
+            into.samples.append(np.array([word], np.int64))
+        else:
+            body = words[word + 1 : word + step + _TID].tobytes()
+            into.others.append(OtherRecord(kind, header >> 32 & 0xFFFF, time_ns, body))
+        position += size
+    into.tails.append((ring, position))
+    if head - ring.tail > ring.size - min(_FULL, ring.size // 8):  # the next records may already be lost
+        into.gaps.append((heard_ns, _FOREVER_NS))
+    return heard_ns
+
+
+def _run(words: U64, word: int, step: int, most: int) -> int:
+    """Return the number of consecutive context-switch records of the same kind and size, including the one at `word`;
+    at least 1.
+    """
+    look, run = _FIRST_LOOK, 1
+    first = words[word] & _KIND_AND_SIZE
+    while run < most:
+        upto = min(look, most)
+        same = words[word + run * step : word + upto * step : step] & _KIND_AND_SIZE == first
+        if not same.all():
+            return run + int(same.argmin())
+        run, look = upto, 4 * look
+    return max(run, 1)
+
+
+_FAST_HZ = 5000.0
+"""Rate of context switches in Hz above which a thread is recorded only for a part of the time."""
+_MAX_TURNS = 9
+_FIRST_LOOK_S = 0.02
+
+
+class DutyCycle:
+    """Measured rates of context switches, and the threads whose perf events are off for a while because they switch too
+    often.
+
+    If events are on the whole machine (`everything`), they are on or off for all threads.
+
+    Attributes:
+        paused: Threads whose events are off.
+        rests: Number of threads whose events were ever off.
+        rates: Switches per second by tid, from a measurement that was not used yet.
+        inherited: True if a thread above the limit only has inherited events.
+    """
+
+    def __init__(self, everything: bool, processors: int) -> None:
+        self.paused: frozenset[int] = frozenset()
+        self.rests = 0
+        self.rates: dict[int, float] = {}
+        self.inherited = False
+        self._everything = everything
+        self._processors = processors
+        self._gap: Gap | None = None
+        self._leaves: dict[int, int] = {}
+        self._counted_ns = time.monotonic_ns()
+        self._began = False
+        self._rested: set[int] = set()
+        self._turns = 0
+
+    @property
+    def off(self) -> frozenset[int]:
+        """Threads whose perf events are off, in the form that EventSet.switch() expects."""
+        return frozenset({EVERY_THREAD}) if self._gap is not None else self.paused
+
+    def take_gaps(self) -> list[Gap]:
+        """Return the spans in which the whole machine's perf events were off, until now or until they were switched on
+        again.
+        """
+        gap = self._gap
+        if gap is not None and gap[1] != FOREVER_NS:
+            self._gap = None
+        return [gap] if gap is not None else []
+
+    def measure_rates(self, tids: I64) -> tuple[dict[int, int], float] | None:
+        """Count context switches, and return the counts when the measurement is complete.
+
+        Args:
+            tids: Thread of each switch off a processor.
+
+        Returns:
+            Number of switches by thread and the duration in seconds, or None while the measurement continues.
+        """
+        if self.off:
+            return None
+        found, counts = np.unique(tids, return_counts=True)
+        for tid, count in zip(found.tolist(), counts.tolist(), strict=True):
+            self._leaves[tid] = self._leaves.get(tid, 0) + count
+        now = time.monotonic_ns()
+        passed_s = (now - self._counted_ns) / 1e9
+        if passed_s < (MIN_ON_NS / 1e9 if self._began else _FIRST_LOOK_S):
+            return None
+        leaves = self._leaves
+        self.rates = {tid: count / passed_s for tid, count in leaves.items()}
+        self._began, self._leaves, self._counted_ns = True, {}, now
+        return leaves, passed_s
+
+    def pause_threads(self, events: EventSet) -> None:
+        """Switch off the perf events of threads that switch more often than the limit."""
+        if self._everything:
+            off_hz = sum(self.rates.values()) / self._processors
+            if off_hz > _FAST_HZ:
+                self._gap = (self._counted_ns, FOREVER_NS)
+                self._switch_off(events, frozenset({EVERY_THREAD}), off_hz)
+            return
+        fast = [tid for tid, hz in self.rates.items() if hz > _FAST_HZ]
+        own = frozenset(tid for tid in fast if events.owns(tid))
+        self.inherited = len(own) < len(fast)
+        if own:
+            self.paused = own
+            self._switch_off(events, own, max(self.rates[tid] for tid in own))
+
+    def _switch_off(self, events: EventSet, tids: frozenset[int], most_hz: float) -> None:
+        events.switch(tids, on=False)
+        self.rests += len(tids - self._rested)
+        self._rested |= tids
+        self._turns = min(math.ceil(most_hz / _FAST_HZ), _MAX_TURNS + 1)
+
+    def retire(self) -> None:
+        """Forget ended threads whose perf events were off. Only their number is reported."""
+        self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
+
+    def discard_rates(self) -> None:
+        """Discard the measured rates of switches after they were used."""
+        self.rates, self.inherited = {}, False
+
+    def resume_threads(self, events: EventSet | None) -> tuple[frozenset[int], int]:
+        """Switch the perf events of paused threads on again after enough batches.
+
+        Returns:
+            Threads whose events are on again, and from when on.
+        """
+        if self._turns:
+            self._turns -= 1
+        off = self.off
+        if not off or self._turns or events is None:
+            return frozenset(), 0
+        events.switch(off, on=True)
+        self._leaves, self._counted_ns = {}, time.monotonic_ns()
+        if self._gap is not None:
+            self._gap = (self._gap[0], self._counted_ns)
+            return frozenset(), 0
+        self.paused = frozenset()
+        return off, self._counted_ns
+
 
 _MAX_RING = 8 << 20
 _MAX_RINGS = 64 << 20

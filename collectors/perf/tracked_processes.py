@@ -1,11 +1,20 @@
-"""The processes of a recording as the kernel reports them: their address spaces, thread names, and which are alive."""
+"""The processes of a recording as the kernel's records report them: forks, execs, mappings and thread names.
+
+Forks, execs and new file mappings are read from the rings before their records are consumed. The rings may also hold
+records of untracked processes. Nothing is consumed here: the next batch finds all records.
+
+Threads of compilers have the files that they work on.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import numpy.typing as npt
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.address_spaces import MappingHistory, MappingLayout
@@ -16,12 +25,221 @@ from pyprof.collectors.perf.records import (
     MISC_COMM_EXEC,
     MMAP2,
     OtherRecord,
+    Ring,
+    Rings,
+    Scan,
+    mapping_process,
     parse_comm,
     parse_mmap2,
     parse_task,
 )
-from pyprof.collectors.perf.thread_names import CompiledFiles, ThreadNames
-from pyprof.collectors.thread_start_times import Identities
+from pyprof.collectors.thread_start_times import DelayedRemoval, Identities, ThreadLives
+from pyprof.model.analysis.compiler_command_lines import CompilerFiles, compiler_files, may_be_compiler, process_name
+from pyprof.model.profile import ThreadInfo
+
+_MAX_RECORDS = 20_000
+"""Maximum number of records of one perf ring that one call reads."""
+_BODY = 1 << 13
+_GENERATIONS = 16
+_COMING_NS = 10_000_000_000
+"""Maximum time in nanoseconds for which a record waits in perf's rings."""
+_WRITTEN_NS = 10_000_000
+"""Maximum delay in nanoseconds between a perf record's time and its appearance in the ring."""
+
+
+class ProcessEvents:
+    """A reader of perf's rings that reports processes with new code.
+
+    Args:
+        rings: The rings.
+        sampled: Returns True for a process of the recording.
+        children: True if forked processes belong to it too.
+        executed: Called with the pid and the new name of each process of the recording that called exec.
+    """
+
+    def __init__(
+        self, rings: Rings, sampled: Callable[[int], bool], children: bool, executed: Callable[[int, str], None]
+    ) -> None:
+        self._rings = rings
+        self._sampled = sampled
+        self._children = children
+        self._executed = executed
+        self._programs: dict[int, str] = {}
+        self._read: dict[int, int] = {}
+        self._looked_ns = 0
+        self._coming: dict[int, int] = {}
+
+    def take_reported_pids(self) -> set[int]:
+        """Return the pids of processes with new code that were reported since the last reading."""
+        self._looked_ns = time.monotonic_ns()
+        named_pids: set[int] = set()
+        born: dict[int, int] = {}
+        for cpu, ring in self._rings.rings.items():
+            self._read[cpu] = self._walk(ring, max(self._read.get(cpu, 0), ring.tail), named_pids, born)
+        return self._ours(named_pids, born)
+
+    def note_scan(self, found: Scan) -> set[int]:
+        """Return the pids of processes with new code in the records of one reading. The caller has read all records up
+        to a time and then releases them.
+        """
+        named_pids: set[int] = set()
+        born: dict[int, int] = {}
+        for record in found.others:
+            if record.time_ns > self._looked_ns - _WRITTEN_NS:
+                self._note(record.kind, record.misc, record.body, named_pids, born)
+        return self._ours(named_pids, born)
+
+    def _ours(self, named_pids: set[int], born: dict[int, int]) -> set[int]:
+        now = time.monotonic_ns()
+        for _ in range(_GENERATIONS):
+            fresh = {
+                pid for pid, parent in born.items() if self._children and self.is_recorded(parent)
+            } - self._coming.keys()
+            if not fresh:
+                break
+            named_pids |= fresh
+            self._coming |= dict.fromkeys(fresh, now)
+        ours = {pid for pid in named_pids if self.is_recorded(pid)}
+        programs, self._programs = self._programs, {}
+        for pid in programs.keys() & ours:
+            self._executed(pid, programs[pid])
+        self._coming = {pid: at for pid, at in self._coming.items() if now < at + _COMING_NS and not self._sampled(pid)}
+        return ours
+
+    def is_recorded(self, pid: int) -> bool:
+        """Return True if a process belongs to the recording, or will belong to it when its fork record is consumed."""
+        return pid in self._coming or self._sampled(pid)
+
+    def _walk(self, ring: Ring, position: int, named_pids: set[int], born: dict[int, int]) -> int:
+        """Read new records of a perf ring and return the position after the last one."""
+        head, words = ring.head, self._rings.words
+        for _ in range(_MAX_RECORDS):
+            if position >= head:
+                break
+            word = ring.first + (position & (ring.size - 1)) // 8
+            header = int(words[word])
+            kind, misc, size = header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, header >> 48
+            if size < 32 or size & 7 or size > head - position:
+                return head
+            if kind in (COMM, FORK, MMAP2) and size <= _BODY:
+                ring.make_contiguous(position & (ring.size - 1), size)
+                if kind != MMAP2 or int(words[word + 1]) & 0xFFFF_FFFF not in named_pids:
+                    self._note(kind, misc, words[word + 1 : word + size // 8 - 3].tobytes(), named_pids, born)
+            position += size
+        return position
+
+    def _note(self, kind: int, misc: int, body: bytes, named_pids: set[int], born: dict[int, int]) -> None:
+        if kind == COMM and misc & MISC_COMM_EXEC and (named := parse_comm(body)) is not None:
+            named_pids.add(named[0])
+            self._programs[named[0]] = named[2]
+        elif kind == MMAP2 and (pid := mapping_process(body)) is not None:
+            named_pids.add(pid)
+        elif kind == FORK and (ids := parse_task(body)) is not None and ids[0] != ids[1]:
+            born[ids[0]] = ids[1]
+
+
+class CompiledFiles:
+    """The source file of each process that runs a compiler, by (pid, start).
+
+    A compiler may end before its records are consumed. So its command line is read as soon as its exec record is found
+    in a ring. Steps of a compiler that are too short for that get the file of the driver that forked them, which lives
+    as long as all of them.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[int, int], str] = {}
+        self._read: dict[tuple[int, str], CompilerFiles] = {}
+
+    def read_ahead(self, pid: int, comm: str) -> None:
+        """Read the command line of a process whose exec record is still in a perf ring."""
+        if may_be_compiler(comm):
+            self._read[pid, comm] = compiler_files(comm, procfs.read_arguments(pid))
+
+    def add_executed(self, pid: int, started: int, comm: str) -> None:
+        """Note that a process has begun to run a program of this name."""
+        read = self._read.pop((pid, comm), None)
+        inherited = self._files.pop((pid, started), "")
+        if may_be_compiler(comm):
+            found = read or compiler_files(comm, procfs.read_arguments(pid))
+            self._files[pid, started] = found.file(inherited)
+
+    def add_forked(self, pid: int, started: int, parent: tuple[int, int]) -> None:
+        """Note that a forked compiler works on the source file of its parent."""
+        if file := self._files.get(parent, ""):
+            self._files[pid, started] = file
+
+    def find(self, pid: int, started: int) -> str:
+        """Return the source file that a process compiles, or "" if it runs no compiler."""
+        return self._files.get((pid, started), "")
+
+    def forget(self, pid: int, started: int) -> None:
+        self._files.pop((pid, started), None)
+
+
+_FOREVER_NS = 2**62
+
+
+class ThreadNames:
+    """Names of threads; `lives` has the threads' start times, `files` the source files of compilers."""
+
+    def __init__(self, lives: ThreadLives, files: CompiledFiles) -> None:
+        self._lives = lives
+        self._files = files
+        self._names: dict[int, dict[int, tuple[int, str]]] = {}
+        self._leaving: DelayedRemoval[tuple[int, int]] = DelayedRemoval()
+
+    def add_name(self, tid: int, started: int, pid: int, name: str) -> None:
+        self._names.setdefault(tid, {})[started] = pid, name
+
+    def __contains__(self, tid: int) -> bool:
+        return tid in self._names
+
+    def find_name(self, tid: int, time_ns: int) -> tuple[int, str] | None:
+        """Return (pid, name) of the thread that had a tid at a time, or those of the tid's last known thread."""
+        names = self._names.get(tid)
+        if not names:
+            return None
+        return names.get(self._lives.find_start(tid, time_ns)) or names[max(names)]
+
+    def _of(self, tid: int, started: int) -> tuple[int, str] | None:
+        """Return (pid, name) of a thread, or those of the last known thread with its tid."""
+        names = self._names.get(tid)
+        return (names.get(started) or names[max(names)]) if names else None
+
+    def find_pids(self, tids: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Return the process of each thread (tid) at a time. An unknown thread is its own process."""
+        columns = zip(tids.tolist(), time_ns.tolist(), strict=True)
+        return np.array([(self.find_name(tid, at) or (tid, ""))[0] for tid, at in columns], np.int32)
+
+    def retire(self, sampled: set[tuple[int, int]]) -> None:
+        """Forget the names of threads that had ended when the previous window was closed, here and in `sampled`."""
+        known = sampled | {(tid, started) for tid, names in self._names.items() for started in names}
+        there = {tid: self._lives.find_start(tid, _FOREVER_NS) for tid in {tid for tid, _ in known} if _exists(tid)}
+        gone = {(tid, started) for tid, started in known if there.get(tid) != started}
+        for tid, started in self._leaving.take_gone(gone):
+            sampled.discard((tid, started))
+            self._files.forget(tid, started)
+            names = self._names.get(tid, {})
+            names.pop(started, None)
+            if not names:
+                self._names.pop(tid, None)
+        self._lives.retire()
+
+    def describe_threads(self, threads: Iterable[tuple[int, int]]) -> list[ThreadInfo]:
+        """Describe threads (tid, started). The name of an unknown thread is its tid."""
+        found = []
+        for tid, started in threads:
+            pid, name = self._of(tid, started) or (tid, str(tid))
+            began = self._lives.find_process(pid, started)
+            program = (self._of(pid, began) or (pid, name))[1]
+            process = process_name(program, self._files.find(pid, began))
+            found.append(ThreadInfo(pid, tid, name, process, started, began))
+        return sorted(found, key=lambda info: info.key)
+
+
+def _exists(tid: int) -> bool:
+    return os.path.exists(f"/proc/{tid}")
+
 
 _YOUNG_NS = 10_000_000_000
 

@@ -1,21 +1,170 @@
-"""A collector for a minidump or a microdump: one sample of each thread at the time of the dump."""
+"""A collector for a minidump or a microdump: one sample of each thread, the mappings and their files.
+
+The mappings are the modules, other mappings that the dump states, and regions of stacks. Unlike a core file, a dump
+does not contain the modules' memory. A file is the right one if its id is the stated one.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
 import numpy as np
 
-from pyprof.collectors.postmortem.minidump_mappings import read_mappings
-from pyprof.collectors.postmortem.minidump_module_files import DumpFiles
 from pyprof.collectors.postmortem.saved_threads import SavedCollector, SavedThread, SavedThreads, choose_first_copy
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.model.arch import Arch, find_arch
-from pyprof.model.modules import AddressSpace, base_name
+from pyprof.model.modules import AddressSpace, Mapping, Module, StatedId, base_name
 from pyprof.model.profile import ThreadInfo
 from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
-from pyprof.objfile.minidump.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpThread
-from pyprof.objfile.minidump.file import is_minidump, read_minidump
-from pyprof.objfile.minidump.microdump import MAX_SIZE, is_microdump, read_microdump
+from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
+from pyprof.objfile.foreign_path import debuginfod_cache
+from pyprof.objfile.minidump import MAX_SIZE, is_microdump, is_minidump, read_microdump, read_minidump
+
+DEVICE = "dump"
+UNKNOWN_PERMS = "r-xp"
+"""Permissions of a module of which a crash dump states no mappings."""
+
+AT_SYSINFO_EHDR = 33
+
+
+def read_mappings(dump: CrashDump) -> tuple[Mapping, ...]:
+    """Return the mappings of a crash dump's process, ascending and without overlaps. The file offset of a module's
+    mapping is its distance from the base.
+    """
+    regions = _ascending(dump.regions)
+    starts = [region.start for region in regions]
+    found: list[Mapping] = []
+    end = 0
+    modules = sorted(dump.modules, key=lambda module: (module.base, -module.size))
+    for number, module in enumerate(modules, 1):
+        if module.base < end:
+            dump.oddities["module_overlap"] += 1
+            continue
+        following = modules[number].base if number < len(modules) else module.base + module.size
+        end = min(module.base + module.size, following) if following > module.base else module.base + module.size
+        found += _of_module(module, end, number, regions, starts)
+    stacks = [
+        DumpRegion(start, start + size, "rw-p") for start, size in (thread.stack for thread in dump.threads) if size
+    ]
+    for others in (regions, _ascending(stacks)):
+        found = sorted([*found, *_between(others, found, dump)], key=lambda mapping: mapping.start)
+    return tuple(found)
+
+
+def _ascending(regions: Iterable[DumpRegion]) -> list[DumpRegion]:
+    """Return the memory regions of a crash dump in ascending order, without those that overlap an earlier one."""
+    kept: list[DumpRegion] = []
+    for region in sorted(regions, key=lambda region: (region.start, -region.end)):
+        if region.end <= 1 << 64 and (not kept or region.start >= kept[-1].end):
+            kept.append(region)
+    return kept
+
+
+def _of_module(
+    module: DumpModule, end: int, number: int, regions: Sequence[DumpRegion], starts: Sequence[int]
+) -> Iterator[Mapping]:
+    first = max(bisect_right(starts, module.base) - 1, 0)
+    inside = [
+        region
+        for region in regions[first : bisect_left(starts, end)]
+        if region.end > module.base and region.start < end
+    ]
+    if not any("x" in region.perms for region in inside):
+        inside = [DumpRegion(module.base, end, UNKNOWN_PERMS)]
+    path = module.path or "[module]"
+    for region in inside:
+        low, high = max(region.start, module.base), min(region.end, end)
+        yield Mapping(low, high, region.perms, low - module.base, DEVICE, number, path)
+
+
+def _between(regions: Sequence[DumpRegion], taken: Sequence[Mapping], dump: CrashDump) -> Iterator[Mapping]:
+    """Yield the parts of a crash dump's regions that no other mapping covers."""
+    vdso = dump.auxv.get(AT_SYSINFO_EHDR, 0)
+    at = 0
+    for region in regions:
+        start = region.start
+        while at < len(taken) and taken[at].end <= start:
+            at += 1
+        place = at
+        while start < region.end:
+            end = min(region.end, taken[place].start) if place < len(taken) else region.end
+            if start < end:
+                name = "[vdso]" if start <= vdso < end else region.path if region.path.startswith("[") else ""
+                yield Mapping(start, end, region.perms, 0, "00:00", 0, name)
+            if place >= len(taken) or taken[place].end >= region.end:
+                break
+            start = taken[place].end
+            place += 1
+
+
+BUILD_ID_DIR = "/usr/lib/debug/.build-id"
+TRIPLETS = {
+    "x86": "i386-linux-gnu",
+    "amd64": "x86_64-linux-gnu",
+    "arm": "arm-linux-gnueabihf",
+    "arm64": "aarch64-linux-gnu",
+}
+AT_PHDR, AT_ENTRY = 3, 9
+
+
+class DumpFiles:
+    """The files of the modules in a crash dump; `exe` and `sysroot` are the user's, or ""."""
+
+    def __init__(self, dump: CrashDump, exe: str, sysroot: str) -> None:
+        self._processor = dump.processor
+        self._exe = exe
+        self._root = sysroot.rstrip("/")
+        self._modules = {module.base: module for module in dump.modules}
+        self._program = _program(dump)
+        self._entry = dump.auxv.get(AT_ENTRY, 0)
+
+    @property
+    def program(self) -> str:
+        """Path of the program as the crash dump states it."""
+        return self._program.path if self._program else ""
+
+    def find_stated(self, module: Module) -> StatedId | None:
+        """Return the build id that a crash dump states for a module, or None if the module is in no list of modules.
+        See AddressSpace.stated.
+        """
+        known = self._modules.get(module.start)
+        if known is None:
+            return None
+        entry = self._entry - known.base if known.base <= self._entry < known.base + known.size else 0
+        return StatedId(known.debug_id, known.build_id, known.debug_name, *ELF_MACHINES[self._processor], entry)
+
+    def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
+        """Yield candidates for the file of a crash dump's module, as (path, trusted). See model.modules.FindFiles."""
+        known = self._modules.get(module.start)
+        if known is None:
+            return
+        if self._exe and known is self._program:
+            yield self._exe, True
+        path = known.path.removesuffix(" (deleted)")
+        roots = dict.fromkeys((self._root, ""))
+        if path.startswith("/"):
+            yield from ((root + path, bool(root)) for root in roots)
+        elif path and "\\" not in path:  # Crashpad names libraries by their DT_SONAME
+            for root in roots:
+                for folder in (f"/lib/{TRIPLETS[self._processor]}", "/lib64", "/lib", "/usr/lib"):
+                    yield f"{root}{folder}/{path}", False
+        if len(known.build_id) > 4:
+            for root in roots:
+                yield f"{root}{BUILD_ID_DIR}/{known.build_id[:2]}/{known.build_id[2:]}", False
+            yield f"{debuginfod_cache()}/{known.build_id}/executable", False
+
+
+def _program(dump: CrashDump) -> DumpModule | None:
+    """Return the module that is the program of a crash dump: the one that auxv refers to, else the first one."""
+    for kind in (AT_PHDR, AT_ENTRY):
+        avma = dump.auxv.get(kind, 0)
+        for module in dump.modules:
+            if module.base <= avma < module.base + module.size:
+                return module
+    return dump.modules[0] if dump.modules else None
+
 
 REQUESTED = 0xFFFFFFFF
 """Exception code in a minidump that was requested without a crash."""

@@ -16,11 +16,10 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.goroutine_pieces import make_goroutine_piece
-from pyprof.model.interpreter_state import GoroutineOffsets
+from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind
-from pyprof.objfile.core.memory import SavedMemory
+from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, make_goroutine_piece
+from pyprof.objfile.core_file import SavedMemory
 from pyprof.records import dataclass, field
 
 RED_ZONE = 512

@@ -1,7 +1,7 @@
 """A collector that samples live processes by ptrace: each running thread is stopped for some microseconds and read.
 
-No thread stays attached. Information about sleeping threads comes from /proc (ptrace/thread_sampler.py). The stop is in
-ptrace/thread_stop.py, processes and threads are in ptrace/targets.py, sampling times in ptrace/scheduler.py.
+No thread stays attached. Information about sleeping threads comes from /proc (ptrace/thread_rounds.py). The stop is in
+ptrace/thread_stop.py, processes and threads are in ptrace/targets.py, sampling times in ptrace/sampling_times.py.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from pyprof.collectors.linux.children import ChildFinder, open_child_finder
 from pyprof.collectors.linux.privileges import raise_file_limit
 from pyprof.collectors.ptrace.native_loop import NativeRounds
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.scheduler import Scheduler
+from pyprof.collectors.ptrace.sampling_times import Scheduler, WallTimes
 from pyprof.collectors.ptrace.targets import Readers, Targets
-from pyprof.collectors.ptrace.thread_rounds import RestOfRound, ThreadRounds
-from pyprof.collectors.ptrace.thread_sampler import TRANSFERRING, ThreadSampler
+from pyprof.collectors.ptrace.thread_rounds import TRANSFERRING, RestOfRound, ThreadRounds, ThreadSampler
 from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
 from pyprof.collectors.ptrace.threads import Outcome, Thread
-from pyprof.collectors.ptrace.wall_times import WallTimes
 from pyprof.collectors.targets.selection import Processes
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics

@@ -20,7 +20,7 @@ from pyprof.collectors.native.bindings import ReturnReason, SampleRow, StopEndin
 from pyprof.collectors.ptrace.native_round_data import MAX_SAMPLES, NOW, WORD, Check, NativeRows, Plan, Round
 from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.scheduler import REST_NS
+from pyprof.collectors.ptrace.sampling_times import REST_NS
 from pyprof.collectors.ptrace.thread_stop import Stopper
 from pyprof.collectors.ptrace.threads import Outcome, StoppedThread, Thread
 from pyprof.model.arch import Arch

@@ -24,12 +24,19 @@ from pyprof.collectors.native.bindings import (
     address_of,
     rows_of,
 )
-from pyprof.collectors.ptrace.copy_size import MIN_SPAN_BYTES, RED_ZONE, SLACK
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.thread_processor_share import MIN_WHOLE_SHARE, WINDOW_NS
-from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, StoppedThread, Thread
+from pyprof.collectors.ptrace.threads import (
+    MAX_STOP_WAIT_NS,
+    MIN_SPAN_BYTES,
+    MIN_WHOLE_SHARE,
+    RED_ZONE,
+    SLACK,
+    WINDOW_NS,
+    StoppedThread,
+    Thread,
+)
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter_state import FrameReadPlan, Gather, Span
+from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, Span
 from pyprof.records import dataclass
 
 _EXTRA = struct.Struct("=3Q")
@@ -45,7 +52,7 @@ class FramesRead:
 
 
 class StopReads:
-    """A model.interpreter_state.Gather that returns interpreter data that was read in a stop.
+    """A model.interpreter_frame_reading.Gather that returns interpreter data that was read in a stop.
 
     The first call returns everything that the plan reads at once. Later calls return what the chain of frames led to.
     What was not read is missing.

@@ -16,7 +16,7 @@ server of threads that alternate by a lock: up to 40 percentage points too much)
 processor (ptrace/threads.py) is sampled wherever it runs, at one visit of as many as there are processors.
 
 The sampler must not be displaced by other threads of the profiler, and samples must not come from another collector
-between two rounds. In such cases threads are sampled by their share of a processor (ptrace/thread_processor_share.py).
+between two rounds. In such cases threads are sampled by their share of a processor (ptrace/threads.py).
 """
 
 from __future__ import annotations

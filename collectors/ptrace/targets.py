@@ -13,16 +13,15 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.thread_processor_share import ShortThreads
-from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.threads import ShortThreads, Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import DelayedRemoval, Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.interpreter_state import StackReader
+from pyprof.model.interpreter_frame_reading import StackReader
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind, keys_of
-from pyprof.model.thread_keys import ThreadKey
+from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 

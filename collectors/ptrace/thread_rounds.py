@@ -1,23 +1,231 @@
-"""The threads of a process, round by round: by machine code as far as possible, else in Python."""
+"""Rounds of samples of a process's threads, and the sampling of one thread.
+
+A round is run by machine code as far as possible, else in Python. A thread is sampled without reading it, by reading
+from outside, or by a stop.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import ChildFinder
+from pyprof.collectors.linux.stopped_task import BlockedCall, can_survive_stop, parse_syscall
 from pyprof.collectors.ptrace.native_loop import Grid, NativeRounds, PythonCheck
 from pyprof.collectors.ptrace.native_round_data import Check, Due, Round
+from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.scheduler import Scheduler
+from pyprof.collectors.ptrace.sampling_times import Scheduler
 from pyprof.collectors.ptrace.targets import Targets
-from pyprof.collectors.ptrace.thread_sampler import ThreadSampler
-from pyprof.collectors.ptrace.thread_stop import StopGuard
+from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
 from pyprof.collectors.ptrace.threads import Outcome, Thread
+from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample_batch import SampleBatch
+from pyprof.model.marker_frames import Blocked
+from pyprof.model.sample_batch import SampleBatch, SampleKind
+from pyprof.options import CollectOptions
+
+_TRIES = 3
+
+TRANSFERRING = 64
+"""Number of rounds for each stop of a thread whose system call a stop has cut short before. The round is chosen at
+random.
+
+The sample then counts for all of these rounds. Nothing shows whether a running thread is in such a call
+(docs/sampling.md).
+"""
+
+
+class ThreadSampler:
+    """A sampler of single threads, which stops a thread only if it must.
+
+    Attributes:
+        turns: Information about which threads have a processor.
+        unchanged: Number of samples of threads that have not run since their last sample.
+        blocked: Number of samples of sleeping threads that were read from outside.
+        refused: Threads that may not be stopped.
+    """
+
+    def __init__(
+        self,
+        stopper: Stopper,
+        builder: BatchBuilder[ArenaMemory],
+        diagnostics: Diagnostics,
+        options: CollectOptions,
+        all_threads: bool = True,
+    ) -> None:
+        """Create a sampler of single threads.
+
+        Args:
+            all_threads: True if no other collector samples threads of the same processes.
+        """
+        self.unchanged = 0
+        self.blocked = 0
+        self.refused: set[int] = set()
+        self._stopper = stopper
+        self.turns = OnCpuTurns(stopper.ptrace, all_threads, options.max_overhead is None)
+        self._builder = builder
+        self._diagnostics = diagnostics
+        self._options = options
+        self._idle = options.idle
+
+    @property
+    def full(self) -> bool:
+        """True if the batch has no room for another sample."""
+        return self._builder.full
+
+    def restore_priority(self) -> None:
+        """Return the sampler to normal priority, because no thread must be stopped now."""
+        self._stopper.restore_priority()
+
+    def look_at_modules(self, target: TracedProcess) -> None:
+        """Read the mappings of a process, because the last sample needs an unknown one.
+
+        Raises:
+            ProcessLookupError: The process has ended.
+            PermissionError: The process may not be read.
+        """
+        target.look_at_modules(self._builder, force=True)
+
+    def is_still_asleep(self, thread: Thread) -> bool:
+        """Return True if a thread has slept since its last sample and sleeping threads are not sampled. Most threads
+        are in this state.
+        """
+        try:
+            if self._idle or thread.slept is None or thread.read_schedstat() != thread.slept:
+                return False
+        except OSError:  # sample_thread() reports the error
+            return False
+        thread.asleep_checks += 1
+        return True
+
+    def sample_thread(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
+        """Sample a thread, and return True if the batch has a sample of it now.
+
+        schedstat is read before and after a sleeping thread is read. If both are equal, the thread has not run in
+        between. That does not hold for a running thread, because the file changes only at ticks and switches.
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+            PermissionError: The thread may not be read.
+        """
+        if thread.no_user_stack:
+            return False
+        held = self._stopper.stopped_threads.get(thread.tid)
+        if held is not None:  # when it stops at last, its sample stands for this one too
+            if self._idle or self.turns.is_due(thread, thread.read_schedstat()):
+                held.weight += weight
+            return False
+        for _ in range(_TRIES):
+            before = thread.read_schedstat()
+            if before == thread.slept:
+                thread.asleep_checks += 1
+                return self._still_asleep(thread, spaces, weight)
+            line = thread.read_syscall()
+            if line.startswith(b"running"):
+                thread.note_wakeup()
+                thread.asleep_checks = 0
+                if not self._options.running or not (self._idle or self.turns.is_due(thread, before)):
+                    return False
+                if thread.transfers:
+                    if random.random() * TRANSFERRING >= 1:
+                        return False
+                    weight *= TRANSFERRING
+                return self._stop(thread, spaces, weight)
+            call = parse_syscall(line)
+            if call is None or call.sp == 0:
+                thread.no_user_stack = True
+                return False
+            left = not self._idle and self._options.running and self.turns.has_run_until_turn(thread, before)
+            if self._idle or left:
+                self._stopper.copy.copy_stack(thread, spaces, call.sp)
+                evidence = spaces.collect_evidence(call.pc)
+                state = procfs.read_stop_state(thread.tid)
+            at_ns = time.monotonic_ns()
+            if thread.read_schedstat() == before:
+                if not (self._idle or left):
+                    thread.note_wakeup()
+                    thread.slept = before
+                    return False
+                lane = self._fell_asleep(thread, spaces, weight, call, before, at_ns, evidence)
+                if state and not left:
+                    self._builder.set_kernel_stack(lane, (Blocked(thread.arch.name, state, call.number),))
+                return True
+            if not self._idle:
+                break
+        else:
+            self._diagnostics.count("thread_ran_while_read")
+        thread.note_wakeup()
+        return False
+
+    def _fell_asleep(
+        self,
+        thread: Thread,
+        spaces: SpaceTracker,
+        weight: int,
+        call: BlockedCall,
+        slept: bytes,
+        at_ns: int,
+        evidence: MapsEvidence,
+    ) -> int:
+        """Add the first sample of a thread's sleep, or the first one after a stop in it, from the stack copy that was
+        just made.
+
+        Returns:
+            Number of the sample in the batch.
+        """
+        stopped = thread.stopped
+        if stopped is not None and stopped[:2] == (call.sp, call.pc) and self._stopper.copy.is_same_copy(stopped[2]):
+            thread.slept = slept
+            thread.stop_wanted = False
+            return self._unchanged(thread, spaces, weight, at_ns)
+        thread.note_wakeup()
+        thread.slept = slept
+        thread.arch = spaces.image.arch
+        lane = self._stopper.copy.add_lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, evidence)
+        self._builder.set_sp_pc(lane, call.sp, call.pc)
+        spaces.note_sample(lane, call.pc, call.sp, evidence)
+        self.blocked += 1
+        return lane
+
+    def _still_asleep(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
+        if not self._idle:
+            return False
+        if thread.stop_wanted and thread.stopped is None and self._options.stop_sleepers:
+            thread.stop_wanted = False
+            call = parse_syscall(thread.read_syscall())
+            if call is not None and can_survive_stop(call, thread.pid, spaces.image.arch):
+                return self._stop_asleep(thread, spaces, weight, call)
+            self._diagnostics.count("sleeping_thread_not_stopped")
+        self._unchanged(thread, spaces, weight, time.monotonic_ns())
+        return True
+
+    def _stop_asleep(self, thread: Thread, spaces: SpaceTracker, weight: int, call: BlockedCall) -> bool:
+        return self._stop(thread, spaces, weight, call)
+
+    def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
+        self.unchanged += 1
+        return self._stopper.copy.add_empty_lane(thread, spaces, weight, at_ns)
+
+    def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> bool:
+        return self.handle_outcome(thread, self._stopper.stop_thread(thread, spaces, weight, asleep))
+
+    def handle_outcome(self, thread: Thread, outcome: Outcome) -> bool:
+        """Handle the outcome of a stop. Return True if the batch has a sample of the thread now."""
+        if outcome is Outcome.ASLEEP:
+            self.turns.count_asleep()
+        elif outcome is Outcome.GONE:
+            thread.ended = True
+        elif outcome is Outcome.REFUSED:
+            self.refused.add(thread.tid)
+        return outcome is Outcome.TAKEN
+
 
 _RUN_NS = 100_000_000
 """Maximum time in ns for which machine code samples threads without a return to Python."""

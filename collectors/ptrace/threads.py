@@ -1,4 +1,15 @@
-"""One thread of a target: its open /proc files, the state of its sleep, its use of a processor, and its stop.
+"""One thread of a target: its /proc files, its sleep, its share of a processor, and the size of its stack copies.
+
+A runnable thread either has a processor or waits for one. Its share decides how often it is sampled. The kernel reports
+both times for a thread that lives long enough. Shorter threads of a process tree are treated as one group. Their share
+is the processor time of the tree, minus the time for which older threads are sampled, divided by how often a short
+thread was found. Without that, four threads of a millisecond on one processor would get four times the time that they
+ran.
+
+The amount of stack to copy is learned for each thread from what the walks needed. The home stack is the stack on which
+the thread usually runs. Its first copy extends to the end of the mapping, later copies to the highest address that a
+walk has used. If a thread is on another stack (of a signal handler, of a coroutine), that stack is copied, and the part
+of its home stack that the other one points into.
 
 Stopping a thread on another processor takes some 0.05 ms, during which it continues to run. A thread that rarely gives
 up its processor is still at the same place then. A thread that often gives it up is found where it waits.
@@ -7,17 +18,238 @@ up its processor is still at the same place then. A thread that often gives it u
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Callable
 from enum import IntEnum
 
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.linux.syscalls import BlockedCall
-from pyprof.collectors.ptrace.copy_size import StackShape
+from pyprof.collectors.linux.stopped_task import BlockedCall
 from pyprof.collectors.ptrace.deep_stack import DeepStack
-from pyprof.collectors.ptrace.thread_processor_share import ProcessorShare
 from pyprof.collectors.targets.address_spaces import SpaceTracker
+from pyprof.collectors.targets.map_changes import StackMapping
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter_state import StackReader
+from pyprof.model.interpreter_frame_reading import StackReader
 from pyprof.records import dataclass, field
+
+_MIN_NS = 80_000_000
+_KEPT = 0.7
+"""Weight of a window's counts of runnable threads in the next window."""
+_MAX_PAID = 0.5
+"""Maximum share of a window's samples of young threads that is left out because there were too many before."""
+_MAX_BEHIND = 4
+"""Maximum number of missing samples of young threads that are made up for; more were never possible."""
+
+
+class ShortThreads:
+    """The short-lived threads of one process tree, which are sampled as one.
+
+    Samples that were taken too often, while the threads' share of a processor was not known, are compensated later.
+
+    Attributes:
+        share: Probability with which a young thread that is found runnable should be sampled.
+        rounds: Number of sampling times since update_share().
+        born: Number of threads of any age that were found.
+    """
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self.rounds = self.born = 0
+        self._runnable = self._taken = self._others = 0
+        self._expected = self._found = self._ahead = 0.0
+        self._since_ns = self._spent_ns = -1
+
+    def count_runnable(self, young: bool, sampled: bool) -> None:
+        """Count a young runnable thread, and whether it is sampled."""
+        self._runnable += young
+        self._taken += sampled and young
+        self._others += sampled and not young
+
+    def count_older(self, sampled: int) -> None:
+        """Count whether an older runnable thread was sampled."""
+        self._others += sampled
+
+    def update_share(self, now_ns: int, spent_ns: int) -> None:
+        """Update the share in which young runnable threads are sampled; `spent_ns` is the tree's processor time since
+        the recording began.
+        """
+        elapsed = now_ns - self._since_ns
+        if self._since_ns < 0:
+            self._since_ns, self._spent_ns, self.rounds = now_ns, spent_ns, 0
+        elif elapsed >= _MIN_NS:
+            ran = (spent_ns - self._spent_ns) / elapsed * self.rounds
+            due = max(ran - self._others, 0)
+            self._ahead = max(self._ahead + self._taken - due, -_MAX_BEHIND)
+            paid = min(self._ahead, _MAX_PAID * due)
+            self._expected = _KEPT * self._expected + due
+            self._found = _KEPT * self._found + self._runnable
+            if self._found >= 1:
+                self.share = min(max((self._expected - paid) / self._found, 0), 1.0)
+            self._since_ns, self._spent_ns = now_ns, spent_ns
+            self._runnable = self._taken = self._others = self.rounds = 0
+
+
+WINDOW_NS = 100_000_000
+"""Time in ns that a thread must run and wait before its share of a processor is known. The kernel updates both times at
+ticks and switches.
+"""
+MIN_WHOLE_SHARE = 0.9
+"""Share of a processor above which a thread counts as always running. The rest is caused by the profiler or by a few
+switches.
+"""
+
+
+@dataclass(eq=False, slots=True)
+class ProcessorShare:
+    """A runnable thread's share of a processor.
+
+    Attributes:
+        young: Threads of the same processes whose share is not known yet.
+        ran: Running time in ns when the share was last computed; -1 before.
+        waited: Waiting time in ns at that moment.
+        share: The share, or -1 if it is not known yet.
+        credit: Sum of shares; a sample is due when it reaches 1.
+    """
+
+    young: ShortThreads = field(default_factory=ShortThreads)
+    ran: int = -1
+    waited: int = 0
+    share: float = -1.0
+    credit: float = field(default_factory=random.random)
+
+    def is_due(self, schedstat: bytes) -> bool:
+        """Return True if a runnable thread should be sampled now.
+
+        It is sampled in the share of its runnable time in which it had a processor. Otherwise ten threads on two
+        processors would get ten seconds of processor time in each second. A thread that never had a processor is not
+        sampled, however long it waits.
+        """
+        ran, waited, turns = map(int, schedstat.split()[:3])
+        if not turns:
+            return False
+        if self.ran < 0:
+            self.ran, self.waited = ran, waited
+        more, idle = ran - self.ran, waited - self.waited
+        if more + idle >= WINDOW_NS:
+            share = more / (more + idle)
+            self.share = share if share < MIN_WHOLE_SHARE else 1.0
+            self.ran, self.waited = ran, waited
+        is_young = self.share < 0
+        self.credit += self.young.share if is_young else self.share
+        taken = self.credit >= 1
+        self.credit -= taken
+        self.young.count_runnable(is_young, taken)
+        return taken
+
+
+RED_ZONE = 128
+"""Number of bytes below sp that a leaf function may use without moving sp (System V ABI, x86-64)."""
+
+RegionAt = Callable[[int], StackMapping | None]
+"""Function that maps an address to the writable mapping around it, or to None if that is unknown."""
+
+MIN_SPAN_BYTES = 4096
+SLACK = 256
+_AWAY = 32 << 10
+_GROWTH = 16 << 10
+
+
+@dataclass(slots=True)
+class StackShape:
+    """The known extent of a thread's stack.
+
+    Attributes:
+        most: Maximum copy in bytes (--stack-size).
+        home: The home stack, on which the thread usually runs, or None if it is not known yet.
+        top: Highest address in it that a walk needed; 0 if not known yet.
+        away: Number of bytes to copy if the thread is on another stack.
+    """
+
+    most: int
+    home: StackMapping | None = None
+    top: int = 0
+    away: int = _AWAY
+
+    def is_home(self, sp: int, region_at: RegionAt) -> bool:
+        """Return True if sp is in the stack on which the thread usually runs, its home stack."""
+        home = self.home
+        if home is not None and home.start <= sp < (self.top or home.end):
+            return True
+        region = region_at(sp)
+        if home is None:
+            self.home = region
+            return region is not None
+        if region is None:  # an unlisted part of a main stack, which grows downwards
+            return home.end - max(self.most, 8 << 20) <= sp < home.start
+        if region.start < home.end and home.start < region.end:
+            self.home = region
+            return not self.top or sp < self.top
+        return False
+
+    @property
+    def occupied(self) -> StackMapping | None:
+        """The part of the thread's usual stack that can contain frames."""
+        home = self.home
+        return StackMapping(home.start, self.top or home.end) if home is not None else None
+
+    def span(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
+        """Return (avma, size) of the stack copy for a thread with this sp."""
+        base, length = self.length(sp, region_at)
+        return base, min(length, self.most)
+
+    def length(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
+        """Return (avma, size) of the stack that a thread with this sp runs on, as far as it may be needed."""
+        base = max(sp - RED_ZONE, 0) & ~7
+        if self.is_home(sp, region_at):
+            assert self.home is not None
+            end = self.home.end
+            if sp < self.top:
+                end = min(end, max(self.top + SLACK, base + MIN_SPAN_BYTES))
+        else:
+            # the stack of a new thread may be newer than the last reading of the maps: then the read ends where the
+            # stack does
+            end = base + min(self.away if self.home else self.most, self.most)
+            region = region_at(sp)
+            if region is not None:
+                end = min(end, region.end)
+        return base, end - base
+
+    def home_span(self, lowest: int) -> tuple[int, int]:
+        """Return (avma, size) of the stack on which the thread usually runs, from its lowest needed address on."""
+        assert self.home is not None
+        base = max(lowest - RED_ZONE, 0) & ~7
+        end = self.home.end
+        if lowest < self.top:
+            end = min(end, self.top + SLACK)
+        return base, min(end - base, self.most)
+
+    def learn(self, base: int, top: int, missing: int, region: StackMapping | None) -> bool:
+        """Learn which part of the stack one walk needed.
+
+        Args:
+            base: Address of the copy.
+            top: See Feedback.
+            missing: See Feedback.
+            region: Mapping around `missing`.
+
+        Returns:
+            True if the next copy of the thread's stack will differ.
+        """
+        home = self.home
+        before = home, self.top, self.away
+        if missing:
+            if home is not None and base in home and missing in home:
+                reach = missing + max(_GROWTH, missing - base)
+                self.top = min(max(self.top, reach), home.end)
+            elif home is not None and missing in home:
+                self.top = min(max(self.top, missing + _GROWTH), home.end)
+            elif region is not None and not (region.start <= base < region.end):
+                self.home, self.top = region, 0
+            else:
+                self.away = min(self.most, max(2 * self.away, missing - base + MIN_SPAN_BYTES))
+        elif home is not None and home.start <= top <= home.end and top > self.top:
+            self.top = top
+        return (self.home, self.top, self.away) != before
+
 
 MIN_STEADY_NS = 4_000_000
 """Average running time in ns between two waits above which a thread counts as steady."""

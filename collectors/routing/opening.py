@@ -10,12 +10,12 @@ from pyprof.collectors.base import Collector, CollectorRefused, SampleSource
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.ring import list_online_cpus
+from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, find_refusal
 from pyprof.collectors.routing.planner import Planner, check_stops, collect_facts, describe_refusal_of_bpf
 from pyprof.collectors.routing.router import MainSource, Router
 from pyprof.collectors.routing.stop_candidates import StopCandidates
-from pyprof.collectors.targets.collector_request import Request
+from pyprof.collectors.targets.selection import Request
 from pyprof.errors import FormatError
 from pyprof.model.reasons import said
 from pyprof.records import replace

@@ -1,4 +1,4 @@
-"""The stops of some threads and processes while another source samples all others.
+"""The stops of some threads and processes while another source samples all others, and totals of closed sources.
 
 The kernel copies 64 KB of one stack. A thread with longer stacks, or with signal handlers on an alternate stack, is
 stopped for its samples as long as it has such stacks. A process with frames that the other source cannot copy is
@@ -12,15 +12,64 @@ from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.perf.copy_size import TOO_LONG
-from pyprof.collectors.routing.closed_sources import ClosedSources, sum_stats
 from pyprof.collectors.routing.stop_candidates import StopCandidates
+from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
 from pyprof.model.sample_batch import SampleBatch
+from pyprof.model.thread_identity import ThreadKey
+from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.collectors.ptrace.collector import PtraceCollector
+
+
+@dataclass
+class ClosedSources:
+    """The totals of all sources that were added before they were closed.
+
+    Attributes:
+        stats: Sums of their statistics.
+    """
+
+    stats: CollectorStats = field(default_factory=CollectorStats)
+    _infos: dict[ThreadKey, ThreadInfo] = field(default_factory=dict)
+    _leaving: DelayedRemoval[ThreadKey] = field(default_factory=DelayedRemoval)
+
+    def add_source(self, stats: CollectorStats, threads: Iterable[ThreadInfo]) -> None:
+        """Add the statistics and threads of a source that is closed now."""
+        self.stats = sum_stats(self.stats, stats)
+        self._infos |= {info.key: info for info in threads}
+
+    def retire(self) -> None:
+        """Forget threads that ended before the previous window was closed. Running sources know the others."""
+        for key in self._leaving.take_gone(self._infos.keys()):
+            del self._infos[key]
+
+    def list_threads(self, running: Iterable[ThreadInfo]) -> list[ThreadInfo]:
+        """Return the threads of the closed sources and those of running ones, which have later names."""
+        known = self._infos | {info.key: info for info in running}
+        return [known[key] for key in sorted(known)]
+
+
+def sum_stats(first: CollectorStats, then: CollectorStats) -> CollectorStats:
+    """Return the sums of two sources' statistics, with the accounts of each process over both times."""
+    later = {
+        root: first.accounts[root].followed_by(account) if root in first.accounts else account
+        for root, account in then.accounts.items()
+    }
+    return CollectorStats(
+        ticks=first.ticks + then.ticks,
+        ticking_ns=first.ticking_ns + then.ticking_ns,
+        pauses=first.pauses + then.pauses,
+        skipped=first.skipped + then.skipped,
+        unchanged=first.unchanged + then.unchanged,
+        blocked=first.blocked + then.blocked,
+        notes=tuple(dict.fromkeys((*first.notes, *then.notes))),
+        accounts={**first.accounts, **later},
+    )
+
 
 OpenStops = Callable[[StopCandidates], "PtraceCollector"]
 """Function that opens the source that stops these threads, and raises its errors."""

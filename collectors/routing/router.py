@@ -1,5 +1,8 @@
 """The router of a recording: it opens the source that the plan names, and follows the plan when facts change.
 
+A process of a millisecond has mostly ended before it can be stopped. perf_events sample it, but users who may not see
+time in the kernel by perf_events lose that time. So stops are better as long as they see most of what runs.
+
 One source, the main one, samples the recording. Some threads and processes may be sampled by stops instead. When the
 plan names another main source, the router opens that one while the present one still samples. The present one then
 yields what it has up to that moment. The router is the only code that knows more than one source.
@@ -7,6 +10,7 @@ yields what it has up to that moment. The router is the only code that knows mor
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
@@ -15,12 +19,9 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import split_at_flushes
 from pyprof.collectors.perf.collector import NEVER_STOPPED
 from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, ProcessFacts, UncopiedStack
-from pyprof.collectors.routing.by_image import ByImage
-from pyprof.collectors.routing.closed_sources import ClosedSources, sum_stats
-from pyprof.collectors.routing.missed_time import MissedTime
-from pyprof.collectors.routing.partial_stops import OpenStops, PartialStops
+from pyprof.collectors.routing.partial_stops import ClosedSources, OpenStops, PartialStops, sum_stats
 from pyprof.collectors.routing.planner import ANY_PID, Planner, describe_refusal_of_bpf
-from pyprof.collectors.routing.stop_candidates import StopCandidates
+from pyprof.collectors.routing.stop_candidates import ByImage, StopCandidates
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
@@ -31,6 +32,41 @@ if TYPE_CHECKING:
     from pyprof.collectors.bpf.collector import BpfCollector
     from pyprof.collectors.perf.collector import PerfCollector
     from pyprof.collectors.ptrace.collector import PtraceCollector
+
+
+_MUCH, _SIGMAS = 0.2, 2
+_UNSURE_NS = 100_000_000
+"""Processor time in nanoseconds that may be missed in addition, because stops first have to learn which threads they
+sample.
+"""
+_WINDOW_NS = 2_000_000_000
+"""Processor time in nanoseconds after which a new decision between stops and perf_events begins."""
+
+
+class MissedTime:
+    """The processor time that has no samples since the last decision."""
+
+    def __init__(self, rate_hz: float, births: int) -> None:
+        self._period_ns = 1e9 / rate_hz
+        self._due_ns = self._seen_ns = 0
+        self._births = births
+
+    def is_much(self, births: int, due_ns: int, seen_ns: int) -> bool:
+        """Return True if too much processor time has no samples because lives are short, and not by chance.
+
+        Args:
+            births: Number of threads and processes that started.
+            due_ns: Time that samples should stand for.
+            seen_ns: Time that they stand for. All three count from the beginning.
+        """
+        due, seen, born = due_ns - self._due_ns, seen_ns - self._seen_ns, births - self._births
+        if due <= 0:
+            return False
+        least = max(_MUCH * due + _UNSURE_NS, _SIGMAS * math.sqrt(due * self._period_ns))
+        if due > _WINDOW_NS:
+            self._due_ns, self._seen_ns, self._births = due_ns, seen_ns, births
+        return least < due - seen < born * self._period_ns
+
 
 _CHANGES = {
     "plan_interpreter": "until_interpreter",

@@ -4,9 +4,9 @@
 before and after a sample settle its address space. If they agree, it is certain. Modules that only appeared or only
 disappeared are taken as present. If one module replaced another, the addresses of the sample decide.
 
-If the kernel answers queries for single mappings (linux/map_query.py), each stop checks whether the sample's mapping is
-unchanged, and all mappings while modules appear and disappear. Then nothing is left to decide. Most readings are such
-queries too: for a Python process the text takes 1 ms, which at 100 Hz was a third of the cost of a sample.
+If the kernel answers queries for single mappings (linux/mapping_checks.py), each stop checks whether the sample's
+mapping is unchanged, and all mappings while modules appear and disappear. Then nothing is left to decide. Most readings
+are such queries too: for a Python process the text takes 1 ms, which at 100 Hz was a third of the cost of a sample.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.linux.map_query import Answer, MapQuery
+from pyprof.collectors.linux.mapping_checks import Answer, MapQuery, make_guarded_reader, make_maps_reader
 from pyprof.collectors.linux.procfs import ProcDir, parse_program_arch
-from pyprof.collectors.linux.vma_checked_reads import make_guarded_reader, make_maps_reader
-from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
-from pyprof.collectors.targets.maps_text import MapsText, StackMapping
-from pyprof.collectors.targets.samples_near_map_changes import (
+from pyprof.collectors.targets.map_changes import (
+    MapChanges,
+    MappedSize,
     Mappings,
+    MapsText,
     Moves,
+    StackMapping,
     UnsettledLane,
     UnsettledSamples,
     list_executables,

@@ -1,12 +1,96 @@
-"""A check whether mappings have changed, by queries for single ones (linux/map_query.py)."""
+"""Changes of a process's mappings: when they are read again, and the samples near a change.
+
+/proc/PID/maps is read for the executable mappings and the writable memory. Queries for single mappings show whether
+they have changed (linux/mapping_checks.py). The next reading decides which state the samples near a change belong to.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import chain
 
-from pyprof.collectors.linux.map_query import Answer, MapQuery
-from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.targets.maps_text import MapsText
+from pyprof.collectors.linux.mapping_checks import Answer, MapQuery, pack_executable_vmas
+from pyprof.collectors.linux.procfs import ProcDir, parse_maps
+from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.records import dataclass
+
+_EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [r-][w-]x[sp] .*$", re.MULTILINE)
+_WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(?: |$)", re.MULTILINE)
+
+_SHORT = 1 << 16
+_parsed = lru_cache(8)(parse_maps)
+"""A cached parse_maps(), because a forked process has the same text as its parent and siblings."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackMapping:
+    """A range of readable, writable memory without a gap, which may contain a stack."""
+
+    start: int
+    end: int
+
+    def __contains__(self, avma: int) -> bool:
+        return self.start <= avma < self.end
+
+
+class MapsText:
+    """One reading of /proc/PID/maps.
+
+    Attributes:
+        text: The text.
+        mappings: All mappings as of the last change of executable ones.
+        vmas: The executable mappings in the form of the kernel's answers to queries.
+        expected_vmas: The executable mappings as a set.
+        packed_vmas: The executable mappings as an array of six words each.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        self._executable: tuple[bytes, ...] = ()
+        self.store_text(text, changed=True)
+
+    def store_text(self, text: bytes, changed: bool = False) -> bool:
+        """Store a new reading of a process's maps, and return True if the executable mappings have changed.
+
+        Args:
+            text: The text.
+            changed: True if they have changed even if the text is the same.
+        """
+        self.text = text
+        self._starts, self._ends = _writable_regions(text)
+        executable = tuple(_EXECUTABLE.findall(text))
+        changed = changed or executable != self._executable
+        if changed:
+            self._executable = executable
+            self.mappings = _parsed(text) if len(text) <= _SHORT else parse_maps(text)
+            self.vmas = pack_executable_vmas(self.mappings)
+            self.expected_vmas = frozenset(self.vmas)
+            self.packed_vmas = array("Q", chain.from_iterable(self.vmas))
+        return changed
+
+    def find_region(self, avma: int) -> StackMapping | None:
+        """Return the writable memory of the process around an address."""
+        at = bisect_right(self._starts, avma) - 1
+        return StackMapping(self._starts[at], self._ends[at]) if at >= 0 and avma < self._ends[at] else None
+
+
+def _writable_regions(text: bytes) -> tuple[list[int], list[int]]:
+    starts: list[int] = []
+    ends: list[int] = []
+    for low, high in _WRITABLE.findall(text):
+        start, end = int(low, 16), int(high, 16)
+        if ends and ends[-1] == start:
+            ends[-1] = end
+        elif not ends or ends[-1] < start:
+            starts.append(start)
+            ends.append(end)
+    return starts, ends
+
 
 _MAX_QUESTIONS = 64
 _MAX_IN_TIME = 256  # number of queries while no thread is stopped
@@ -155,3 +239,115 @@ class MapChanges:
             self._size.close()
         if self._query is not None:
             self._query.close()
+
+
+Moves = list[tuple[int, AddressSpace]]
+"""Samples, by number, that belong to another address space than the one that was current when they were taken; and that
+address space.
+"""
+
+Mappings = tuple[Mapping, ...]
+
+
+@dataclass(slots=True)
+class UnsettledLane:
+    """A sample whose address space the next reading of the maps decides; `proved` means that its mapping is that of the
+    current address space.
+    """
+
+    lane: int
+    pc: int
+    sp: int
+    proved: bool
+
+
+class UnsettledSamples:
+    """Samples whose address space the next reading of the maps decides; `ambiguous` is called for a sample that fits
+    both states equally.
+    """
+
+    def __init__(self, ambiguous: Callable[[], None]) -> None:
+        self._ambiguous = ambiguous
+        self._samples: list[UnsettledLane] = []
+
+    def add_sample(self, sample: UnsettledLane) -> None:
+        self._samples.append(sample)
+
+    def __bool__(self) -> bool:
+        return bool(self._samples)
+
+    def clear_samples(self) -> None:
+        self._samples.clear()
+
+    def decide_moves(
+        self, old: AddressSpace, new: AddressSpace, joined: Callable[[Mappings], AddressSpace] | None
+    ) -> Moves:
+        """Decide for each sample near a change whether it belongs to the old or the new mappings.
+
+        Args:
+            old: The address space before the change.
+            new: The one after it.
+            joined: Returns an address space of mappings from both, or None if `new` is another image.
+        """
+        if not self._samples:
+            return []
+        if joined is not None:
+            was, now = list_executables(old.mappings), list_executables(new.mappings)
+            added, removed = now - was, was - now
+            if not added:
+                return []
+            if not removed:
+                return [(sample.lane, new) for sample in self._samples]
+            if not _overlap(added, removed):
+                union = joined(_union(old.mappings, new.mappings))
+                return [(sample.lane, union) for sample in self._samples]
+        changes = []
+        for sample in self._samples:
+            if sample.proved and (joined is None or old.mapping_at(sample.pc) != new.mapping_at(sample.pc)):
+                continue
+            score_old, score_new = (_score(space, sample.pc, sample.sp) for space in (old, new))
+            if score_old == score_new > 1:
+                self._ambiguous()
+            if score_new >= score_old:
+                changes.append((sample.lane, new))
+        return changes
+
+    def count_unexplained(self, moves: Moves, otherwise: AddressSpace) -> None:
+        """Report samples whose pc is in no code; `otherwise` is the address space of samples that are not moved."""
+        moved = dict(moves)
+        for sample in self._samples:
+            code = moved.get(sample.lane, otherwise).mapping_at(sample.pc)
+            if code is None or not code.executable:
+                self._ambiguous()
+
+
+_Key = tuple[int, int, int, str, int, str]
+
+
+def list_executables(mappings: Iterable[Mapping]) -> set[_Key]:
+    return {
+        (m.start, m.end, m.offset, m.dev, m.inode, m.path) for m in mappings if m.executable and m.path != "[vsyscall]"
+    }
+
+
+def _overlap(some: set[_Key], others: set[_Key]) -> bool:
+    spans = sorted([(key[0], key[1]) for key in some | others])
+    return any(a[1] > b[0] for a, b in itertools.pairwise(spans))
+
+
+def _union(old: tuple[Mapping, ...], new: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
+    """Return the mappings of both states of a process. Old ones that contradict new ones are dropped."""
+    starts, ends = [m.start for m in new], [m.end for m in new]
+    kept = []
+    for mapping in old:
+        at = bisect_right(starts, mapping.start) - 1
+        free_below = at < 0 or ends[at] <= mapping.start
+        free_above = at + 1 >= len(starts) or starts[at + 1] >= mapping.end
+        if free_below and free_above:
+            kept.append(mapping)
+    return tuple(sorted((*new, *kept), key=lambda m: m.start))
+
+
+def _score(space: AddressSpace, pc: int, sp: int) -> int:
+    code, stack = space.mapping_at(pc), space.mapping_at(sp)
+    return (2 if code and code.executable else 0) + (1 if stack and "w" in stack.perms else 0)

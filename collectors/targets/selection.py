@@ -1,6 +1,7 @@
-"""The selected processes: named by pid, or all that match, including those that start later.
+"""The selected processes, and the request for a collector of them.
 
-A process matches if it meets every given criterion. Kernel threads, zombies and pyprof itself never match.
+Processes are named by pid, or all that match are selected, including those that start later. A process matches if it
+meets every given criterion. Kernel threads, zombies and pyprof itself never match.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from typing import Protocol
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets import attach_checks
+from pyprof.collectors.thread_start_times import Identities
+from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
+from pyprof.model.interpreter_frame_reading import KernelReader, StackReader
 from pyprof.model.reasons import said
-from pyprof.options import TargetOptions
+from pyprof.options import CollectOptions, TargetOptions
 from pyprof.records import dataclass, field, replace
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
@@ -225,3 +229,61 @@ def _callers() -> frozenset[int]:
         except (OSError, FormatError):
             break
     return frozenset(found)
+
+
+class InterpreterReaders(Protocol):
+    """The readers of interpreters in the recorded processes, which a collector calls.
+
+    Attributes:
+        follow_tasks: See interpreters.base.InterpreterContext.
+    """
+
+    follow_tasks: bool
+
+    def reader(self, pid: int) -> StackReader:
+        """Return a reader that copies interpreter frames in stops."""
+        ...
+
+    def kernel_reader(self, pid: int) -> KernelReader:
+        """Return a reader that locates interpreter frames, and decodes what a program in the kernel has copied."""
+        ...
+
+    def needs_stops(self, pid: int) -> str | None:
+        """Return why a process needs stops, "" if it does not, None if that is not known yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to open a collector: the processes, the options, and what collectors share.
+
+    Attributes:
+        selection: The processes.
+        options: Options of the recording.
+        diagnostics: Counts problems.
+        interpreters: Readers of interpreters, or None.
+        program: Path of the program that the process will execute, "" for none. Only the new program is recorded.
+        frames_note: Note for the summary if samples by stops have frames of an interpreter, "" for none.
+        ids: Identifiers shared by all collectors of the recording.
+    """
+
+    selection: Selection
+    options: CollectOptions
+    diagnostics: Diagnostics
+    interpreters: InterpreterReaders | None = None
+    program: str = ""
+    frames_note: str = ""
+    ids: Identities = field(default_factory=Identities)
+
+    @property
+    def launched(self) -> bool:
+        return bool(self.program)
+
+    @property
+    def readers(self) -> Callable[[int], StackReader] | None:
+        """Function that returns the reader of a process's interpreter by pid; None if no interpreter is wanted."""
+        return self.interpreters.reader if self.interpreters else None
+
+    def with_processes(self, pids: tuple[int, ...]) -> Selection:
+        """Return the selection of processes of this request, with other pids."""
+        return replace(self.selection, pids=pids)

@@ -1,32 +1,39 @@
-"""Decoder of frame rows that the BPF program has copied, in passes over all samples of a batch.
+"""Decoder of the frames that the BPF program has copied, and the offsets that the program needs.
 
-The BPF program (sampler.bpf.c) follows a thread's chain with the offsets from find_offsets() and writes a row for each
-frame. Most rows of a batch differ only in the address of their frame. Each distinct row is decoded once and cached.
+All samples of a batch are decoded together. The BPF program (sampler.bpf.c) follows a thread's chain with the offsets
+from find_offsets() and writes a row for each frame. Most rows of a batch differ only in the address of their frame.
+Each distinct row is decoded once and cached.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
-from pyprof.interpreters.cpython.bpf_awaiting_tasks import ThreadRows, append_coroutines, await_offsets
-from pyprof.interpreters.cpython.bpf_greenlet_rows import WaitingRows
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout, ThreadRows, append_coroutines, await_offsets
 from pyprof.interpreters.cpython.code_objects import CodeReader
-from pyprof.interpreters.cpython.decoded_frame_cache import ChainCache, row_keys, row_states
 from pyprof.interpreters.cpython.evaluator_runs import sort_runs
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
+from pyprof.interpreters.cpython.frame_reader import LOST, ChainCache, row_keys, row_states
+from pyprof.interpreters.cpython.greenlet_cframes import WaitingRows
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
-from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
+from pyprof.interpreters.cpython.objects import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runtime_state import PTHREAD_TID, Runtime
 from pyprof.interpreters.function_numbers import UNREAD, FunctionTable, next_chain_number
-from pyprof.model.interpreter_state import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_frame_reading import FrameOffsets, FrameRows, KernelReader, ThreadPlace
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.modules import AddressSpace
 from pyprof.records import replace
+
+if TYPE_CHECKING:
+    from pyprof.interpreters.cpython.process import PythonProcess
 
 _MAX_KNOWN = 1 << 16
 _FRAME_BYTES = 112
@@ -165,7 +172,7 @@ class FrameRowReader:
         all batches.
 
         Args:
-            others: See model.interpreter_state.Chain.
+            others: See model.interpreter_frames.Chain.
         """
         self._texts = self._texts_of(rows.texts)
         if self._waiting is not None:
@@ -434,3 +441,66 @@ class CodeHistory:
             self._before.clear()
         self._before |= self._read_late | self._met
         self._read_late, self._read, self._met = self._read, {}, {}
+
+
+class PythonInKernel:
+    """A model.interpreter_frame_reading.KernelReader for CPython. PythonProcess finds the runtime and lists threads."""
+
+    def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:
+        self._process = process
+        self._diagnostics = diagnostics
+        self._runtime: Runtime | None = None
+        self._rows: FrameRowReader | None = None
+        self._tids: tuple[int, ...] = ()
+
+    def inspect_process(
+        self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None
+    ) -> str | None:
+        process = self._process
+        if self._runtime is not None and not space.modules:
+            return ""  # the process has ended: what is known of it explains its last samples
+        self._tids = tuple(tids)
+        process.inspect_process(space, tids)
+        self._take(process.expected, parent)
+        if self._runtime is not None and self.offsets() is None:
+            return f"the frames of CPython {self._runtime.layout.version} are not read in the kernel."
+        return None if process.undecided else ""
+
+    def _take(self, runtime: Runtime | None, parent: KernelReader | None) -> None:
+        before, self._runtime = self._runtime, runtime
+        if runtime is None:
+            self._rows = None
+        elif before is None or (before.address, before.layout) != (runtime.address, runtime.layout):
+            inherited = parent._rows if isinstance(parent, PythonInKernel) and parent._runs(runtime) else None
+            self._rows = self._process.row_reader(runtime, inherited)
+
+    def _runs(self, runtime: Runtime) -> bool:
+        """Return True if this process runs the same CPython runtime at the same address."""
+        own = self._runtime
+        return own is not None and (own.address, own.layout) == (runtime.address, runtime.layout)
+
+    def goroutines(self) -> None:
+        """Return None: Python has none."""
+
+    def offsets(self) -> tuple[int, FrameOffsets] | None:
+        if self._runtime is None:
+            return None
+        offsets = find_offsets(self._runtime.layout, self._process.greenlets, self._process.tasks)
+        return None if offsets is None else (self._runtime.address, offsets)
+
+    def places(self) -> list[ThreadPlace]:
+        states = [(tid, self._process.thread_states(tid)) for tid in self._tids]
+        return [ThreadPlace(tid, of[0].address, of[0].gil, of[0].collecting) for tid, of in states if of]
+
+    def chains(self, rows: FrameRows) -> Sequence[Chain | None]:
+        if self._rows is None:
+            return [None] * (len(rows.start) - 1)
+        lost = self._rows.lost
+        found = self._rows.chains(rows, self._process.greenlets)
+        if self._rows.lost > lost:
+            self._diagnostics.count(LOST, self._rows.lost - lost)
+        return found
+
+    def finish_batch(self) -> None:
+        if self._rows is not None:
+            self._rows.finish_batch()

@@ -1,20 +1,130 @@
-"""Code objects: the names and line tables are read once, after the stop in which an object was first seen.
+"""Code objects: their names, their line tables, and a cache of those that no stop has to read.
+
+Source: Objects/lnotab_notes.txt (3.9), PEP 626 (3.10), Objects/locations.md (3.11 and later). A malformed table is used
+up to its first error.
 
 The address of a freed code object is reused. Each sample therefore copies the head of the code object: its first line,
 its version if it has one, and the pointers to its names and its line table. The head must have the same contents before
 and after the names are read.
+
+A part of the head of a code object, its identity, distinguishes the objects that have lain at its address. Heads are
+most of the spans that a stop reads. But if an identity is read before a stop, read again after it, and has not changed,
+then it was the same during the stop. Code objects whose names are known are *settled*: their identities are read after
+the stop. An address at which another code object was once found is never settled again; its head is read in the stop.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
-from pyprof.interpreters.cpython.line_table import find_first_instruction, find_line
-from pyprof.interpreters.cpython.memory import Memory, Unreadable
-from pyprof.interpreters.cpython.objects import Objects
+from pyprof.interpreters.cpython.objects import Memory, Objects, Unreadable
 from pyprof.interpreters.function_numbers import UNREAD, FunctionTable
-from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.interpreter_frame_reading import Gather, Span
+from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Line
 from pyprof.records import dataclass
+
+_NO_LINE = -128
+_NOWHERE = 15
+_END = 1 << 62
+
+
+def find_line(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
+    """Return the source line of a Python instruction, 0 if it has none.
+
+    Args:
+        kind: Format of the table.
+        table: The line table.
+        first: co_firstlineno.
+        instruction: f_lasti in bytes before 3.10, else an index in code units; -1 before the first instruction.
+    """
+    if instruction < 0:
+        return first
+    return next(line for end, line in _SPANS[kind](table, first) if instruction < end)
+
+
+def find_first_instruction(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
+    """Return the first Python instruction of the same source line. Instructions are counted as in find_line()."""
+    starts: dict[int, int] = {}
+    start = 0
+    for end, line in _SPANS[kind](table, first):
+        found = starts.setdefault(line, start) if end > start else start
+        if instruction < end:
+            return found
+        start = end
+    return instruction
+
+
+def _lnotab(table: bytes, first: int) -> Iterator[tuple[int, int]]:
+    """Yield (end instruction, line) of each part of a Python line table in the format co_lnotab. The readers of the
+    other formats do the same.
+    """
+    line, at = first, 0
+    for pair in range(0, len(table) - 1, 2):
+        at += table[pair]
+        yield at, line
+        line += _signed_byte(table[pair + 1])
+    yield _END, line
+
+
+def _linetable(table: bytes, first: int) -> Iterator[tuple[int, int]]:
+    line, end = first, 0
+    for pair in range(0, len(table) - 1, 2):
+        delta = _signed_byte(table[pair + 1])
+        end += table[pair]
+        if delta != _NO_LINE:
+            line += delta
+        yield (end + 1) // 2, 0 if delta == _NO_LINE else line
+    yield _END, line
+
+
+def _signed_byte(value: int) -> int:
+    return value - 256 if value > 127 else value
+
+
+def _locations(table: bytes, first: int) -> Iterator[tuple[int, int]]:
+    line, at, end = first, 0, 0
+    while at < len(table):
+        head = table[at]
+        code, end = head >> 3 & 15, end + (head & 7) + 1
+        delta, at = _delta(table, at + 1, code)
+        line += delta
+        yield end, 0 if code == _NOWHERE else line
+        while at < len(table) and not table[at] & 0x80:
+            at += 1
+    yield _END, line if table else 0
+
+
+def _delta(table: bytes, at: int, code: int) -> tuple[int, int]:
+    """Return (line increment, offset behind it) of an entry of a Python line table. The next entry begins at the next
+    byte with its highest bit set.
+    """
+    if code in (13, 14):
+        value, at = _varint(table, at)
+        return (-(value >> 1) if value & 1 else value >> 1), at
+    return (code - 10 if code in (10, 11, 12) else 0), at
+
+
+def _varint(table: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(table) and shift < 36:
+        byte = table[at]
+        value |= (byte & 63) << shift
+        at += 1
+        shift += 6
+        if not byte & 64:
+            break
+    return value, at
+
+
+_SPANS = {
+    LineTableFormat.LNOTAB: _lnotab,
+    LineTableFormat.LINETABLE: _linetable,
+    LineTableFormat.LOCATIONS: _locations,
+}
+
 
 LANGUAGE = "Python"
 _MAX_NAME = 4096
@@ -198,3 +308,110 @@ class CodeReader:
 
 def _word(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 8], "little")
+
+
+_MAX_CODES = 1 << 16
+_MAX_TOGETHER = 1024
+
+
+class CodeCache:
+    """The code objects of one process whose names are known, so that a stop need not read them.
+
+    Attributes:
+        heads: Heads by address, as a stop has read them.
+        version: A number that changes when the identity of a cached code object has changed or all were forgotten.
+    """
+
+    def __init__(self, head_at: int, head_size: int, identity: slice, memory: Memory) -> None:
+        """Create an empty cache of Python code objects.
+
+        Args:
+            head_at: Offset of the head in a code object, in bytes.
+            head_size: Size of the head in bytes.
+            identity: Slice of the head that is the identity.
+            memory: Reads the process as it is now.
+        """
+        self.heads: dict[int, bytes] = {}
+        self.version = 0
+        self._memory = memory
+        self._head_size = head_size
+        self._identity = identity
+        self._identity_at = head_at + identity.start
+        self._identity_size = identity.stop - identity.start
+        self._unsteady: set[int] = set()
+        self._together: dict[tuple[int, ...], tuple[list[Span], bytes]] = {}
+        self._sorted = array("Q")
+        self._sorted_of = (0, 0)
+
+    @property
+    def addresses(self) -> array[int]:
+        """Addresses of the Python code objects that a stop need not read, ascending."""
+        now = self.version, len(self.heads)
+        if now != self._sorted_of:
+            self._sorted_of, self._sorted = now, array("Q", sorted(self.heads))
+        return self._sorted
+
+    def add_heads(self, heads: Mapping[int, bytes]) -> None:
+        """Add code objects whose names are known, so that later stops need not read them.
+
+        Args:
+            heads: Heads of the code objects by address, as a stop has read them.
+        """
+        for address, head in heads.items():
+            if len(head) != self._head_size or address in self._unsteady:
+                continue
+            if address in self.heads:
+                if self.heads[address][self._identity] != head[self._identity]:
+                    self._unsettle(address)
+                continue
+            if len(self.heads) >= _MAX_CODES:
+                self._forget()
+            self.heads[address] = head
+
+    def confirm_heads(self, addresses: tuple[int, ...], gather: Gather) -> Sequence[int]:
+        """Return the addresses of those Python code objects that were unchanged during the stop, by their heads, now
+        that the thread runs again.
+
+        If the process has ended since, the addresses of all cached code objects are returned.
+        """
+        known = self._together.get(addresses)
+        if known is None:
+            known = self._of(addresses)
+        spans, identities = known
+        data = gather(spans)
+        if data == identities:
+            return addresses
+        # a code object was replaced or freed, or there was no time or room left to read all of them
+        parts = [self._memory.read_available(*span) for span in spans]
+        if not any(parts):
+            return [address for address in addresses if address in self.heads]
+        found = []
+        for address, part in zip(addresses, parts, strict=True):
+            head = self.heads.get(address)
+            if head is not None and head[self._identity] == part:
+                found.append(address)
+            elif head is not None:
+                self._unsettle(address)
+        return found
+
+    def _of(self, addresses: tuple[int, ...]) -> tuple[list[Span], bytes]:
+        if len(self._together) >= _MAX_TOGETHER:
+            self._together.clear()
+        spans = [(address + self._identity_at, self._identity_size) for address in addresses]
+        identities = b"".join(self.heads.get(address, b"")[self._identity] for address in addresses)
+        found = self._together[addresses] = spans, identities
+        return found
+
+    def _unsettle(self, address: int) -> None:
+        del self.heads[address]
+        self._unsteady.add(address)
+        self._changed()
+
+    def _forget(self) -> None:
+        self.heads.clear()
+        self._unsteady.clear()
+        self._changed()
+
+    def _changed(self) -> None:
+        self._together.clear()
+        self.version += 1

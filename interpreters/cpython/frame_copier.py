@@ -7,26 +7,34 @@ decoded that is not needed to find the next frame.
 
 from __future__ import annotations
 
-from pyprof.interpreters.cpython.data_stack import ROOM, ChunkCopier
+from pyprof.interpreters.cpython.code_objects import CodeCache
 from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch
-from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
-from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, GreenletSearch, SwitchedThread
+from pyprof.interpreters.cpython.greenlets import (
+    EntrySearch,
+    FrameWords,
+    GreenletFrames,
+    GreenletSearch,
+    SwitchedThread,
+)
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
-from pyprof.interpreters.cpython.read_plan import FrameReadSizes, ReadPlanKey, plan_frames
 from pyprof.interpreters.cpython.runtime_state import PyThread
-from pyprof.interpreters.cpython.settled_code_objects import CodeCache
 from pyprof.interpreters.cpython.stop_snapshot import (
     MAX_IN_STOP,
     MAX_SCATTERED,
     NOTHING,
+    ROOM,
+    ChunkCopier,
     Copied,
+    FrameReadSizes,
     InStop,
     ReadHints,
+    ReadPlanKey,
     complete_parts,
+    plan_frames,
     read_each_span,
     view_words,
 )
-from pyprof.model.interpreter_state import FrameReadPlan, Gather, Span
+from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, Span
 
 MAX_FRAMES = 1 << 16
 """Minimum for the number of Python frames of a thread that are followed; a larger copy limit raises it."""

@@ -1,22 +1,31 @@
-"""The frames of one CPython's threads: copied while a thread is stopped, decoded afterwards."""
+"""The frames of one CPython's threads: copied while a thread is stopped, decoded afterwards, cached.
+
+Decoded chains are cached by the rows that gave them. Equal rows give one chain, in all batches. In a service nearly all
+chains are new, but most of them differ from an earlier one only in the innermost frame's instruction. Such chains share
+a trunk, and one chain of a trunk is decoded.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.asyncio_tasks import Awaiters
-from pyprof.interpreters.cpython.code_objects import CodeReader
-from pyprof.interpreters.cpython.data_stack import ChunkSizes
+from pyprof.interpreters.cpython.code_objects import CodeCache, CodeReader
 from pyprof.interpreters.cpython.evaluator_runs import RunReader, sort_runs
 from pyprof.interpreters.cpython.frame_copier import Copier
 from pyprof.interpreters.cpython.layout import NONE, ChainKind
-from pyprof.interpreters.cpython.local_values import LocalReader
-from pyprof.interpreters.cpython.memory import Memory, make_gather
+from pyprof.interpreters.cpython.objects import LocalReader, Memory, make_gather
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
-from pyprof.interpreters.cpython.settled_code_objects import CodeCache
-from pyprof.interpreters.cpython.stop_snapshot import Copied, ReadHints
+from pyprof.interpreters.cpython.stop_snapshot import ChunkSizes, Copied, ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread
-from pyprof.interpreters.function_numbers import UNKNOWN, next_chain_number
-from pyprof.model.interpreter_state import Chain, FrameReadPlan, FunctionPlace, Gather, Run, SampleState
+from pyprof.interpreters.function_numbers import UNKNOWN, FunctionTable, next_chain_number
+from pyprof.model.interpreter_frame_reading import FrameReadPlan, FrameRows, Gather
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.records import replace
 
 LOST = "python_function_freed"
@@ -74,7 +83,7 @@ class FrameReader:
         self._copied = []
 
     def copy_frames(self, thread: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
-        """Copy the frames of a stopped thread (model.interpreter_state.StackReader.copy).
+        """Copy the frames of a stopped thread (model.interpreter_frame_reading.StackReader.copy).
 
         Returns:
             True if the thread states still belong to the thread.
@@ -101,7 +110,7 @@ class FrameReader:
     def accept_planned(
         self, thread: KnownThread, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> bool:
-        """Process Python frames that a stop has read as predicted (model.interpreter_state.StackReader.copied_ahead).
+        """Process the Python frames that a stop has read as predicted (see StackReader.copied_ahead).
 
         Returns:
             True if the thread state still belongs to the thread.
@@ -259,3 +268,149 @@ class FrameReader:
         at = copied.outermost.index(frame)
         runs[at] = replace(runs[at], frames=runs[at].frames + awaiters.read_awaiting_frames(task))
         return runs
+
+
+_INSTR_AT = 16
+"""Byte offset of the instruction in a row of FrameRows.frames."""
+
+RowsKey = tuple[bytes, bytes, bytes, bytes, int, bool, bool, int, int, bool]
+"""Key of the cache of frame chains: everything that rows say about one thread.
+
+The parts are: frames, flags, bytecode copies, markers on the C stack, SampleState; whether the chain is broken, whether
+the rows belong to several interpreters; the number of frames that wait and of frames of awaiting tasks; whether other
+evaluator calls may wait.
+"""
+
+
+def row_keys(rows: FrameRows, others: bool) -> list[RowsKey]:
+    """Return the cache key of each thread's frame rows.
+
+    Args:
+        others: See model.interpreter_frames.Chain.
+    """
+    frames, flag, stands = rows.frames.tobytes(), rows.flag.tobytes(), rows.stands.tobytes()
+    tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
+    start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
+    odd = rows.broken.astype(bool).tolist(), rows.several.tolist()
+    states = zip(row_states(rows).tolist(), *odd, rows.waiting.tolist(), rows.awaiting.tolist(), strict=True)
+    bounds = zip(start, start[1:], stand_start, stand_start[1:], states, strict=False)
+    return [
+        (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], *state, others)
+        for a, b, c, d, state in bounds
+    ]
+
+
+def row_states(rows: FrameRows) -> npt.NDArray[np.int64]:
+    """Return the SampleState of each thread's copied rows as an int64 array."""
+    states = SampleState.INTERPRETED * np.ones(len(rows.holds), np.int64)
+    states[rows.holds] |= SampleState.HOLDS_LOCK
+    states[rows.holds & rows.collecting] |= SampleState.COLLECTING
+    return states
+
+
+def _trunk(key: RowsKey) -> RowsKey:
+    """Return a frame chain's cache key without the innermost row's instruction."""
+    frames = key[0]
+    return frames[:_INSTR_AT] + frames[_INSTR_AT + 8 :], *key[1:]
+
+
+class _Known(NamedTuple):
+    """A cached frame chain and the numbers of all functions in its frames."""
+
+    chain: Chain
+    functions: frozenset[int]
+
+
+class ChainCache:
+    """A cache of the decoded frame chains of one process.
+
+    The FunctionTable (functions of all interpreters) drops the number of a function that no frame used for a long time.
+    The chains of such a function are decoded again.
+    """
+
+    def __init__(self, book: FunctionTable) -> None:
+        self._book = book
+        self._chains: dict[RowsKey, _Known] = {}
+        self._trunks: dict[RowsKey, _Known] = {}
+
+    def find_chains(
+        self,
+        keys: list[RowsKey],
+        decoded: Callable[[list[int]], list[Chain]],
+        at: Callable[[Chain, int], Chain | None],
+    ) -> list[Chain]:
+        """Return the frame chains of the threads in a batch, by the keys of their rows.
+
+        Args:
+            keys: Key of each thread.
+            decoded: Decodes the chains of threads, given by index.
+            at: Derives the chain of a thread from a chain that differs only in the innermost instruction, or returns
+                None if that is not possible.
+        """
+        found: dict[RowsKey, Chain] = {}
+        fresh: dict[RowsKey, int] = {}
+        for lane, key in enumerate(keys):
+            if key in found or key in fresh:
+                continue
+            known = self._find(self._chains, key)
+            if known is None:
+                fresh[key] = lane
+            else:
+                found[key] = known.chain
+        if fresh:
+            found |= self._made(fresh, decoded, at)
+        return [found[key] for key in keys]
+
+    def _made(
+        self,
+        fresh: dict[RowsKey, int],
+        decoded: Callable[[list[int]], list[Chain]],
+        at: Callable[[Chain, int], Chain | None],
+    ) -> dict[RowsKey, Chain]:
+        """Return the frame chains of keys that are not in the cache.
+
+        Args:
+            fresh: Index of one thread for each key.
+        """
+        trunks = {key: _trunk(key) for key in fresh}
+        first = {trunk: key for key, trunk in reversed(trunks.items()) if self._find(self._trunks, trunk) is None}
+        made = self._kept([*first.values()], fresh, decoded, trunks)
+        alone = []
+        for key, trunk in trunks.items():
+            if key in made:
+                continue
+            known = self._trunks.get(trunk)
+            chain = at(known.chain, fresh[key]) if known is not None else None
+            if known is None or chain is None:
+                alone.append(key)
+            else:
+                made[key] = chain
+                _keep(self._chains, key, _Known(chain, known.functions))
+        return made | self._kept(alone, fresh, decoded, trunks)
+
+    def _kept(
+        self,
+        keys: list[RowsKey],
+        fresh: dict[RowsKey, int],
+        decoded: Callable[[list[int]], list[Chain]],
+        trunks: dict[RowsKey, RowsKey],
+    ) -> dict[RowsKey, Chain]:
+        """Decode frame chains, and put those that have a number into the cache."""
+        made = dict(zip(keys, decoded([fresh[key] for key in keys]), strict=True)) if keys else {}
+        for key, chain in made.items():
+            if chain.number:
+                known = _Known(chain, frozenset(place.function for run in chain.runs for place in run.frames))
+                _keep(self._chains, key, known)
+                if chain.trunk:
+                    _keep(self._trunks, trunks[key], known)
+        return made
+
+    def _find(self, known: dict[RowsKey, _Known], key: RowsKey) -> _Known | None:
+        found = known.get(key)
+        return found if found is not None and self._book.has_all_codes(found.functions) else None
+
+
+def _keep(known: dict[RowsKey, _Known], key: RowsKey, found: _Known) -> None:
+    if len(known) >= _MAX_CHAINS:
+        known.clear()
+    known[key] = found

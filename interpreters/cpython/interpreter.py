@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pyprof.diagnostics import Finding
 from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
 from pyprof.interpreters.cpython.code_objects import LANGUAGE, PythonCode
+from pyprof.interpreters.cpython.debug_offsets import is_own
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.cpython.runtime_address import is_own
 from pyprof.model.reasons import said
 
 if TYPE_CHECKING:  # a process that only names frames reads none

@@ -9,13 +9,12 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.cpython.detection import Programs
-from pyprof.interpreters.cpython.memory import make_gather
-from pyprof.interpreters.cpython.runtime_finder import RuntimeFinder
+from pyprof.interpreters.cpython.detection import Programs, RuntimeFinder
+from pyprof.interpreters.cpython.objects import make_gather
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
-from pyprof.interpreters.cpython.thread_names import PythonThreadNames
-from pyprof.interpreters.cpython.threads import ThreadList, ThreadNameTable
-from pyprof.model.interpreter_state import Chain, FrameReadPlan, FunctionPlace, Gather, KernelReader
+from pyprof.interpreters.cpython.threads import PythonThreadNames, ThreadList, ThreadNameTable
+from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, KernelReader
+from pyprof.model.interpreter_frames import Chain, FunctionPlace
 from pyprof.model.modules import AddressSpace
 
 if TYPE_CHECKING:  # the frame readers are imported once there is a runtime
@@ -88,7 +87,7 @@ class PythonProcess:
         return self._finder.greenlets
 
     def kernel_reader(self) -> KernelReader:
-        from pyprof.interpreters.cpython.bpf_reader import PythonInKernel
+        from pyprof.interpreters.cpython.bpf_frame_rows import PythonInKernel
 
         return PythonInKernel(self, self._recording.diagnostics)
 

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython import debug_offsets
-from pyprof.interpreters.cpython.layout import NONE, Layout
-from pyprof.interpreters.cpython.layout_tables import LAYOUTS
-from pyprof.interpreters.cpython.memory import Memory, Unreadable
-from pyprof.interpreters.cpython.runtime_address import Located
+from pyprof.interpreters.cpython.debug_offsets import Located
+from pyprof.interpreters.cpython.layout import LAYOUTS, NONE, Layout
+from pyprof.interpreters.cpython.objects import Memory, Unreadable
 from pyprof.records import dataclass
 
 MAX_INTERPRETERS = 1024

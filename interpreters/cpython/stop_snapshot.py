@@ -1,12 +1,21 @@
-"""The data that one stop has copied of a Python thread, and its reads while the thread is stopped."""
+"""The data that one stop copies of a Python thread: frames, chunks of its data stack, and memory that is read ahead.
+
+Memory that the next stop will read is predicted in the order in which Copier.copy_frames reads.
+
+Source of data stacks: Include/internal/pycore_pystate.h, _PyStackChunk: previous, size in bytes, top in words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from pyprof.interpreters.cpython.greenlets import Slots
+from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
+from pyprof.interpreters.cpython.objects import Memory, Unreadable
 from pyprof.interpreters.cpython.runtime_state import PyThread
-from pyprof.model.interpreter_state import Gather, Span
+from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, PlacedSpan, Span
 from pyprof.records import dataclass, field
 
 MAX_IN_STOP = 2048
@@ -68,7 +77,7 @@ class Copied:
         outermost: avma of the outermost frame of each run.
         habits: Habits to update, None once that is done.
         waiting: Markers of evaluator calls that are not in the thread's chain.
-        marks: See model.interpreter_state.Chain.
+        marks: See model.interpreter_frames.Chain.
     """
 
     thread: PyThread
@@ -170,3 +179,177 @@ def read_each_span(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
             failures += 1
     for _ in spans[at:]:
         yield NOTHING
+
+
+MAX_CHUNKS = 64
+"""Minimum for the number of chunks of a thread's data stack that are copied; a larger copy limit raises it."""
+ROOM = 2048
+"""Number of bytes that are copied beyond the top of the newest chunk of a data stack, which grows from sample to
+sample.
+"""
+_MIN_CHUNK, _USUAL_CHUNK = 1 << 13, 1 << 14
+_CHUNK_HEAD = 24
+_FRESH_CHUNKS = 96
+"""Maximum number of data stack chunks that the last sample did not have and that are read one by one in a stop."""
+_MAX_KNOWN = 1 << 16
+_HEAD_WORDS = 3
+
+
+class ChunkCopier:
+    """A copier of CPython data stacks in one layout; it copies whole chunks up to most_stack bytes in all."""
+
+    def __init__(self, layout: Layout, most_stack: int) -> None:
+        self._chunk = layout.thread.chunk >> 3
+        self._most_stack = most_stack
+        self._most_chunks = max(MAX_CHUNKS, most_stack // _MIN_CHUNK)
+
+    def copy_chunks(self, copied: Copied, habits: ReadHints, got: dict[int, memoryview], gather: Gather) -> None:
+        """Copy the chunks of a thread's data stack into copied.regions, newest first.
+
+        Args:
+            got: What the thread's last sample needed, by address.
+        """
+        at, top = (copied.head[self._chunk + n] for n in (0, 1))
+        found: list[tuple[int, int, int]] = []
+        habits.chunks, habits.spans = found, []
+        total = fresh = 0
+        while at and len(found) < self._most_chunks and total < self._most_stack:
+            copied.beyond = at
+            part = got.get(at)
+            if part is None or len(part) < _CHUNK_HEAD // 8:
+                fresh += 1
+                part = view_words(gather([(at, _USUAL_CHUNK)]))
+                if fresh > _FRESH_CHUNKS or len(part) < _CHUNK_HEAD // 8:
+                    return
+            size = part[1] & ~7
+            used = _CHUNK_HEAD + 8 * part[2] if found else top - at
+            used = min(max(used, _CHUNK_HEAD), size, self._most_stack) & ~7
+            if found and total + used > self._most_stack:
+                break
+            if used > 8 * len(part):
+                part = view_words(gather([(at, used)]))
+            part = part[: used + (0 if found else ROOM) >> 3]
+            if not len(part):
+                return
+            copied.regions.insert(len(found), (at, at + 8 * len(part), part))
+            found.append((at, used, size))
+            total += used
+            at = part[0]
+        copied.beyond = at
+
+
+@dataclass
+class ChunkSizes:
+    """Sizes of the CPython data stacks of one process, read while it runs.
+
+    A known chunk is not read again, so a stack that has shrunk and grown may be reported with its earlier size.
+    """
+
+    memory: Memory
+    _known: dict[int, int] = field(default_factory=dict)
+
+    def count_bytes_from(self, chunk: int) -> int:
+        """Return the bytes in use in this chunk of a data stack and all chunks outside it, as far as they can be
+        read.
+        """
+        if len(self._known) > _MAX_KNOWN:
+            self._known.clear()
+        new: dict[int, int] = {}
+        while chunk and chunk not in self._known and chunk not in new and len(new) < _MAX_KNOWN:
+            try:
+                previous, size, top = self.memory.read_words(chunk, _HEAD_WORDS)
+            except Unreadable:
+                break
+            new[chunk] = min(8 * (_HEAD_WORDS + top), size)
+            chunk = previous
+        total = self._known.get(chunk, 0)
+        for at in reversed(new):
+            total = self._known[at] = total + new[at]
+        return total
+
+
+_FIXED = 3
+"""Number of spans of memory before those of the read hints: the thread state, the GIL, the garbage collector's flag."""
+_MAX_SPANS = 1000
+_MAX_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlanKey:
+    """The thread whose next stop was predicted, and a copy of its read hints (ReadHints) at that time."""
+
+    thread: PyThread
+    chunks: list[tuple[int, int, int]]
+    frames: list[int]
+    codes: list[int]
+    asked: list[int]
+    spans: list[Span]
+
+    def habits(self) -> ReadHints:
+        return ReadHints(self.chunks, self.frames, self.codes, self.asked, self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReadSizes:
+    """The sizes of the structures that a copy of Python frames reads.
+
+    Attributes:
+        frame: Bytes of a frame.
+        most: Maximum number of frames that are followed.
+        room: Bytes that are copied beyond the top of a data stack.
+    """
+
+    frame: int
+    most: int
+    room: int
+
+
+def plan_frames(
+    layout: Layout,
+    sizes: FrameReadSizes,
+    thread: PyThread,
+    habits: ReadHints,
+    spans: Sequence[Span],
+    settled: array[int],
+) -> FrameReadPlan | None:
+    """Predict what memory the next stop of a Python thread reads.
+
+    Args:
+        spans: All that is read at once.
+
+    Returns:
+        None if no read hints (ReadHints) of the thread are known yet, if it needs too much, or if it runs code whose
+        names are not read yet.
+    """
+    if not habits.spans or habits.asked or len(spans) > _MAX_SPANS or sum(size for _, size in spans) > _MAX_BYTES:
+        return None
+    offsets = list(accumulate((size for _, size in spans), initial=0))
+    placed = [PlacedSpan(at, size, offset) for (at, size), offset in zip(spans, offsets, strict=False)]
+    loose_at = _FIXED + len(habits.chunks)
+    of_thread, of_frame, cframe = layout.thread, layout.frame, layout.thread.cframe
+    return FrameReadPlan(
+        key=ReadPlanKey(thread, habits.chunks, habits.frames, habits.codes, habits.asked, habits.spans),
+        spans=spans,
+        chunks=placed[_FIXED:loose_at],
+        loose=placed[loose_at : loose_at + len(habits.frames)],
+        codes=settled,
+        ident=thread.ident,
+        interpreter=thread.interpreter,
+        thread_id=of_thread.thread_id,
+        interp=of_thread.interp,
+        frame=of_thread.frame,
+        chunk=of_thread.chunk,
+        cframe=cframe,
+        base_frame=of_thread.base_frame,
+        by_cframe=cframe != NONE and layout.chain is not ChainKind.CFRAMES,
+        root_cframe=thread.address + of_thread.root_cframe,
+        cframe_size=of_thread.cframe_previous + 8,
+        cframe_current=of_thread.cframe_current,
+        cframe_previous=of_thread.cframe_previous,
+        previous=of_frame.previous,
+        code=of_frame.code,
+        code_mask=of_frame.code_mask,
+        frame_size=sizes.frame,
+        most=sizes.most,
+        room=sizes.room,
+    )

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from pyprof.cli.function_tables import NATIVE_INCLUDED, by_caller, is_interpreted, is_native
-from pyprof.cli.number_format import duration, many, shorten_apart
-from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal_output import printable
 from pyprof.cli.terminal_summary import NATIVE, wrapped
-from pyprof.comparison.combined_profile import both
+from pyprof.cli.text_format import duration, function_names, many, module_names, shorten_apart
 from pyprof.comparison.function_matching import MatchedFunction
-from pyprof.comparison.result import Amount, Change, Comparison
-from pyprof.model.function_costs import START_UP, Function, costs
+from pyprof.comparison.result import Amount, Change, Comparison, both
+from pyprof.model.analysis.function_costs import START_UP, Function, costs
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 

@@ -10,8 +10,7 @@ import sys
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyprof.cli.argument_types import moment, percentage, positive_int, seconds_since
-from pyprof.cli.option_groups import add_criteria, chosen
+from pyprof.cli.arguments import add_criteria, chosen, moment, percentage, positive_int, seconds_since
 from pyprof.cli.terminal_output import HelpFormatter, line
 from pyprof.errors import UsageError
 

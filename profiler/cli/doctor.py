@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal_output
-from pyprof.cli.argument_types import add_sandbox, positive_int
+from pyprof.cli.arguments import add_sandbox, positive_int
 from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import NoSuchProcess
 
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 def check_native_walker() -> Finding:
     """Return whether native code walks the stacks on this machine."""
     from pyprof.diagnostics import Finding
-    from pyprof.unwind.native_library import describe_problem
+    from pyprof.unwind.native_walk import describe_problem
 
     problem = describe_problem()
     if problem:
@@ -93,8 +93,8 @@ def look_into(pid: int, sandbox: bool) -> bool:
     from pyprof.model.modules import ProgramImage
     from pyprof.options import CollectOptions
     from pyprof.records import replace
-    from pyprof.session.interpreter_readers import Runtimes
-    from pyprof.session.worker.one_shot_tasks import Examiner
+    from pyprof.session.pipeline.interpreter_readers import Runtimes
+    from pyprof.session.worker.worker_client import Examiner
     from pyprof.session.worker.worker_process import forked
     from pyprof.tools.module_survey import ProcessSurvey, SurveyOf
 

@@ -1,4 +1,4 @@
-"""`pyprof dump`: the stacks of all threads, of a live process or a core file."""
+"""`pyprof dump`: the stacks of all threads, of a live process or a core file, as text or JSON."""
 
 from __future__ import annotations
 
@@ -8,29 +8,132 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal_output
-from pyprof.cli.argument_types import add_sandbox, bytes_size, positive_int, source_list, unwind_options
-from pyprof.cli.dump_interpreter import (
-    add_detail,
-    interpreted_frame,
-    interpreted_lines,
-    interpreter_json,
-    interpreter_words,
+from pyprof.cli.arguments import (
+    GDB_HELP,
+    add_sandbox,
+    bytes_size,
+    positive_int,
+    remote_options,
+    source_list,
+    unwind_options,
 )
-from pyprof.cli.option_groups import GDB_HELP, remote_options
 from pyprof.cli.terminal_output import HelpFormatter
-from pyprof.frame_sources import FRAME_SOURCES
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
     DEFAULT_SOURCES,
     DEFAULT_STACK_SIZE,
+    FRAME_SOURCES,
     NATIVE_VIEWS,
     DumpOptions,
 )
+from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
-    from pyprof.cli.dump_interpreter import Subject
+    from pyprof.interpreters.base import Detected
     from pyprof.model.profile import Frame, Profile
-    from pyprof.model.thread_stacks import ThreadStack
+    from pyprof.model.thread_stacks import FrameDetail, ThreadStack
+    from pyprof.session.post_mortem import Registers
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A dumped process, core file or crash dump.
+
+    Attributes:
+        threads: Threads in the order in which they are printed.
+        header: First lines, () for the usual line of a process.
+        reason: Why the process died, "" if it did not.
+        facts: Additional entries for the JSON.
+        registers: Registers of the frames for which they are known.
+        unread: Interpreters whose functions are not in the stacks.
+        post_mortem: True for a file, False for a process.
+    """
+
+    pid: int
+    exe: str
+    arch: str
+    profile: Profile
+    threads: tuple[ThreadStack, ...]
+    header: tuple[str, ...] = ()
+    reason: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    registers: Registers = field(default_factory=dict)
+    unread: tuple[Detected, ...] = ()
+    post_mortem: bool = False
+
+
+def interpreter_words(state: int, merge: str) -> Iterator[str]:
+    """Yield words about the state of a thread that belongs to an interpreter, such as whether it holds the GIL.
+
+    Args:
+        state: SampleState bits.
+        merge: Which interpreter frames could not be matched.
+    """
+    from pyprof.model.interpreter_frames import SampleState
+
+    if state & SampleState.HOLDS_LOCK:
+        yield "holds the GIL"
+    if state & SampleState.COLLECTING:
+        yield "collects garbage"
+    if merge:
+        yield merge
+
+
+def interpreter_json(state: int, merge: str) -> dict[str, Any] | None:
+    """Return the interpreter's part of a thread's JSON; None if the thread does not belong to an interpreter."""
+    from pyprof.model.interpreter_frames import SampleState
+
+    if not state & SampleState.INTERPRETED:
+        return None
+    return {
+        "gil": bool(state & SampleState.HOLDS_LOCK),
+        "collecting": bool(state & SampleState.COLLECTING),
+        "merge": merge or None,
+    }
+
+
+def _kind(detail: FrameDetail) -> str:
+    return detail.language.lower() or "interpreted"
+
+
+def interpreted_lines(frame: Frame, detail: FrameDetail) -> Iterator[str]:
+    """Yield the lines of an interpreter frame in the columns of native frames: the frame, its source line, and its
+    local variables.
+    """
+    line = frame.lines[0]
+    source = f" at {line.file}:{line.line or '?'}" if line.file else ""
+    yield f"{_kind(detail):<18}  {frame.title}{source}  [{frame.trust.label}]"
+    if detail.source:
+        yield f"{'':28}{detail.source}"
+    for name, value in (detail.locals or {}).items():
+        yield f"{'':30}{name} = {value}"
+
+
+def add_detail(entry: dict[str, Any], detail: FrameDetail) -> None:
+    """Add details such as local variables to the JSON entry of an interpreter frame."""
+    entry["kind"] = _kind(detail)
+    entry["source"] = detail.source or None
+    if detail.locals is not None:
+        entry["locals"] = dict(detail.locals)
+
+
+def interpreted_frame(frame: Frame) -> dict[str, Any]:
+    """Return the JSON of an interpreter frame, with the keys of native frames."""
+    line = frame.lines[0]
+    return {
+        "kind": "interpreted",
+        "pc": None,
+        "module": None,
+        "build_id": None,
+        "rel": None,
+        "function": frame.title,
+        "offset": None,
+        "file": line.file,
+        "line": line.line or None,
+        "inlined": False,
+        "trust": frame.trust.label,
+    }
+
 
 _REGISTERS_A_LINE = 4
 
@@ -114,7 +217,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.cli import post_mortem
+    from pyprof.cli import dump_core
     from pyprof.errors import UsageError
 
     if arguments.pid and (arguments.exe or arguments.sysroot):
@@ -137,22 +240,22 @@ def run(arguments: argparse.Namespace) -> int:
             for text in text_lines(thread, profile, arguments.full_paths, registers):
                 terminal_output.line(text)
     if subject.post_mortem:
-        post_mortem.complain(profile)
+        dump_core.complain(profile)
     elif not arguments.json:
         for key, count in profile.summary.errors.items():
             terminal_output.complain(f"{key}: {count}")
     whole = bool(subject.threads) and all(thread.whole for thread in subject.threads)
-    return 0 if whole and not (subject.post_mortem and post_mortem.lacks_files(profile)) else 3
+    return 0 if whole and not (subject.post_mortem and dump_core.lacks_files(profile)) else 3
 
 
 def subject_of(arguments: argparse.Namespace) -> Subject:
-    from pyprof.cli import post_mortem
+    from pyprof.cli import dump_core
     from pyprof.session.worker.priority import restore_priority
 
     if not (arguments.core or arguments.minidump):
         return of_live(arguments)
     restore_priority()  # no process waits, and a large file takes long
-    return post_mortem.subject(arguments)
+    return dump_core.subject(arguments)
 
 
 def of_live(arguments: argparse.Namespace) -> Subject:
@@ -183,8 +286,6 @@ def of_live(arguments: argparse.Namespace) -> Subject:
             found = thread_dump.of_stub(remote, options, start)
         else:
             found = thread_dump.of_process(arguments.pid, options, start)
-    from pyprof.cli.dump_interpreter import Subject
-
     return Subject(found.pid, found.exe, found.arch, found.profile, found.threads, unread=found.unread)
 
 
@@ -242,11 +343,11 @@ def document(subject: Subject) -> dict[str, Any]:
     """Return the JSON of a dump in the stable form of --json. Registers, problems and the crash are only there for
     post-mortem dumps.
     """
-    from pyprof.cli import post_mortem
+    from pyprof.cli import dump_core
 
     found: dict[str, Any] = {"pid": subject.pid, "exe": subject.exe, "arch": subject.arch}
     if subject.post_mortem:
-        found |= post_mortem.facts(subject)
+        found |= dump_core.facts(subject)
     found["unread"] = [
         {"language": entry.language, "version": entry.version, "module": entry.module} for entry in subject.unread
     ]

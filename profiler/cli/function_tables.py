@@ -1,13 +1,31 @@
-"""The functions that tables in the terminal show, for native programs and for those with an interpreter."""
+"""Tables of functions in the terminal: the most expensive ones, their callers and callees, and the choice of functions
+to show for native programs and interpreters.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from pyprof.model.function_costs import Cost, Costs, are_application, costs, is_of_runtime
+from pyprof.cli.terminal_output import printable
+from pyprof.cli.text_format import duration, function_names, module_names, percent
+from pyprof.errors import UsageError
+from pyprof.model.analysis.call_tree import NOBODY, FunctionWords, Neighbours, neighbours
+from pyprof.model.analysis.function_costs import (
+    START_UP,
+    Cost,
+    Costs,
+    are_application,
+    costs,
+    is_of_runtime,
+    lock_costs,
+)
+from pyprof.model.analysis.idle_waits import MODES as IDLE_MODES
 from pyprof.model.profile import Frame, FrameKind, Profile
+from pyprof.model.thread_identity import shown
 from pyprof.records import dataclass, replace
-from pyprof.session.native_frame_views import with_frames
+from pyprof.session.pipeline.native_frame_views import with_frames
 
 NATIVE_INCLUDED = ", native code included"
 """Addition to the heading of the first table of functions, in programs with an interpreter."""
@@ -78,3 +96,113 @@ def _of_application(profile: Profile, frame: Frame) -> Frame | None:
         return frame if any(are_own) else None
     lines = zip(frame.lines, reversed(are_own), strict=True)
     return replace(frame, lines=tuple(line for line, is_own in lines if is_own))
+
+
+SHARE, _MODULE, _BAR = 8, 24, 10
+_LEAST = 20
+"""Minimum number of characters for a function's name in a table."""
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def top(profile: Profile, width: int, count: int, by_frames: bool = False) -> Iterator[str]:
+    """Yield the lines of the table of functions with their own and total costs.
+
+    Args:
+        by_frames: Keep frames as they are: native code is not counted in the interpreter's function that calls it.
+    """
+    found = FunctionTables(costs(profile)) if by_frames else function_tables(profile)
+    value = found.functions.value
+    yield heading(profile, value)
+    if profile.labels:
+        yield printable(f"labels: {shown(tuple(profile.labels.items()))}")
+    yield ""
+    if locks := lock_costs(profile)[:count]:
+        yield f"{'lock':>{SHARE}} {'':{_BAR}} waited for; below: of who waited, and who gave it up"
+        for title, waited in locks:
+            yield f"{share(waited, value)} {bar(waited, value)} {printable(title)}"
+        yield ""
+    callees = NATIVE_INCLUDED if found.is_interpreted else ""
+    yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} function{callees}"
+    # Among rows without own cost, the program's own functions come first, and those that do more than call another one.
+    rows = sorted(
+        found.functions.functions,
+        key=lambda cost: (-cost.own, cost.name in START_UP, cost.wraps, not cost.application, -cost.total),
+    )
+    yield from _costs(rows[:count], value, width)
+    if found.native:
+        yield ""
+        what = "wait" if profile.value_types[-1].type in IDLE_MODES else "native function"
+        yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} {what}"
+        yield from _costs(found.native[: max(count // 3, 1)], value, width)
+
+
+def _costs(rows: Sequence[Cost], value: int, width: int) -> Iterator[str]:
+    heads = [f"{share(cost.own, value)} {share(cost.total, value)}" for cost in rows]
+    bars = [f"{head} {bar(cost.own, value)}" for head, cost in zip(heads, rows, strict=True)]
+    yield from _rows(bars, [(cost.name, cost.module) for cost in rows], width)
+
+
+def functions_of(profile: Profile, text: str) -> tuple[Neighbours, str]:
+    """Return the functions that a text names, and their names for a heading.
+
+    Raises:
+        UsageError: The text names no function.
+    """
+    try:
+        found = neighbours(profile.tree(), text)
+    except re.error as error:
+        raise UsageError(f"{text} is neither a function nor a regular expression: {error}") from None
+    if not found.names:
+        raise UsageError(f"no function has {text} in its name", "pyprof report FILE -f collapsed has all names in full")
+    names = ", ".join(sorted(found.names)[:3]) + (", …" if len(found.names) > 3 else "")
+    return found, names
+
+
+def relations(profile: Profile, text: str, callers: bool, width: int, count: int) -> Iterator[str]:
+    """Yield the lines of the table of callers or callees of the functions that a text names.
+
+    Raises:
+        UsageError: The text names no function.
+    """
+    found, names = functions_of(profile, text)
+    yield f"{'callers' if callers else 'callees'} of {names}: {amount(profile, found.total)}"
+    yield from _neighbours(found, callers, width, count)
+
+
+def _neighbours(found: Neighbours, callers: bool, width: int, count: int) -> Iterator[str]:
+    rows = (found.callers if callers else found.callees)[:count]
+    nobody = ("[nobody: outermost]" if callers else "[in itself]", "")
+    heads = [f"{share(value, found.total)} {bar(value, found.total)}" for _, value in rows]
+    yield from _rows(heads, [nobody if row == NOBODY else row for row, _ in rows], width)
+
+
+def heading(profile: Profile, value: int) -> str:
+    """Return the heading of a table: the title of the profile, its total and, if known, the recorded time."""
+    elapsed = f" in {duration(profile.recorded_ns)}" if profile.duration_ns else ""
+    return printable(f"{profile.title}: {amount(profile, value)}{elapsed}")
+
+
+def amount(profile: Profile, value: int) -> str:
+    kind = profile.value_types[-1]
+    return f"{duration(value)} ({kind.type})" if kind.unit == "nanoseconds" else f"{value:,} {kind.type}"
+
+
+def _rows(heads: Sequence[str], functions: Sequence[FunctionWords], width: int) -> Iterator[str]:
+    """Yield a table line for each function: the given head, the name, the file."""
+    room = max(width - max(map(len, heads), default=0) - _MODULE - 2, _LEAST)
+    names = function_names([printable(name) for name, _ in functions], room)
+    modules = module_names([printable(module) for _, module in functions], _MODULE)
+    for head, name, module in zip(heads, names, modules, strict=True):
+        yield f"{head} {name:<{room}} {module}".rstrip()
+
+
+def share(value: int, total: int) -> str:
+    return f"{percent(value, total):>{SHARE}}"
+
+
+def bar(value: int, total: int) -> str:
+    """Draw a value's share of the whole as a bar, in steps of an eighth of a character."""
+    eighths = round(8 * _BAR * value / total) if total > 0 else 0
+    eighths = min(max(eighths, 0), 8 * _BAR)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_BLOCKS[rest] if rest else "")).ljust(_BAR)

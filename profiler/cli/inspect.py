@@ -7,17 +7,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal_output
-from pyprof.cli.argument_types import add_sandbox
+from pyprof.cli.arguments import add_sandbox
 from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import UsageError
-from pyprof.frame_sources import FALLBACK
-from pyprof.options import DEFAULT_SOURCES
+from pyprof.options import DEFAULT_SOURCES, FALLBACK
 
 if TYPE_CHECKING:
-    from pyprof.session.worker.one_shot_tasks import Examiner
-    from pyprof.tools.inspect_worker_requests import FileOverview, FileToInspect
+    from pyprof.session.worker.worker_client import Examiner
     from pyprof.tools.unwind_inspection import Difference
-    from pyprof.unwind.rule_json import RuleWords
+    from pyprof.tools.worker_tasks import FileOverview, FileToInspect
+    from pyprof.unwind.rule_text import RuleWords
 
 DESCRIPTION = """\
 Show what the unwind tables of an object file say: which sections it has, how many
@@ -84,9 +83,9 @@ def address(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.options import is_confined
     from pyprof.session.worker.file_broker import KnownFiles
-    from pyprof.session.worker.one_shot_tasks import Examiner
+    from pyprof.session.worker.worker_client import Examiner
     from pyprof.session.worker.worker_process import forked
-    from pyprof.tools.inspect_worker_requests import FileToInspect
+    from pyprof.tools.worker_tasks import FileToInspect
 
     file = FileToInspect(arguments.file, tuple(arguments.symbols))
     with Examiner(forked, is_confined(arguments.sandbox, arguments.symbols)) as examiner:
@@ -110,7 +109,7 @@ def look(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace)
 
 
 def overview(examiner: Examiner, file: FileToInspect, as_json: bool) -> tuple[int, int]:
-    from pyprof.tools.inspect_worker_requests import FileOverview, OverviewOf
+    from pyprof.tools.worker_tasks import FileOverview, OverviewOf
 
     found = examiner.one(OverviewOf(file), FileOverview)
     if as_json:
@@ -154,7 +153,7 @@ def document(found: FileOverview) -> dict[str, object]:
 
 
 def rows(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    from pyprof.tools.inspect_worker_requests import RowsOf, SomeRows
+    from pyprof.tools.worker_tasks import RowsOf, SomeRows
 
     source = (arguments.source or "").replace("-", "_")
     errand = RowsOf(file, source, arguments.function or "", arguments.pc)
@@ -180,7 +179,7 @@ def rows(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace)
 
 
 def compare(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    from pyprof.tools.inspect_worker_requests import DifferencesOf, SomeDifferences
+    from pyprof.tools.worker_tasks import DifferencesOf, SomeDifferences
 
     names = [name.strip().replace("-", "_") for name in arguments.compare.split(",")]
     if len(names) != 2 or names[0] == names[1]:

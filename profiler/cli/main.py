@@ -9,11 +9,11 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from pyprof import __version__
-from pyprof.cli.terminal_output import HelpFormatter, Parser, complain, log_failure, refuse, tolerate_encodings
+from pyprof.cli.terminal_output import HelpFormatter, Parser, complain, refuse, tolerate_encodings
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
@@ -34,31 +34,33 @@ examples:
 `pyprof COMMAND --help` is the manual page of a command.
 """
 
-COMMANDS = (
-    "record",
-    "top",
-    "report",
-    "diff",
-    "merge",
-    "dump",
-    "agent",
-    "query",
-    "server",
-    "demo-fleet",
-    "doctor",
-    "inspect",
-    "symbols",
-    "completion",
-)
-"""Subcommands of pyprof. Each is a module of this package, with _ for -, that has a function add()."""
+COMMANDS = {
+    "record": "pyprof.cli.record",
+    "top": "pyprof.cli.top",
+    "report": "pyprof.cli.report",
+    "diff": "pyprof.cli.diff",
+    "merge": "pyprof.cli.merge",
+    "dump": "pyprof.cli.dump",
+    "agent": "pyprof.fleet.cli.agent",
+    "query": "pyprof.fleet.cli.query",
+    "server": "pyprof.fleet.cli.server",
+    "demo-fleet": "pyprof.fleet.cli.demo_fleet",
+    "doctor": "pyprof.cli.doctor",
+    "inspect": "pyprof.cli.inspect",
+    "symbols": "pyprof.cli.symbols",
+    "completion": "pyprof.cli.completion",
+}
+"""Subcommands of pyprof -> their modules, which have a function add(). They are loaded by name: no module of the
+profiler imports pyprof.fleet.
+"""
 
 
-def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     parser = Parser(prog="pyprof", description=DESCRIPTION, epilog=EPILOG, formatter_class=HelpFormatter)
     parser.add_argument("--version", action="version", version=f"pyprof {__version__}")
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="pyprof")
     for name in commands:
-        import_module(f"pyprof.cli.{name.replace('-', '_')}").add(parsers)
+        import_module(COMMANDS[name]).add(parsers)
     return parser
 
 
@@ -82,7 +84,7 @@ def run(argv: Sequence[str]) -> int:
     arguments.environment = dict(os.environ)  # for the command that `record` starts
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # our signals would wake numpy's idle threads
     try:
-        from pyprof.cli.reduced_numpy import leave_out
+        from pyprof.cli.startup import leave_out
 
         leave_out()
         code: int = arguments.run(arguments)
@@ -90,6 +92,8 @@ def run(argv: Sequence[str]) -> int:
         return code
     except PyprofError as error:
         if getattr(arguments, "log", "text") == "json":
+            from pyprof.cli.log_lines import log_failure
+
             log_failure(error)
         else:
             refuse(error, _only_pid(arguments))

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from pyprof.cli.argument_types import chosen_format
+from pyprof.cli.arguments import chosen_format
 from pyprof.cli.terminal_output import HelpFormatter, line
 from pyprof.exporters import registry
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions
     from pyprof.importers.registry import load
-    from pyprof.model.merge import merge
+    from pyprof.model.analysis.merge import merge
 
     exporter = chosen_format(arguments.format, arguments.output)
     check_writable(arguments.output)

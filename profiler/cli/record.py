@@ -6,11 +6,25 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.argument_types import chosen_format, positive_int
-from pyprof.cli.option_groups import add_python, add_remote, add_selection, remote_options, target_options
-from pyprof.cli.sampling_options import add_sampling, add_unwinding, format_unwind_sources, record_options
+from pyprof.cli.arguments import (
+    add_python,
+    add_remote,
+    add_selection,
+    chosen_format,
+    positive_int,
+    remote_options,
+    target_options,
+)
+from pyprof.cli.recording_options import (
+    Timing,
+    add_sampling,
+    add_timing,
+    add_unwinding,
+    format_unwind_sources,
+    record_options,
+    timing,
+)
 from pyprof.cli.terminal_output import HelpFormatter
-from pyprof.cli.timing_options import Timing, add_timing, timing
 from pyprof.errors import UsageError
 from pyprof.exporters import registry
 

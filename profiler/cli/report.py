@@ -8,8 +8,16 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.argument_types import chosen_format, moment, positive_int, seconds_since
-from pyprof.cli.option_groups import CRITERIA, NATIVE_HELP, add_criteria, chosen
+from pyprof.cli.arguments import (
+    CRITERIA,
+    NATIVE_HELP,
+    add_criteria,
+    chosen,
+    chosen_format,
+    moment,
+    positive_int,
+    seconds_since,
+)
 from pyprof.cli.terminal_output import HelpFormatter, line, printable
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import registry
@@ -198,7 +206,7 @@ def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
     places = Places(tuple(arguments.symbols), tuple(arguments.sysroot))
     places.check_exists()
     if arguments.debuginfod:
-        from pyprof.objfile.debuginfod import download_debug_files, server_urls
+        from pyprof.objfile.symbol_servers import download_debug_files, server_urls
 
         if not (urls := server_urls()):
             raise UsageError(
@@ -216,14 +224,14 @@ def _by_worker(profile: Profile, places: Places) -> Profile:
     """Resolve a profile's missing names in a worker, which parses the files."""
     from pyprof.model.profile import Profile
     from pyprof.records import replace
-    from pyprof.tools.report_tasks import NamesOf, drop_samples
+    from pyprof.tools.worker_tasks import NamesOf, drop_samples
 
     found = _answer(NamesOf(drop_samples(profile), places, _LINES_S), Profile)
     return replace(profile, frames=found.frames, modules=found.modules, summary=found.summary)
 
 
 def _answer(errand: OneShotTask, kind: type[Value]) -> Value:
-    from pyprof.session.worker.one_shot_tasks import Examiner
+    from pyprof.session.worker.worker_client import Examiner
     from pyprof.session.worker.worker_process import forked
 
     with Examiner(forked, confined=False) as examiner:
@@ -232,8 +240,8 @@ def _answer(errand: OneShotTask, kind: type[Value]) -> Value:
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
     """Return the profile with only the samples that the options choose."""
-    from pyprof.model.call_tree import without_recursion
-    from pyprof.model.sample_filter import timed
+    from pyprof.model.analysis.call_tree import without_recursion
+    from pyprof.model.analysis.sample_filter import timed
 
     start, end = (
         None if when is None else seconds_since(when, profile.start_ns, profile.duration_ns)
@@ -247,11 +255,11 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
         profile = profile.cut(start, end)
     profile = chosen(profile, arguments)
     if not arguments.idle and arguments.format != registry.RECORDING:
-        from pyprof.model.idle_waits import without_idle
+        from pyprof.model.analysis.idle_waits import without_idle
 
         profile = without_idle(profile)
     if arguments.native is not None:
-        from pyprof.session.native_frame_views import viewed
+        from pyprof.session.pipeline.native_frame_views import viewed
 
         profile = viewed(profile, arguments.native)
     return without_recursion(profile) if arguments.collapse_recursion else profile
@@ -263,8 +271,8 @@ _NOT_KNOWN = "What is missing is not known: a recording says it at its end."
 
 
 def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iterable[str]:
+    from pyprof.cli.function_tables import relations, top
     from pyprof.cli.terminal_summary import lacking_modules
-    from pyprof.cli.top_table import relations, top
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     if arguments.missing:
@@ -282,7 +290,7 @@ def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iter
     from pyprof.cli.source_table import Annotation, annotated, dearest_lines
     from pyprof.symbolize.resymbolize import Places
     from pyprof.symbolize.source_files import SourceFiles
-    from pyprof.tools.report_tasks import FunctionCode
+    from pyprof.tools.worker_tasks import FunctionCode
 
     if arguments.lines:
         return dearest_lines(profile, width, arguments.rows)

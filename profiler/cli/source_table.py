@@ -8,15 +8,15 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from pyprof.cli.number_format import shorten, shorten_middle
+from pyprof.cli.function_tables import SHARE, amount, bar, functions_of, heading, share
 from pyprof.cli.terminal_output import printable
-from pyprof.cli.top_table import SHARE, amount, bar, functions_of, heading, share
-from pyprof.model.line_costs import CodeCost, code_costs, line_costs
+from pyprof.cli.text_format import shorten, shorten_middle
+from pyprof.model.analysis.line_costs import CodeCost, code_costs, line_costs
 from pyprof.model.profile import Profile
 from pyprof.records import dataclass
 from pyprof.symbolize.resymbolize import Places
 from pyprof.symbolize.source_files import SourceFiles
-from pyprof.tools.report_tasks import CodeOf, FunctionCode
+from pyprof.tools.worker_tasks import CodeOf, FunctionCode
 
 _AROUND = 3
 """Number of source lines or instructions that are shown before and after one with samples."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-from collections.abc import Callable
+from importlib import import_module
 from typing import IO, Any
 
-from pyprof.cli.argument_types import add_sandbox
+from pyprof.cli.arguments import add_sandbox
 from pyprof.cli.terminal_output import HelpFormatter
-
-_HEAD, _PATIENCE_S = 1 << 12, 300.0
 
 DESCRIPTION = """\
 Write the Breakpad symbol file of an ELF file: functions, lines and inlined functions from
@@ -58,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli import output_files, terminal_output
     from pyprof.options import is_confined
     from pyprof.session.worker.file_broker import KnownFiles
-    from pyprof.session.worker.one_shot_tasks import Examiner
+    from pyprof.session.worker.worker_client import Examiner
     from pyprof.session.worker.worker_process import forked
     from pyprof.tools.breakpad_writer import SymbolsOf, SymbolText
 
@@ -76,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
                 out.write(last.text)
 
         if arguments.upload:
+            upload = import_module("pyprof.fleet.cli.symbol_upload").upload
             upload(arguments.upload, arguments.token_file, write)
         else:
             output_files.check_writable(path)
@@ -110,33 +108,3 @@ def in_store(store: str, store_path: str) -> str:
     except OSError as error:
         raise OutputError(f"{store}: {error.strerror}", "--store DIR with a folder that you may write") from error
     return path
-
-
-def upload(url: str, token_file: str, write: Callable[[IO[bytes]], None]) -> None:
-    """Upload a Breakpad symbol file to a pyprof server.
-
-    Args:
-        write: Writes the text of the symbol file.
-
-    Raises:
-        OutputError: The file has no build ID, or the server did not accept it.
-    """
-    import gzip
-    import io
-
-    from pyprof.agent.push.http_client import Endpoint, HttpClient
-    from pyprof.agent.push.responses import NotSent, RefusedForGood
-    from pyprof.agent.push.secrets import Credentials
-    from pyprof.errors import OutputError
-
-    text = io.BytesIO()
-    write(text)
-    build_id = re.search(rb"^INFO CODE_ID ([0-9A-F]+)$", text.getvalue()[:_HEAD], re.MULTILINE)
-    if build_id is None:
-        raise OutputError("a symbol file without a build-id cannot be uploaded", "link it with --build-id")
-    client = HttpClient(Endpoint(url.rstrip("/"), Credentials(token_file), timeout_s=_PATIENCE_S))
-    kind = {"Content-Type": "application/octet-stream"}
-    try:
-        client.post(f"/api/v1/symbols/{build_id[1].decode().lower()}", gzip.compress(text.getvalue(), 6), kind)
-    except (NotSent, RefusedForGood) as error:
-        raise OutputError(f"{url} refused it: {error}", "docs/server.md has its refusals") from None

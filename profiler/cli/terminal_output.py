@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
 from pyprof.errors import PyprofError
-from pyprof.exporters.utf8 import CONTROLS, DIRECTIONS
+from pyprof.exporters.encoding import CONTROLS, DIRECTIONS
 
 _CONTROL = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff]")
 _PROCESS = re.compile(r"\bprocess (\d+)\b")
@@ -47,7 +47,7 @@ def json(document: object, option: int = 0) -> None:
     """
     import orjson
 
-    from pyprof.exporters.utf8 import dump_json
+    from pyprof.exporters.encoding import dump_json
 
     sys.stdout.flush()
     sys.stdout.buffer.write(dump_json(document, option | orjson.OPT_APPEND_NEWLINE))
@@ -135,14 +135,6 @@ def refuse(error: PyprofError, pid: int | None = None) -> None:
     named = _PROCESS.search(error.message)
     number = named[1] if named else str(pid) if pid else "PID"
     complain(error.message, remedy(error).replace("doctor PID", f"doctor {number}"))
-
-
-def log_failure(error: PyprofError) -> None:
-    """Write why a command with `--log json` failed as a line of its log."""
-    from pyprof.agent.log_lines import Log
-    from pyprof.model.reasons import remedy
-
-    Log(lambda text: line(text, sys.stderr), True)("error", "failed", error=error.message, remedy=remedy(error))
 
 
 def failure(error: BaseException, pid: int | None = None) -> None:

@@ -7,11 +7,19 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 
 from pyprof.cli.function_tables import NATIVE_INCLUDED, FunctionTables, function_tables
-from pyprof.cli.number_format import duration, keep_apart, many, percent, shorten, shorten_middle
-from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal_output import advice, printable
-from pyprof.model.function_costs import Cost, lock_costs, process_costs
-from pyprof.model.idle_waits import MODES as IDLE_MODES
+from pyprof.cli.text_format import (
+    duration,
+    function_names,
+    keep_apart,
+    many,
+    module_names,
+    percent,
+    shorten,
+    shorten_middle,
+)
+from pyprof.model.analysis.function_costs import Cost, lock_costs, process_costs
+from pyprof.model.analysis.idle_waits import MODES as IDLE_MODES
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, counted, counter_title, end_title, lacking, said
 from pyprof.model.summary import ENOUGH_SAMPLES, MUCH, NOT_SAMPLED_LABEL, ModuleSummary, Summary, lacks

@@ -6,15 +6,25 @@ import argparse
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.argument_types import chosen_format, positive, positive_int, regex
-from pyprof.cli.live.view_choices import DEFAULT_SPAN_S, EVERY_S, SORTS, TABLES
-from pyprof.cli.option_groups import add_python, add_selection, target_options
-from pyprof.cli.sampling_options import add_sampling, add_unwinding, format_unwind_sources, record_options
+from pyprof.cli.arguments import (
+    DEFAULT_SPAN_S,
+    EVERY_S,
+    SORTS,
+    TABLES,
+    add_python,
+    add_selection,
+    chosen_format,
+    positive,
+    positive_int,
+    regex,
+    target_options,
+)
+from pyprof.cli.recording_options import add_sampling, add_unwinding, format_unwind_sources, record_options
 from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyprof.cli.live.view_state import View
+    from pyprof.cli.live.view import View
     from pyprof.options import RecordOptions, TargetOptions
 
 _WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), or a command"
@@ -104,8 +114,7 @@ def _tables(
     arguments: argparse.Namespace, targets: TargetOptions | None, command: list[str], options: RecordOptions
 ) -> int:
     from pyprof.cli.interrupts import EndBySignals, listen
-    from pyprof.cli.live.plain_tables import Printed, print_tables
-    from pyprof.cli.live.top_recordings import WatchedTargets
+    from pyprof.cli.live.top_session import Printed, WatchedTargets, print_tables
     from pyprof.collectors.targets.launch import launch
     from pyprof.session.worker.worker_process import exit_at_once
 
@@ -139,7 +148,7 @@ def _live(
 
 
 def _view(arguments: argparse.Namespace, span_s: float) -> View:
-    from pyprof.cli.live.view_state import View
+    from pyprof.cli.live.view import View
 
     search = arguments.search.pattern if arguments.search else ""
     return View(table=arguments.by, sort=arguments.sort, span_s=arguments.span or span_s, search=search)

@@ -78,7 +78,7 @@ class WindowWriter:
     def open_journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
         """Return the journal of the recording file, None if none is written."""
         from pyprof.exporters import output_file
-        from pyprof.recording.journal import FileJournal
+        from pyprof.recording.writer import FileJournal
 
         place = self._names(beginning.start_ns, number).expand(self.kept) if self.kept else ""
         if not place or place in output_file.DEVICES or output_file.find_stream(place) is not None:
@@ -92,7 +92,7 @@ class WindowWriter:
             OutputError: A file was not written; the user has been told.
         """
         from pyprof.cli import output_files
-        from pyprof.model.idle_waits import without_idle
+        from pyprof.model.analysis.idle_waits import without_idle
 
         shown = profile if self.how.idle else without_idle(profile)
         how, names = self.how, self._names(profile.start_ns, number)
@@ -147,7 +147,7 @@ class WindowWriter:
             self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
 
     def _why_empty(self, profile: Profile) -> str:
-        from pyprof.cli.number_format import percent
+        from pyprof.cli.text_format import percent
         from pyprof.collectors.linux import procfs
         from pyprof.model.reasons import said
 
@@ -175,6 +175,6 @@ class WindowWriter:
 def _write_summary(summary: Summary, out: Any) -> None:
     import orjson
 
-    from pyprof.exporters.utf8 import dump_json
+    from pyprof.exporters.encoding import dump_json
 
     out.write(dump_json(summary.to_json(), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

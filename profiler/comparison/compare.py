@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from pyprof.comparison.function_matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison, Scale, scale_of
-from pyprof.comparison.significance import MIN_SAMPLES, Evidence, Judgement, judge
-from pyprof.comparison.time_slices import F64, Stacks, Sums, slices_of
+from pyprof.comparison.significance import F64, MIN_SAMPLES, Evidence, Judgement, Stacks, Sums, judge, slices_of
 from pyprof.errors import UsageError
+from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.sample_filter import timed
 from pyprof.records import dataclass
 
 LARGEST = 0.2

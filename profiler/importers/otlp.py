@@ -13,10 +13,9 @@ from typing import TypeVar
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.importers.foreign_push import SERVICE, PushedProfile, split_labels
 from pyprof.importers.pprof import MAX_LABELLED
-from pyprof.importers.pprof_frames import MAX_LETTERS
-from pyprof.importers.profile_builder import About, Builder
+from pyprof.importers.pprof_tables import MAX_LETTERS
+from pyprof.importers.profile_builder import SERVICE, About, Builder, PushedProfile, split_labels
 from pyprof.importers.protobuf import (
     group_fields,
     parse_fields,
@@ -27,8 +26,8 @@ from pyprof.importers.protobuf import (
     read_texts,
     to_signed,
 )
-from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.thread_identity import Labels
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, replace
 

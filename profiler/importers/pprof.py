@@ -15,17 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.importers import pprof_extra_fields
-from pyprof.importers.pprof_frames import FrameTables, text_at
-from pyprof.importers.pprof_samples import AT_ONCE, Samples, read_samples
+from pyprof.importers import pprof_tables
+from pyprof.importers.pprof_tables import AT_ONCE, FrameTables, Samples, read_samples, text_at
 from pyprof.importers.profile_builder import NOBODY, About, Builder
 from pyprof.importers.protobuf import MAX_ROWS, Grouped, decode_repeated, parse_numbers, to_signed
 from pyprof.model.columns import largest_sum
-from pyprof.model.labels import LONGEST, MOST, RESERVED, Labels
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said
 from pyprof.model.stack_digest import SIZE, of_stack
 from pyprof.model.summary import Summary
+from pyprof.model.thread_identity import LONGEST, MOST, RESERVED, Labels
 from pyprof.records import replace
 
 _GZIP = b"\x1f\x8b"
@@ -141,7 +140,7 @@ class _Reader:
         little = builder.little
         self._message = Grouped(data, MAX_ROWS if little is None else little.samples)
         self._builder = builder
-        self._message.read(pprof_extra_fields.STACKS, (LOCATION, FUNCTION))
+        self._message.read(pprof_tables.STACKS, (LOCATION, FUNCTION))
         self._rows, self._header = self._message.rows, self._message.numbers
         self._strings: list[str] = []
         self._read_strings()
@@ -174,8 +173,8 @@ class _Reader:
             self._samples(order, 0 if since_ns is None else start_ns - since_ns)
         left_out = ", ".join(sorted(self._left_out)[:5])
         more = said("labels_left_out", labels=left_out) if self._left_out else ""
-        known = pprof_extra_fields.FIELD in self._rows
-        done = pprof_extra_fields.read_summary(self._rows[pprof_extra_fields.FIELD][-1]) if known else Summary()
+        known = pprof_tables.FIELD in self._rows
+        done = pprof_tables.read_summary(self._rows[pprof_tables.FIELD][-1]) if known else Summary()
         return replace(about, note=said("read_from_pprof", more=more), done=done, evidence=known)
 
     def _text(self, at: int) -> str:
@@ -207,7 +206,7 @@ class _Reader:
 
     def _digests(self) -> list[bytes]:
         """Return the digests of the stacks that the pprof file states, [] if it does not state one for each sample."""
-        stated = self._rows.get(pprof_extra_fields.STACKS, (b"",))[-1]
+        stated = self._rows.get(pprof_tables.STACKS, (b"",))[-1]
         fits = len(stated) == SIZE * len(self._rows.get(SAMPLE, ()))
         return [stated[at : at + SIZE] for at in range(0, len(stated), SIZE)] if fits else []
 

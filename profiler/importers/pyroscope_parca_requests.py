@@ -18,10 +18,10 @@ import orjson
 
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
-from pyprof.importers.foreign_push import PushedProfile, add_labels, split_by_value_type, split_labels
+from pyprof.importers.profile_builder import PushedProfile, add_labels, split_by_value_type, split_labels
 from pyprof.importers.protobuf import read_texts
-from pyprof.model.labels import Labels
 from pyprof.model.profile import Profile
+from pyprof.model.thread_identity import Labels
 from pyprof.records import replace
 
 MAX_PROFILES = 1000

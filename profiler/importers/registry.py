@@ -6,7 +6,7 @@ from collections.abc import Callable
 from os import PathLike, fspath
 
 from pyprof.errors import FormatError, RecordingError
-from pyprof.importers import collapsed, perf_data, perf_script, pprof, speedscope
+from pyprof.importers import collapsed, perf, pprof, speedscope
 from pyprof.model.profile import Profile
 from pyprof.recording import reader
 from pyprof.recording.untrusted_recording import MAGIC, read_bytes
@@ -18,7 +18,7 @@ Read = Callable[[bytes, str], Profile]
 FORMATS: dict[str, tuple[IsOne, Read]] = {
     "speedscope": (speedscope.is_speedscope, speedscope.read_speedscope),
     "pprof": (pprof.is_pprof, pprof.read_pprof),
-    "perf script": (perf_script.is_perf_script, perf_script.read_perf_script),
+    "perf script": (perf.is_perf_script, perf.read_perf_script),
     "collapsed": (collapsed.is_collapsed, collapsed.read_collapsed),
 }
 """Readers of file formats in the order in which they are tried."""
@@ -47,8 +47,8 @@ def is_recording(path: str) -> bool:
 
 
 def _foreign(name: str) -> Profile:
-    if read_bytes(name, len(perf_data.MAGIC)) == perf_data.MAGIC:
-        return perf_data.load_perf_data(name)
+    if read_bytes(name, len(perf.MAGIC)) == perf.MAGIC:
+        return perf.load_perf_data(name)
     data = read_bytes(name)
     kind = "gzip"
     try:

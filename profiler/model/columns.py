@@ -1,9 +1,15 @@
-"""Functions on columns of integers that avoid numpy.ma. np.unique and np.isin import it, which takes 10 ms."""
+"""Columns of integers, and prefix trees of frames in columns.
+
+The functions avoid numpy.ma: np.unique and np.isin import it, which takes 10 ms.
+
+In a prefix tree parents come before children; node 0 is the root of the tree and no frame. A pass that changes stacks
+is a function of one node. rewrite() applies it to the whole tree.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,3 +54,78 @@ def numbered(values: npt.NDArray[Integer]) -> tuple[npt.NDArray[Integer], npt.ND
 def among(values: npt.NDArray[Integer], wanted: Collection[int]) -> npt.NDArray[np.bool_]:
     """Return which of the values are wanted, as a bool array of shape (n,)."""
     return np.isin(values, list(wanted)) if len(values) and wanted else np.zeros(len(values), np.bool_)
+
+
+Item = TypeVar("Item", contravariant=True)
+_Item = TypeVar("_Item")
+
+
+class Growing(Protocol[Item]):
+    """A prefix tree of frames that is being built."""
+
+    def child(self, parent: int, item: Item, /) -> int:
+        """Return the node of an item below a node of the tree, and add the item if it is new."""
+        ...
+
+
+class Tree:
+    """A growing prefix tree of numbers, such as indices of frames. `parent` and `frame` are columns of its nodes."""
+
+    def __init__(self) -> None:
+        self.parent: list[int] = [-1]
+        self.frame: list[int] = [-1]
+        self._children: dict[int, int] = {}  # by parent << 32 | frame
+
+    def child(self, parent: int, frame: int) -> int:
+        return self.add_path((frame,), parent)[0]
+
+    def add_path(self, frames: Iterable[int], node: int = 0) -> list[int]:
+        """Return the nodes of frames, outermost first, below a node of the tree, and add those that are new."""
+        children, parents = self._children, self.parent
+        path = []
+        for frame in frames:
+            key = node << 32 | frame
+            child = children.get(key)
+            if child is None:
+                child = children[key] = len(parents)
+                parents.append(node)
+                self.frame.append(frame)
+            node = child
+            path.append(child)
+        return path
+
+
+def rewrite(
+    parent: Sequence[int],
+    function: Callable[[int], Iterable[_Item]],
+    into: Growing[_Item],
+    leaves: Iterable[int] | None = None,
+    below: int = 0,
+) -> list[int]:
+    """Copy the stacks of one prefix tree to another tree, with changes.
+
+    Args:
+        parent: Parents of the nodes of the old tree.
+        function: (old node) -> items that replace it, outermost first, none to remove it. It is called once for each
+            node, after the node's parent.
+        into: The new tree.
+        leaves: Only the stacks of these nodes, in this order; None for all.
+        below: Node of the new tree that replaces the root.
+
+    Returns:
+        The new node of each old node, -1 for nodes that were not copied.
+    """
+    place = [-1] * len(parent)
+    place[0] = below
+    for leaf in range(1, len(parent)) if leaves is None else leaves:
+        path = []
+        node = leaf
+        while place[node] < 0:
+            path.append(node)
+            node = parent[node]
+        at = place[node]
+        for node in reversed(path):
+            for item in function(node):
+                at = into.child(at, item)
+            place[node] = at
+    return place

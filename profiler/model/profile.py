@@ -16,19 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
-from pyprof.model.interpreter_state import FunctionPlace
-from pyprof.model.labels import Labels, common, fit
+from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import Mark
 from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
-from pyprof.model.thread_keys import ProcessKey, ThreadKey
+from pyprof.model.thread_identity import Labels, ProcessKey, ThreadKey, common, fit
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from pyprof.comparison.result import Comparison
-    from pyprof.model.call_tree import Call
-    from pyprof.model.function_costs import Cost
+    from pyprof.model.analysis.call_tree import Call
+    from pyprof.model.analysis.function_costs import Cost
 
 Span: TypeAlias = tuple[int, int]
 """Beginning and end of a time interval, in nanoseconds."""
@@ -258,14 +257,14 @@ class Profile:
         """
         if count < 0 or by not in ("own", "total"):
             raise UsageError(f"cannot sort the top {count!r} by {by!r}", 'profile.top(10, by="own") or by="total"')
-        from pyprof.model.function_costs import costs
+        from pyprof.model.analysis.function_costs import costs
 
         found = costs(self)
         return found.by_own(count) if by == "own" else found.by_total(count)
 
     def tree(self) -> Call:
         """Return the tree of calls with their costs. Its root stands for the whole profile."""
-        from pyprof.model.call_tree import call_tree
+        from pyprof.model.analysis.call_tree import call_tree
 
         return call_tree(self)
 
@@ -301,7 +300,7 @@ class Profile:
         Raises:
             UsageError: A pattern is not a regular expression.
         """
-        from pyprof.model import sample_filter as s
+        from pyprof.model.analysis import sample_filter as s
 
         pids, tids = (None if each is None else s.ids(each) for each in (pid, tid))
         names = [(s.compiled(p), field) for p, field in ((process, "process"), (thread, "name")) if p is not None]
@@ -333,7 +332,7 @@ class Profile:
         Raises:
             UsageError: There is no time between them.
         """
-        from pyprof.model.sample_filter import cut
+        from pyprof.model.analysis.sample_filter import cut
 
         return cut(self, start, end)
 
@@ -403,7 +402,7 @@ class Profile:
         Raises:
             MissingLibrary: The library is not installed.
         """
-        from pyprof.model.sample_table import data_frame
+        from pyprof.model.analysis.data_frame import data_frame
 
         return data_frame(self, library)
 

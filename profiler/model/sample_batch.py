@@ -1,7 +1,13 @@
-"""Batches of samples in columns. Every collector produces them, and the unwinder consumes them."""
+"""Batches of samples in columns. Every collector produces them, and the unwinder consumes them.
+
+A thread of a Go program leaves its goroutine's stack for calls of C, for parts of the runtime and for signal handlers.
+Go keeps what leads back in the struct g of the goroutine (runtime/runtime2.go). A sample then has pieces with that
+struct and with the goroutine's stack.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
@@ -10,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter_state import Chain
+from pyprof.model.interpreter_frames import Chain
 from pyprof.model.marker_frames import KernelStack, Mark
 from pyprof.model.modules import AddressSpace
-from pyprof.model.thread_keys import ThreadKey
+from pyprof.model.thread_identity import ThreadKey
 from pyprof.records import dataclass, field, replace
 
 U64 = npt.NDArray[np.uint64]
@@ -227,3 +233,26 @@ def keys_of(batch: SampleBatch) -> set[ThreadKey]:
 
 def _renumbered(by_lane: Mapping[int, _T], lanes: I64) -> dict[int, _T]:
     return {new: by_lane[old] for new, old in enumerate(lanes.tolist()) if old in by_lane}
+
+
+GOROUTINE_WORD = 1 << 63
+"""Address of a Piece that contains the address of the thread's goroutine. No process has memory there: on all
+architectures of Go that are sampled it belongs to the kernel, or to nothing.
+"""
+
+
+def make_goroutine_pieces(goroutine: int, head: bytes, base: int, stack: bytes) -> tuple[Piece, ...]:
+    """Return the pieces of a sample whose thread has left the stack of its goroutine.
+
+    Args:
+        goroutine: Address of the goroutine's struct g.
+        head: Memory from that address on.
+        base: Address of the first word that is needed of the goroutine's stack.
+        stack: Memory from there on.
+    """
+    return make_goroutine_piece(goroutine), Piece(goroutine, head), Piece(base, stack)
+
+
+def make_goroutine_piece(goroutine: int) -> Piece:
+    """Return the piece of a sample that says which goroutine its thread runs, by the address of its struct g."""
+    return Piece(GOROUTINE_WORD, struct.pack("=Q", goroutine))

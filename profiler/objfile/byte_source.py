@@ -1,18 +1,30 @@
-"""Random access to an object file's bytes: an open file, or bytes in memory.
+"""Random access to an object file's bytes, files that grow, and a limit on content in memory.
 
 A file is read with pread and never mapped. If another process truncates a mapped file, its reader is killed by SIGBUS,
 and the files of a live target cannot be trusted.
+
+The content of foreign files in memory is limited for the whole process, regardless of the sizes that files claim. Bytes
+count until the last reference to them is gone. If the limit is exceeded, FormatError is raised: the new content
+is lost, and content that is already in memory stays.
+
+The reader of a file to which its process keeps writing continues where it stopped, or restarts if the file was
+replaced.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from pyprof.errors import FormatError
-from pyprof.objfile import file_access, io_deadline
+from pyprof.objfile import foreign_path, io_deadline
+from pyprof.records import dataclass, field
 
 
 class ByteSource(Protocol):
@@ -102,8 +114,177 @@ def open_regular(path: str) -> int:
         FormatError: The file is not a regular file.
     """
     try:
-        return file_access.current_opener().open_regular(path)
+        return foreign_path.current_opener().open_regular(path)
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise FormatError("file", 0, "not a regular file") from None
         raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+
+
+MAX_HELD = 1 << 30
+SMALL = 1 << 16
+"""Size in bytes up to which content of foreign files is not counted for the memory limit."""
+_lock = threading.RLock()  # reentrant, because a finalizer may run at any point
+_held = 0
+
+
+def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memoryview:
+    """Return the bytes of a foreign file that make() returns, as counted memory.
+
+    Args:
+        name: Name for messages.
+        size: Maximum size of the bytes.
+        make: Returns the bytes.
+
+    Raises:
+        FormatError: The limit is exceeded.
+    """
+    if size <= SMALL:
+        return memoryview(make())
+    _claim(name, size)
+    try:
+        # A memoryview keeps its array alive, and unlike bytes, an array can have a finalizer.
+        content = np.frombuffer(make(), np.uint8)
+    except BaseException:
+        _release(size)
+        raise
+    _release(size - len(content))
+    weakref.finalize(content, _release, len(content)).atexit = False
+    return content.data
+
+
+class ContentReservation:
+    """A counter for content of foreign files that grows piece by piece. The bytes count until this object is
+    deleted.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._sizes: list[int] = []
+        weakref.finalize(self, _release_all, self._sizes).atexit = False
+
+    def count_bytes(self, size: int) -> None:
+        """Count further bytes of foreign files that are kept in memory.
+
+        Raises:
+            FormatError: The limit is exceeded.
+        """
+        _claim(self._name, size)
+        self._sizes.append(size)
+
+
+def count_held_bytes() -> int:
+    """Return the number of bytes of foreign files that currently count for the memory limit."""
+    return _held
+
+
+def _claim(name: str, size: int) -> None:
+    global _held
+    with _lock:
+        if _held + size > MAX_HELD:
+            raise FormatError(name, 0, f"{size} bytes, while {_held >> 20} MB of files are in memory: not read")
+        _held += size
+
+
+def _release_all(sizes: list[int]) -> None:
+    _release(sum(sizes))
+
+
+def _release(size: int) -> None:
+    global _held
+    with _lock:
+        _held -= size
+
+
+MAX_READ = 256 << 20
+"""Maximum number of bytes that are read from one file to which a process keeps writing."""
+PIECE = 1 << 20
+"""Maximum number of bytes that are read at once from a file to which a process keeps writing."""
+
+_TAIL = 256
+
+
+@dataclass(eq=False)
+class GrowingFile:
+    """A file to which a process keeps writing, and which may not exist yet.
+
+    Attributes:
+        find: Returns a descriptor of the file that has the name now, or raises OSError.
+        owners: User IDs whose files are accepted. A file of another user could contain anything.
+        since_ns: Wall-clock time in ns. A file that was last written before belongs to an earlier process and is
+            rejected.
+        cut: The file has more than MAX_READ bytes.
+        silent: The file system does not respond.
+    """
+
+    find: Callable[[], int]
+    owners: frozenset[int]
+    since_ns: int = 0
+    cut: bool = False
+    silent: bool = False
+    _fd: int = -1
+    _identity: tuple[int, int] = (0, 0)
+    _offset: int = 0
+    _tail: bytes = b""
+    _spent: int = field(default=0)
+
+    def read_appended(self) -> tuple[bytes, bool]:
+        """Return (bytes that were appended since the last call, whether the file was replaced)."""
+        anew = self._reopen()
+        if self._fd < 0:
+            return b"", anew
+        try:
+            status = io_deadline.stat_descriptor(self._fd)
+            size, read = status.st_size, io_deadline.make_reader(self._fd, io_deadline.is_local(status.st_dev))
+            if size < self._offset or read(len(self._tail), self._offset - len(self._tail)) != self._tail:
+                self._offset, self._tail, anew = 0, b"", True
+            self.cut = size - self._offset > MAX_READ - self._spent
+            size = min(size - self._offset, MAX_READ - self._spent, PIECE)
+            data = bytearray()
+            while len(data) < size:
+                chunk = read(size - len(data), self._offset + len(data))
+                if not chunk:
+                    break
+                data += chunk
+        except OSError as error:
+            self.silent = error.errno == errno.ETIMEDOUT
+            return b"", anew
+        self._offset += len(data)
+        self._spent += len(data)
+        self._tail = (self._tail + bytes(data[-_TAIL:]))[-_TAIL:]
+        return bytes(data), anew
+
+    def read_head(self, size: int) -> bytes:
+        """Return the first bytes of the file, at most `size`; b"" if there is no such file."""
+        self._reopen()
+        if self._fd < 0:
+            return b""
+        return io_deadline.make_reader(self._fd, io_deadline.is_local(io_deadline.stat_descriptor(self._fd).st_dev))(
+            size, 0
+        )
+
+    def _reopen(self) -> bool:
+        """Open the file that has the name now, and return True if it replaced a file that was read before."""
+        try:
+            fd = self.find()
+            status = io_deadline.stat_descriptor(fd)
+        except OSError as error:  # keep the open file: its process may have unlinked it
+            self.silent = error.errno == errno.ETIMEDOUT
+            return False
+        if (status.st_dev, status.st_ino) == self._identity or not self._accepts(status):
+            io_deadline.close_descriptor(fd)
+            return False
+        self.close()
+        self._fd, self._identity = fd, (status.st_dev, status.st_ino)
+        replaced, self._offset, self._tail = self._offset > 0, 0, b""
+        return replaced
+
+    def _accepts(self, status: os.stat_result) -> bool:
+        return status.st_uid in self.owners and status.st_mtime_ns >= self.since_ns
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        io_deadline.close_descriptor(fd)
+
+    def __del__(self) -> None:
+        self.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.jit_object import relocate_memory_object
+from pyprof.objfile.elf.memory_image import relocate_memory_object
 
 
 def open_object_file(path: str | int) -> ObjectFile:

@@ -16,14 +16,13 @@ from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module, StatedId
 from pyprof.model.reasons import problem, problem_counted
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.breakpad.ids import is_stated
+from pyprof.objfile.breakpad.records import is_stated
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import read_build_id, read_vdso_image, rebuild_image
-from pyprof.objfile.file_access import current_opener
-from pyprof.objfile.foreign_path import Rights
+from pyprof.objfile.foreign_path import Rights, current_opener
 from pyprof.objfile.mapped_file import Identity, find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.missing_file import AbsentFile
 from pyprof.objfile.pe import PeImage, find_windows_module

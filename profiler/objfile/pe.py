@@ -108,7 +108,7 @@ def _identity(read: ReadMemory, start: int, path: str) -> tuple[int, StatedId]:
         LookupError, ValueError, struct.error: The headers are broken or missing.
     """
     head = read(start + _header_offset(read, start), 24 + 240)
-    from pyprof.objfile.minidump.modules import read_modules
+    from pyprof.objfile.minidump import read_modules
 
     machine = MACHINES[struct.unpack_from("<H", head, 4)[0]]
     wide = struct.unpack_from("<H", head, 24)[0] == 0x20B

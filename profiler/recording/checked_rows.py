@@ -1,4 +1,5 @@
-"""Reads the rows of a recording file, which is untrusted input, and checks the type of each cell against the schema.
+"""Reads the rows of a recording file, which is untrusted input: the type of each cell, and numbers that stand for
+names.
 
 A file cannot contain more rows or text than its size allows. So its size limits what is read, whatever its pages claim.
 """
@@ -6,11 +7,19 @@ A file cannot contain more rows or text than its size allows. So its size limits
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from enum import IntEnum, IntFlag
 from types import NoneType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.errors import FormatError
+from pyprof.model.interpreter_frames import SampleState
+from pyprof.model.marker_frames import MarkKind
+from pyprof.model.profile import FrameKind
+from pyprof.model.walk import StackEnd, Trust
 from pyprof.recording.schema import Column, Table, parse_tables
 
 CellRow = tuple[Any, ...]
@@ -114,3 +123,51 @@ def check_reference(table: str, row: int, number: int, count: int) -> int:
     if not 1 <= number <= count:
         raise FormatError(table, row, f"refers to a row {number} that does not exist")
     return number - 1
+
+
+RECORDED, LATER = 1, 2
+"""Values of name_sources.id: RECORDED for names that the recording itself resolved, LATER for others."""
+NAME_SOURCES = {RECORDED: "recorded", LATER: "report"}
+_CODES: dict[str, type[IntEnum] | type[IntFlag]] = {
+    "frame_kind": FrameKind,
+    "trust": Trust,
+    "mark_kind": MarkKind,
+    "stack_end": StackEnd,
+    "state": SampleState,
+}
+
+
+def list_codes() -> Iterator[CellRow]:
+    for code, members in _CODES.items():
+        for member in members:
+            yield code, int(member), str(member.name).lower()
+
+
+class Codes:
+    """The meaning of the numbers that stand for names in one recording file.
+
+    Names that a newer pyprof added are unknown, and rows that use them are refused.
+    """
+
+    def __init__(self, rows: TableRows) -> None:
+        """Read the names and numbers in the table `codes` of a recording file.
+
+        Raises:
+            FormatError: A row is invalid.
+        """
+        self._known: dict[str, dict[int, int]] = {code: {} for code in _CODES}
+        for code, number, name in rows("codes"):
+            members = {str(member.name).lower(): int(member) for member in _CODES.get(code, ())}
+            if name in members:
+                self._known[code][number] = members[name]
+
+    def code_map(self, code: str) -> Mapping[int, int]:
+        """Return a map from the numbers of the recording file to the numbers of this version."""
+        return self._known[code]
+
+    def convert_states(self, state: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Convert the states of samples in a recording file to the bits of this version."""
+        found = np.zeros(len(state), np.int32)
+        for theirs, ours in self._known["state"].items():
+            found |= np.where(state & theirs, ours, 0).astype(np.int32)
+        return found

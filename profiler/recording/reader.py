@@ -14,19 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError, RecordingError
+from pyprof.model.analysis.merge import clip_gaps
+from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.columns import MAX_SUM, largest_sum
-from pyprof.model.labels import Labels
 from pyprof.model.marker_frames import Mark, MarkKind
-from pyprof.model.merge import clip_gaps
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
 from pyprof.model.reasons import said
-from pyprof.model.stack_quality import summary_of_part
 from pyprof.model.summary import Summary
+from pyprof.model.thread_identity import Labels
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.block_reader import Blocks, FrameColumns, FunctionName, LineColumns
-from pyprof.recording.checked_rows import TableRows, check_reference
-from pyprof.recording.column_codec import I64, unpack_columns
-from pyprof.recording.name_codes import LATER, NAME_SOURCES, Codes
+from pyprof.recording.checked_rows import LATER, NAME_SOURCES, Codes, TableRows, check_reference
+from pyprof.recording.column_blocks import I64, Blocks, FrameColumns, FunctionName, LineColumns, unpack_columns
 from pyprof.recording.summary_rows import read_summary
 from pyprof.recording.untrusted_recording import open_recording
 from pyprof.recording.writer import SECOND_NS

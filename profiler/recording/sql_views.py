@@ -10,10 +10,9 @@ from os import PathLike, fspath
 import numpy as np
 
 from pyprof.errors import FormatError, RecordingError
-from pyprof.exporters.utf8 import dump_json
-from pyprof.recording.block_reader import Blocks, FrameColumns, FunctionName, LineColumns
+from pyprof.exporters.encoding import dump_json
 from pyprof.recording.checked_rows import TableRows, check_reference
-from pyprof.recording.column_codec import I64, unpack_columns
+from pyprof.recording.column_blocks import I64, Blocks, FrameColumns, FunctionName, LineColumns, unpack_columns
 from pyprof.recording.reader import KEYS, MAX_VALUES, to_unsigned
 from pyprof.recording.untrusted_recording import open_recording
 

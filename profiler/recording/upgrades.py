@@ -13,9 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.recording.block_writer import BlockWriter, LineRow
 from pyprof.recording.checked_rows import TableRows, check_reference
-from pyprof.recording.column_codec import I64
+from pyprof.recording.column_blocks import I64, BlockWriter, LineRow
 from pyprof.recording.older_names import counter_key, problem_reason
 from pyprof.recording.schema import SCHEMA, Table, parse_tables
 

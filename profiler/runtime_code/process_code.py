@@ -14,16 +14,14 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import ALWAYS, Span
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile.file_access import current_opener, open_below
-from pyprof.objfile.growing_file import GrowingFile
+from pyprof.objfile.byte_source import GrowingFile
+from pyprof.objfile.foreign_path import current_opener, open_below
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan, CodeSource, ManagedRuntime, Rows, RuleAt
-from pyprof.runtime_code.gdb_jit import GdbCode
-from pyprof.runtime_code.jitdump import JitdumpCode
-from pyprof.runtime_code.libunwind import LibunwindCode
-from pyprof.runtime_code.perf_map import PerfMapCode
+from pyprof.runtime_code.perf_map_and_jitdump import JitdumpCode, PerfMapCode
+from pyprof.runtime_code.registered_code import GdbCode, LibunwindCode
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
-from pyprof.unwind.formats.libunwind.registration_list import LIST
+from pyprof.unwind.formats.libunwind_registrations import LIST
 
 REST = 2
 """Factor that limits the cost of updates of JIT code: after an update that took t, there is no quick update for REST *

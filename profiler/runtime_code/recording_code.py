@@ -29,11 +29,11 @@ from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import ManagedRuntime, Ranges, Rows, RuleAt, module_path
-from pyprof.runtime_code.jitdump import FILE as JITDUMP
+from pyprof.runtime_code.perf_map_and_jitdump import FILE as JITDUMP
 from pyprof.runtime_code.process_code import ProcessCode, Spans
 from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
-from pyprof.unwind.formats.libunwind.registration_list import LIST, find_list
+from pyprof.unwind.formats.libunwind_registrations import LIST, find_list
 from pyprof.unwind.interned_rules import MetPcs
 
 I32 = npt.NDArray[np.int32]
@@ -75,7 +75,7 @@ class _BoundFrames:
 class RuntimeCode:
     """Descriptions of JIT code in all processes of a recording.
 
-    Implements unwind.jit_rules.RuntimeRules, session.stack_interning.CodeBinder and
+    Implements unwind.module_sources.RuntimeRules, pipeline.stack_interning.CodeBinder and
     symbolize.symbolizer.DescribedCode.
     """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from pyprof.runtime_code.base import RuntimeKind
+from pyprof.runtime_code.hotspot.code_cache import STUB_LIST
 from pyprof.runtime_code.hotspot.source import HotspotCode
-from pyprof.runtime_code.hotspot.stub_names import STUB_LIST
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS as HOTSPOT_SYMBOLS
-from pyprof.runtime_code.v8.layout import SYMBOL_PREFIXES as V8_SYMBOLS
+from pyprof.runtime_code.v8.heap import SYMBOL_PREFIXES as V8_SYMBOLS
 from pyprof.runtime_code.v8.source import V8Code
 
 RUNTIMES = (

@@ -1,4 +1,5 @@
-"""A flight recorder: a recording runs for days, only its last minutes are kept, and they are saved on request.
+"""A flight recorder: a recording runs for days, only its last minutes are kept, and they are saved on request or by a
+trigger.
 
 The recording is split into windows. Each is a recording file in one folder. Old files are deleted, and so are the
 oldest ones if the folder gets too large. To save means to merge the files. All data is in the files, so they survive if
@@ -11,11 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from pyprof.errors import RecordingError
+from pyprof.collectors.cpu_accounts import read_process_ns
+from pyprof.errors import RecordingError, UsageError
 from pyprof.exporters.base import Journal, JournalBeginning, Sink
-from pyprof.model.merge import merge, recent
+from pyprof.model.analysis.merge import merge, recent
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.records import dataclass, replace
@@ -49,7 +54,7 @@ class LastWindowsSink:
     most_bytes: int | None = None
 
     def open_journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
-        from pyprof.recording.journal import FileJournal
+        from pyprof.recording.writer import FileJournal
 
         return FileJournal(self._place(number), beginning)
 
@@ -141,3 +146,109 @@ class FlightRecordingEnd(WrittenOut):
     def receive_profile(self, profile: Profile, number: int) -> None:
         WrittenOut.receive_profile(self, profile, number)
         self.kept.clear()
+
+
+LOOK_S = 1.0
+"""Time in seconds between two checks of a flight recorder's trigger conditions. The processor time of a target is
+measured over it.
+"""
+_CPU = re.compile(r"cpu>(\d+(?:\.\d+)?)%?")
+_FILE = "file:"
+
+
+class Condition(Protocol):
+    """A trigger condition of a flight recorder, which is checked once a second."""
+
+    def check(self) -> str:
+        """Return what was observed if the trigger condition holds, else ""."""
+        ...
+
+
+@dataclass
+class _Cpu:
+    """The condition that all recorded processes together used more than a share of one processor since the last check.
+
+    Attributes:
+        share: The share of one processor.
+        pids: Returns the pids of the recorded processes.
+    """
+
+    share: float
+    pids: Callable[[], Iterable[int]]
+
+    def __post_init__(self) -> None:
+        self._before = time.monotonic_ns(), self._spent()
+
+    def _spent(self) -> dict[int, int]:
+        return {pid: read_process_ns(pid) for pid in self.pids()}
+
+    def check(self) -> str:
+        """Check the condition about processor time. A process that is new or has ended counts only from the next check
+        on.
+        """
+        then, before = self._before
+        self._before = now, after = time.monotonic_ns(), self._spent()
+        spent = sum(max(ns - before[pid], 0) for pid, ns in after.items() if pid in before)
+        if now <= then or spent <= self.share * (now - then):
+            return ""
+        return f"cpu>{100 * self.share:g}: {100 * spent / (now - then):.0f} % of a processor"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+
+    def check(self) -> str:
+        return f"{self.path} appeared" if os.path.lexists(self.path) else ""
+
+
+def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
+    """Parse a trigger condition such as `cpu>80` or `file:/run/dump-me`.
+
+    Args:
+        text: "cpu>N" with N percent of one processor, or "file:PATH".
+        pids: Returns the pids of the recorded processes.
+
+    Raises:
+        UsageError: The text is no condition.
+    """
+    if found := _CPU.fullmatch(text.replace(" ", "")):
+        return _Cpu(float(found[1]) / 100, pids)
+    if text.startswith(_FILE) and len(text) > len(_FILE):
+        return _File(text.removeprefix(_FILE))
+    raise UsageError(f"{text!r} is not a trigger", "--trigger 'cpu>80', or --trigger file:PATH")
+
+
+class Triggers:
+    """A checker of trigger conditions. It calls fire(observations) when one begins to hold, at most once in pause_s.
+
+    A condition that holds at the start must first become false.
+    """
+
+    def __init__(
+        self,
+        conditions: Iterable[Condition],
+        fire: Callable[[str], None],
+        pause_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._conditions = list(conditions)
+        self._held = [True] * len(self._conditions)
+        self._fire = fire
+        self._pause_s = pause_s
+        self._clock = clock
+        self._next = clock()
+        self._not_before = self._next
+
+    def check_conditions(self) -> None:
+        """Check the trigger conditions if LOOK_S has passed. Call it often."""
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + LOOK_S
+        found = [condition.check() for condition in self._conditions]
+        before, self._held = self._held, [bool(each) for each in found]
+        begun = [each for each, held in zip(found, before, strict=True) if each and not held]
+        if begun and now >= self._not_before:
+            self._not_before = now + self._pause_s
+            self._fire(", ".join(begun))

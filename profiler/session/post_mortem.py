@@ -16,20 +16,20 @@ from pyprof.collectors.postmortem.saved_threads import SavedThreads
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
-from pyprof.interpreters.go.goroutine_offsets import GoroutineFinder
+from pyprof.interpreters.goroutine_offsets import GoroutineFinder
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter_state import GoroutineOffsets
+from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import Profile
 from pyprof.model.thread_stacks import ThreadStack, thread_stacks
-from pyprof.objfile.file_access import debuginfod_cache
+from pyprof.objfile.crash_dump import DumpException, DumpModule
+from pyprof.objfile.foreign_path import debuginfod_cache
 from pyprof.objfile.loaded_images import ImageStore
-from pyprof.objfile.minidump.crash_dump import DumpException, DumpModule
 from pyprof.options import DeadTarget, is_confined
 from pyprof.records import dataclass
 from pyprof.session.session import Session
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder
-from pyprof.session.worker.one_shot_tasks import Examiner
+from pyprof.session.worker.worker_client import Examiner
 from pyprof.session.worker.worker_process import Start
 
 Registers = dict[int, list[dict[str, int]]]

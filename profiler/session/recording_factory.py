@@ -16,7 +16,7 @@ from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.collectors.targets.selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
-from pyprof.model.labels import labels_of
+from pyprof.model.thread_identity import labels_of
 from pyprof.options import (
     DEFAULT_FLUSH_S,
     DEFAULT_SOURCES,
@@ -32,9 +32,9 @@ from pyprof.options import (
     TargetOptions,
 )
 from pyprof.records import replace
-from pyprof.session.interpreter_readers import Runtimes, runs_python
+from pyprof.session.pipeline.interpreter_readers import Runtimes, runs_python
+from pyprof.session.process_costs import UnfollowedChildren
 from pyprof.session.recording import Recorded, Recording
-from pyprof.session.unfollowed_cpu_time import UnfollowedChildren
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling

@@ -12,7 +12,7 @@ from pyprof.collectors.base import Collector
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import read_symbols
-from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Profile
 from pyprof.model.stacks import FrameKey
@@ -22,15 +22,15 @@ from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.records import replace
 from pyprof.runtime_code.recording_code import RuntimeCode
-from pyprof.session.interpreter_merge import ChainMerger
-from pyprof.session.interpreter_readers import Runtimes
-from pyprof.session.native_frame_views import is_interpreted
-from pyprof.session.profile_assembly import SOURCE_BUDGET_S, assemble
-from pyprof.session.sample_windows import HERE, Clock, Recorder, Window
-from pyprof.session.shown_frames import view, with_compiled
-from pyprof.session.stack_interning import Interning
-from pyprof.session.unfollowed_cpu_time import UnfollowedChildren
-from pyprof.session.unsampled_time import with_unseen
+from pyprof.session.pipeline.interpreter_merge import ChainMerger
+from pyprof.session.pipeline.interpreter_readers import Runtimes
+from pyprof.session.pipeline.native_frame_views import is_interpreted
+from pyprof.session.pipeline.profile_assembly import SOURCE_BUDGET_S, assemble
+from pyprof.session.pipeline.sample_windows import HERE, Clock, Recorder, Window
+from pyprof.session.pipeline.shown_frames import view, with_compiled
+from pyprof.session.pipeline.stack_interning import Interning
+from pyprof.session.pipeline.unsampled_time import with_unseen
+from pyprof.session.process_costs import UnfollowedChildren
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.function_starts import FunctionStarts

@@ -8,10 +8,12 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
 from typing import Self
 
-from pyprof.collectors.base import Collector
+from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets import attach_checks
@@ -19,20 +21,93 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
 from pyprof.interpreters.function_numbers import UNREAD
-from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Frame, Profile, ThreadInfo
+from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_stacks import FrameDetail, ThreadStack, thread_stacks
 from pyprof.model.walk import StackEnd
 from pyprof.objfile.foreign_path import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace
-from pyprof.session.interpreter_readers import Runtimes
+from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.recording_factory import check_stacks
-from pyprof.session.until_complete_stacks import CompleteStacksCollector
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import Extent, NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, spawned
+
+_MAX_BATCHES = 12
+"""Maximum number of batches of a dump that are taken while some stacks are still truncated."""
+
+
+class CompleteStacksCollector:
+    """A collector that wraps another one and stops it when each thread has a sample whose stack was not truncated.
+
+    The memory of the stack was then copied, and the needed registers were known. It also stops after 12 batches, or
+    after a time limit.
+    """
+
+    def __init__(self, collector: Collector, threads_now: Callable[[], Set[int]], most_s: float) -> None:
+        """Wrap a collector so that it ends when each thread has a complete stack.
+
+        Args:
+            collector: The collector.
+            threads_now: Returns the tids of the current threads.
+            most_s: Time limit in seconds, for threads without a sample, such as one that waits for a processor.
+        """
+        self._collector = collector
+        self._threads_now = threads_now
+        self._most_s = most_s
+        self._sampled: set[int] = set()
+        self._cut: set[int] = set()
+        self._unwalked: Counter[int] = Counter()
+
+    @property
+    def whole(self) -> bool:
+        """True if all threads that have a sample have a complete stack."""
+        return not self._cut and not any(self._unwalked.values())
+
+    def batches(self) -> Iterator[SampleBatch]:
+        """Yield the collector's batches until each thread has a complete stack or a limit is reached."""
+        deadline = time.monotonic() + self._most_s
+        taken = 0
+        for batch in self._collector.batches():
+            self._sampled.update(batch.tid.tolist())
+            self._unwalked.update(batch.tid[batch.kind < SampleKind.UNCHANGED].tolist())
+            yield batch
+            taken += len(batch) > 0
+            enough = self._threads_now() <= self._sampled and (self.whole or taken >= _MAX_BATCHES)
+            if enough or time.monotonic() > deadline:
+                self._collector.stop()
+
+    def learn(self, feedback: Feedback) -> None:
+        """Note which threads have a complete stack, and pass the feedback on."""
+        self._collector.learn(feedback)
+        tids = feedback.batch.tid.tolist()
+        self._unwalked.subtract(tids)
+        for tid, cut in zip(tids, ((feedback.missing != 0) | feedback.stop).tolist(), strict=True):
+            (self._cut.add if cut else self._cut.discard)(tid)
+
+    def threads(self) -> list[ThreadInfo]:
+        """Return all threads that were ever sampled."""
+        return self._collector.threads()
+
+    def retire(self) -> None:
+        """Forget the threads and processes that had already ended."""
+        self._collector.retire()
+
+    def stats(self) -> CollectorStats:
+        """Return the statistics of the collector."""
+        return self._collector.stats()
+
+    def stop(self) -> None:
+        """End batches() soon. Any thread may call this."""
+        self._collector.stop()
+
+    def close(self) -> None:
+        """Release all resources of the kernel and the target."""
+        self._collector.close()
+
 
 _RATE_HZ = 500.0
 _MAX_S = 2.0

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.model.arch_type import PltCode
+from pyprof.model.arch.definition import PltCode
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.elf.named_symbols import symbol_layout
+from pyprof.objfile.elf.file import symbol_layout
 from pyprof.symbolize.symbol_table import SymbolRows
 
 MAX_ENTRIES = 1 << 16

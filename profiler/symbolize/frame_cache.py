@@ -9,7 +9,7 @@ from pyprof.model.modules import Module
 from pyprof.model.profile import Frame, Line, ModuleInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.records import replace
-from pyprof.symbolize.unnamed_code import Labels
+from pyprof.symbolize.symbol_table import Labels
 
 
 class SettledFrame(NamedTuple):

@@ -20,16 +20,16 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.summary import NameCounts
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.debug_packages import Packages
+from pyprof.objfile.debug_files import Packages
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.loaded_images import Image
 from pyprof.records import dataclass, field
 from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.symbolize.cython_lines import CythonLines
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.source_lines import SourceLines, SourcePlace
 from pyprof.symbolize.elf_symtab import DEBUG_FILE, read_symbol_sources
 from pyprof.symbolize.kernel_symbols import KernelNames
+from pyprof.symbolize.source_files import CythonLines
 from pyprof.symbolize.symbol_table import SymbolTable
 
 if TYPE_CHECKING:

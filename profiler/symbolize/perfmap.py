@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.jit_symbol_table import NamedRanges
+from pyprof.model.jit_code_map import NamedRanges
 
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]

@@ -21,10 +21,10 @@ from pyprof.model.stacks import native_key
 from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.debuginfod import KINDS, cached_path
-from pyprof.objfile.file_access import current_opener, is_build_id
+from pyprof.objfile.foreign_path import current_opener, is_build_id
 from pyprof.objfile.formats import open_object_file
 from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.symbol_servers import KINDS, cached_path
 from pyprof.records import dataclass, replace
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics, Problem
-from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.jit_code_map import CodeName
 from pyprof.model.marker_frames import Mark
 from pyprof.model.modules import AddressSpace, Module
@@ -20,11 +20,11 @@ from pyprof.model.walk import Trust, lookup_pc
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
+from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.source_lines import SourcePlace
 from pyprof.symbolize.frame_cache import FrameModules
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
-from pyprof.symbolize.unnamed_code import MADE, Labels, name_by_start, name_runtime_code, naming_command
+from pyprof.symbolize.symbol_table import MADE, Labels, name_by_start, name_runtime_code, naming_command
 
 if TYPE_CHECKING:
     from pyprof.symbolize.frame_cache import SettledFrameCache

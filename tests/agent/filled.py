@@ -6,12 +6,11 @@ import io
 from itertools import cycle
 from pathlib import Path
 
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.spool import Spool, SpoolSegment
-from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
+from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.marker_frames import Mark, MarkKind, cut_mark
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.walk import StackEnd

@@ -17,8 +17,8 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from pyprof.agent import spool_query
-from pyprof.agent.time_parsing import TimeSpan
+from pyprof.fleet.agent import spool_query
+from pyprof.fleet.configuration import TimeSpan
 from pyprof.recording.reader import load_recording
 from pyprof.session.worker.priority import can_leave_idle_policy
 from tests.chance import poisson_bounds

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import spool_query
-from pyprof.agent.time_parsing import TimeSpan
-from pyprof.agent.window_end_times import ClockSteps
+from pyprof.fleet.agent import spool_query
+from pyprof.fleet.agent.windows import ClockSteps
+from pyprof.fleet.configuration import TimeSpan
 from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY
 from tests.support import missing

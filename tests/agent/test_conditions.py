@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from pyprof.agent.health import Health
-from pyprof.agent.health_conditions import EVENT_S, MIN_INTERVAL_S, NOT_READY, REMINDER_S, UNHEALTHY, Conditions
 from pyprof.diagnostics import Diagnostics
+from pyprof.fleet.agent.health import EVENT_S, MIN_INTERVAL_S, NOT_READY, REMINDER_S, UNHEALTHY, Conditions, Health
 from pyprof.model.fleet_reasons import CONDITIONS
 from tests.agent.test_health import numbers
 

@@ -6,10 +6,9 @@ import re
 
 import pytest
 
-from pyprof.agent.config import parse, printed, without_file
-from pyprof.agent.config_file import BadConfig
-from pyprof.agent.config_schema import SETTINGS, SamplingChoice, Values
-from pyprof.agent.rules import Template, judge
+from pyprof.fleet.agent.config import SETTINGS, Values, parse, printed, without_file
+from pyprof.fleet.agent.rules import SamplingChoice, Template, judge
+from pyprof.fleet.configuration import BadConfig
 
 WRONG = """\
 [spool]

@@ -15,27 +15,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.agent import control_socket
-from pyprof.agent.config import parse as parse_config
-from pyprof.agent.control_protocol import (
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError, UsageError
+from pyprof.fleet.agent import control_socket
+from pyprof.fleet.agent.config import parse as parse_config
+from pyprof.fleet.agent.control_socket import (
     KEPT,
+    MAX_ASKERS,
     MAX_BYTES,
     MAX_LINE,
+    NAME,
     OUTCOMES,
+    ControlClient,
     ControlRefused,
     ControlRequest,
     ControlResponse,
+    ControlSocket,
+    Peer,
     answers,
     parse,
+    peer_of,
 )
-from pyprof.agent.control_socket import MAX_ASKERS, NAME, ControlClient, ControlSocket, Peer, peer_of
-from pyprof.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
-from pyprof.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
-from pyprof.agent.on_demand import MAX_AT_ONCE, OnDemand, RecordedNow, choice_of
-from pyprof.agent.on_demand_response import joined
-from pyprof.agent.process_table import ProcessTable
-from pyprof.diagnostics import Diagnostics
-from pyprof.errors import FormatError, UsageError
+from pyprof.fleet.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
+from pyprof.fleet.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
+from pyprof.fleet.agent.on_demand import MAX_AT_ONCE, OnDemand, RecordedNow, choice_of
+from pyprof.fleet.agent.process_table import ProcessTable
+from pyprof.fleet.cli.agent_record import joined
 from pyprof.model.fleet_reasons import ASKS
 from pyprof.model.profile import Profile
 from pyprof.records import replace

@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from pyprof.agent import config, systemd
-from pyprof.agent.metrics import COUNTERS, GAUGES, PREFIX, PUSHES
+from pyprof.fleet import systemd
+from pyprof.fleet.agent import config
+from pyprof.fleet.agent.metrics import COUNTERS, GAUGES, PREFIX, PUSHES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples/agent"
 
@@ -47,7 +48,7 @@ def test_pod_of_a_cluster_has_what_the_agent_needs_and_no_more() -> None:
     security = container["securityContext"]
     assert security["capabilities"] == {
         "drop": ["ALL"],
-        "add": [name.removeprefix("CAP_") for name in systemd.CAPABILITIES],
+        "add": [name.removeprefix("CAP_") for name in systemd.AGENT_CAPABILITIES],
     }
     assert security["readOnlyRootFilesystem"]
     assert pod["hostPID"]

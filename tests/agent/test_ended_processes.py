@@ -14,17 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import spool_query
-from pyprof.agent.clock_scaling import with_exact_sums
-from pyprof.agent.config import parse
-from pyprof.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of
-from pyprof.agent.group_recording import SampledGroup
-from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
-from pyprof.agent.process_table import ProcessTable
-from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
-from pyprof.agent.time_parsing import TimeSpan
 from pyprof.collectors.bpf.process_ends import ProcessEnd
 from pyprof.collectors.cpu_accounts import TICK_NS
+from pyprof.fleet.agent import spool_query
+from pyprof.fleet.agent.config import parse
+from pyprof.fleet.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of
+from pyprof.fleet.agent.group_recording import SampledGroup
+from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, with_exact_sums
+from pyprof.fleet.agent.process_table import ProcessTable
+from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict
+from pyprof.fleet.configuration import TimeSpan
 from pyprof.records import replace
 from tests.agent.test_exact_sums import sums, window
 from tests.bpf.test_process_ends import ANCESTOR, load_program
@@ -121,7 +120,7 @@ def test_short_process_has_all_of_its_time_in_the_window_in_which_it_ended() -> 
 
 
 def test_short_processes_beyond_a_number_are_added_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.agent.process_clocks._MAX_CLOCKS", 10)
+    monkeypatch.setattr("pyprof.fleet.agent.process_clocks._MAX_CLOCKS", 10)
     clocks = ProcessClocks()
     clocks.begin({})
     start_ns = time.monotonic_ns()

@@ -11,13 +11,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.agent.clock_scaling import with_exact_sums
-from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
-from pyprof.agent.process_table import ObservedProcess
-from pyprof.agent.rules import NOT_RECORDED
 from pyprof.collectors.cpu_accounts import TICK_NS, read_process_ns
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
+from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, with_exact_sums
+from pyprof.fleet.agent.process_table import ObservedProcess
+from pyprof.fleet.agent.rules import NOT_RECORDED
 from pyprof.model.marker_frames import LATE, NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.summary import NOT_SAMPLED_LABEL

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from pyprof.agent import systemd
+from pyprof.fleet import systemd
 from tests.agent import unit_filter
 from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY
@@ -167,8 +167,8 @@ def test_killed_worker_is_named_and_its_window_is_not_lost(tmp_path: Path) -> No
 @only_root
 def test_agent_records_and_pushes_with_what_its_unit_allows(tmp_path: Path) -> None:
     need("systemd-analyze")
-    unit = tmp_path / systemd.NAME
-    unit.write_text(systemd.text(["pyprof"], (), pushes=True))
+    unit = tmp_path / systemd.AGENT_UNIT_NAME
+    unit.write_text(systemd.agent_unit(["pyprof"], (), pushes=True))
     prefix = (sys.executable, unit_filter.__file__, str(unit))
     with receiver(lambda _: Said()) as server, running(tmp_path, server.url, prefix) as agent:
         agent.wait(lambda: agent.lines(event="window"))

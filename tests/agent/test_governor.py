@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.agent import budget
-from pyprof.agent.governor import (
+from pyprof.fleet.agent import budget
+from pyprof.fleet.agent.governor import (
     AIM,
     FIRST_SETTLING,
     MAX_PATIENCE,
@@ -23,7 +23,7 @@ from pyprof.agent.governor import (
     Effort,
     Governor,
 )
-from pyprof.agent.health_conditions import Conditions
+from pyprof.fleet.agent.health import Conditions
 
 MB = 1 << 20
 BUDGET = CostBudget(0.01, 200 * MB, 60)

@@ -9,13 +9,12 @@ import time
 
 import pytest
 
-from pyprof.agent import health, http_page, spool
-from pyprof.agent.health import Health
-from pyprof.agent.health_conditions import Conditions
-from pyprof.agent.http_page import ADDRESS, HttpPages
-from pyprof.agent.metrics import COUNTERS, GAUGES, PREFIX
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
+from pyprof.fleet.agent import health, http_page, spool
+from pyprof.fleet.agent.health import Conditions, Health
+from pyprof.fleet.agent.http_page import ADDRESS, HttpPages
+from pyprof.fleet.agent.metrics import COUNTERS, GAUGES, PREFIX
 from pyprof.model.reason_table import SPOOL
 from pyprof.records import replace
 from tests.exporters.profiles import golden

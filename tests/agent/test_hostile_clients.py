@@ -13,16 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import on_demand
-from pyprof.agent.config import parse as parse_config
-from pyprof.agent.control_protocol import ASKED, KEPT, ControlRequest, ControlResponse
-from pyprof.agent.control_socket import MAX_ASKERS, NAME, ControlClient, peer_of
-from pyprof.agent.last_minutes import LastMinutes
-from pyprof.agent.on_demand import OnDemand, RecordedNow
-from pyprof.agent.process_table import ProcessTable
-from pyprof.cli.agent_record import _AgentRequest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
+from pyprof.fleet.agent import on_demand
+from pyprof.fleet.agent.config import parse as parse_config
+from pyprof.fleet.agent.control_socket import (
+    ASKED,
+    KEPT,
+    MAX_ASKERS,
+    NAME,
+    ControlClient,
+    ControlRequest,
+    ControlResponse,
+    peer_of,
+)
+from pyprof.fleet.agent.last_minutes import LastMinutes
+from pyprof.fleet.agent.on_demand import OnDemand, RecordedNow
+from pyprof.fleet.agent.process_table import ProcessTable
+from pyprof.fleet.cli.agent_record import _AgentRequest
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from pyprof.session import recording_factory
@@ -121,7 +129,7 @@ def test_answer_of_small_files_with_many_samples_is_refused(tmp_path: Path, monk
     given = [ControlResponse(KEPT, len(data), {}, data) for _ in range(3)]
     asked = ControlResponse(ASKED, len(data), {}, data)
     assert asking._joined(iter([*given, asked])).title == REQUEST.service
-    monkeypatch.setattr("pyprof.cli.agent_record._MAX_ROWS", 2 * (len(golden().stack) + len(golden().parent)))
+    monkeypatch.setattr("pyprof.fleet.cli.agent_record._MAX_ROWS", 2 * (len(golden().stack) + len(golden().parent)))
     with pytest.raises(PyprofError, match="too many samples"):
         asking._joined(iter([*given, asked]))
 
@@ -140,7 +148,7 @@ def test_client_refused_before_its_request_gets_the_reason(tmp_path: Path, monke
             return b"{}\n"
 
         monkeypatch.setattr(ControlRequest, "line", line)
-        monkeypatch.setattr("pyprof.cli.agent_record.listen", lambda _: None)
+        monkeypatch.setattr("pyprof.fleet.cli.agent_record.listen", lambda _: None)
         with pytest.raises(PyprofError, match="Only some may ask"):
             _AgentRequest(REQUEST).profile(str(tmp_path))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.config import parse
-from pyprof.agent.config_file import BadConfig
-from pyprof.cli import agent
 from pyprof.errors import UsageError
+from pyprof.fleet.agent.config import parse
+from pyprof.fleet.cli import agent
+from pyprof.fleet.configuration import BadConfig
 
 RULE = '[[rule]]\nname = "*"\n'
 LIES = {

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import systemd
-from pyprof.agent.config import parse
-from pyprof.cli.agent_install import install
 from pyprof.errors import UsageError
+from pyprof.fleet import systemd
+from pyprof.fleet.agent.config import parse
+from pyprof.fleet.cli.agent_administration import install
 
 CONFIG = parse('[spool]\npath = "/srv/a spool"\n[[rule]]\nname = "*"', "x")
 
@@ -20,19 +20,21 @@ CONFIG = parse('[spool]\npath = "/srv/a spool"\n[[rule]]\nname = "*"', "x")
 def test_unit_runs_the_agent_as_it_was_asked_for_with_no_more_rights_than_are_named(tmp_path: Path) -> None:
     config = tmp_path / 'a "b" %h $c.toml'
     said = list(install(CONFIG, str(config), str(tmp_path), lambda path: None))
-    lines = (tmp_path / systemd.NAME).read_text().splitlines()
+    lines = (tmp_path / systemd.AGENT_UNIT_NAME).read_text().splitlines()
     (command,) = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
     words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(command)]
     assert words[1:] == ["-m", "pyprof", "agent", "--config", str(config), "--log", "json", "--spool", "/srv/a spool"]
     assert 'ReadWritePaths="/srv/a spool"' in lines
-    assert f"CapabilityBoundingSet={' '.join(systemd.CAPABILITIES)}" in lines
+    assert f"CapabilityBoundingSet={' '.join(systemd.AGENT_CAPABILITIES)}" in lines
     assert [line for line in said if "/srv/a spool only" in line]
     assert not [line for line in lines if line.startswith("SupplementaryGroups=")]
     asked = list(install(parse('[record]\ngroup = "dev"\n[[rule]]\nname = "*"', "x"), "x", str(tmp_path)))
-    assert "SupplementaryGroups=dev" in (tmp_path / systemd.NAME).read_text().splitlines()
+    assert "SupplementaryGroups=dev" in (tmp_path / systemd.AGENT_UNIT_NAME).read_text().splitlines()
     assert [line for line in asked if "members of dev may ask" in line]
     if shutil.which("systemd-analyze"):
-        checked = subprocess.run(["systemd-analyze", "verify", tmp_path / systemd.NAME], capture_output=True, text=True)
+        checked = subprocess.run(
+            ["systemd-analyze", "verify", tmp_path / systemd.AGENT_UNIT_NAME], capture_output=True, text=True
+        )
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
@@ -41,7 +43,7 @@ def test_unit_is_written_over_its_own_kind_only(tmp_path: Path) -> None:
     for _ in range(2):
         list(install(CONFIG, "agent.toml", str(tmp_path), made.append))
     assert made == ["/srv/a spool"] * 2
-    there = tmp_path / systemd.NAME
+    there = tmp_path / systemd.AGENT_UNIT_NAME
     whole = there.read_text()
     there.write_text("[Service]\nExecStart=/bin/true\n")
     with pytest.raises(UsageError, match="not written by pyprof"):
@@ -53,7 +55,7 @@ def test_unit_is_written_over_its_own_kind_only(tmp_path: Path) -> None:
     list(install(CONFIG, "other.toml", str(tmp_path), made.append))
     assert not there.is_symlink(), "a link is replaced, not followed"
     assert (tmp_path / "other").read_text() == whole
-    assert whole.startswith(systemd.MARK)
+    assert whole.startswith(systemd.AGENT_UNIT_MARK)
 
 
 def test_service_without_a_configuration_is_refused(tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_unit_reaches_other_hosts_and_folders_only_where_a_sink_is_one(tmp_path:
     found = {}
     for name, text in {"neither": "", "folder": folder, "both": folder + host}.items():
         said = list(install(parse(rule + text, "x"), "agent.toml", str(tmp_path)))
-        found[name] = (tmp_path / systemd.NAME).read_text().splitlines()
+        found[name] = (tmp_path / systemd.AGENT_UNIT_NAME).read_text().splitlines()
         assert any("reaches no other host" in line for line in said) == (name != "both")
     assert ["IPAddressDeny=any" in lines for lines in found.values()] == [True, True, False]
     assert ["ReadWritePaths=/mnt/nas" in lines for lines in found.values()] == [False, True, True]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.protobuf import encode_data as field
-from pyprof.importers import pprof, pprof_extra_fields
+from pyprof.exporters.encoding import encode_data as field
+from pyprof.importers import pprof, pprof_tables
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.importers.protobuf import group_fields
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
@@ -58,13 +58,13 @@ def content(profile: Profile) -> tuple[object, ...]:
 
 
 def with_digests(file: bytes, digests: bytes) -> bytes:
-    whole, stated = gzip.decompress(file), field(pprof_extra_fields.STACKS, digests_of(file))
+    whole, stated = gzip.decompress(file), field(pprof_tables.STACKS, digests_of(file))
     assert whole.count(stated) == 1
-    return whole.replace(stated, field(pprof_extra_fields.STACKS, digests))
+    return whole.replace(stated, field(pprof_tables.STACKS, digests))
 
 
 def digests_of(file: bytes) -> bytes:
-    return group_fields(gzip.decompress(file))[0][pprof_extra_fields.STACKS][-1]
+    return group_fields(gzip.decompress(file))[0][pprof_tables.STACKS][-1]
 
 
 class Counted:

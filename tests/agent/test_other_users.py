@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.control_protocol import ControlRequest
-from pyprof.agent.control_socket import NAME, ControlSocket
+from pyprof.fleet.agent.control_socket import NAME, ControlRequest, ControlSocket
 
 NOBODY, GROUP = 65534, 4711
 ASK = """

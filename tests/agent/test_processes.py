@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import process_table
-from pyprof.agent.config import parse
-from pyprof.agent.config_schema import SamplingChoice
-from pyprof.agent.own_resources import OwnCpu
-from pyprof.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection, choose_cgroup
-from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, judge
 from pyprof.collectors.linux import procfs
+from pyprof.fleet.agent import process_table
+from pyprof.fleet.agent.config import parse
+from pyprof.fleet.agent.health import OwnCpu
+from pyprof.fleet.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection, choose_cgroup
+from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict, SamplingChoice, judge
 from pyprof.records import replace
 from tests.chance import most
 from tests.support import missing

@@ -9,9 +9,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from pyprof.agent.log_lines import Log, log_thread_failures
-from pyprof.agent.systemd import Notifier
+from pyprof.cli.log_lines import Log, log_thread_failures
 from pyprof.cli.terminal_output import printable
+from pyprof.fleet.systemd import Notifier
 from tests.agent.filled import MINUTE_NS, opened, segment
 from tests.exporters.pprof_reader import read
 from tests.exporters.profiles import golden

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.sink_queues import forget, queues
-from pyprof.agent.spool import Spool
-from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
+from pyprof.fleet.agent.spool import Caps, Spool
+from pyprof.fleet.agent.spool_status import forget, queues
 from tests.agent.filled import MINUTE_NS, segment
 from tests.exporters.profiles import golden
 from tests.warm import run

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.agent.profile_by_label import parts, rooted
-from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
-from pyprof.agent.spool_query import profile_of, segments, services
-from pyprof.agent.spool_status import state
-from pyprof.agent.time_parsing import TimeSpan
-from pyprof.agent.window_split import labelled
-from pyprof.agent.window_split import segments as split
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, PyprofError
-from pyprof.importers import pprof_extra_fields
+from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict
+from pyprof.fleet.agent.spool_query import parts, profile_of, rooted, segments, services
+from pyprof.fleet.agent.spool_status import state
+from pyprof.fleet.agent.windows import labelled
+from pyprof.fleet.agent.windows import segments as split
+from pyprof.fleet.configuration import TimeSpan
+from pyprof.importers import pprof_tables
 from pyprof.model.profile import Profile, ValueType
 from pyprof.records import replace
 from tests.agent.filled import MINUTE_NS, marked, opened, segment
@@ -186,7 +185,7 @@ def test_status_names_files_without_names_of_functions(tmp_path: Path) -> None:
 )
 def test_what_a_recording_did_is_believed_only_where_it_can_be(text: bytes) -> None:
     try:
-        found = pprof_extra_fields.read_summary(text)
+        found = pprof_tables.read_summary(text)
     except FormatError:
         assert text in (b"", b"{")
     else:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import spool as spool_module
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.spool import LARGE, MANY, OLD, REFUSED, SO_FAR, STRANGE, Restore, Spool, SpoolSegment
-from pyprof.agent.spool_inventory import Caps
-from pyprof.agent.spool_io import Disk, locked
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import OutputError
+from pyprof.fleet.agent import spool as spool_module
+from pyprof.fleet.agent.spool import LARGE, MANY, OLD, REFUSED, SO_FAR, STRANGE, Caps, Restore, Spool, SpoolSegment
+from pyprof.fleet.file_system import Disk, locked
+from pyprof.fleet.wire.segment_names import SegmentName
 
 DAY_NS = 86_400 * 10**9
 

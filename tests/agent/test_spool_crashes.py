@@ -11,11 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.spool import FULL, MANY, NOT_WRITTEN, Spool, SpoolSegment
-from pyprof.agent.spool_inventory import Caps
-from pyprof.agent.spool_io import Disk
 from pyprof.diagnostics import Diagnostics
+from pyprof.fleet.agent.spool import FULL, MANY, NOT_WRITTEN, Caps, Spool, SpoolSegment
+from pyprof.fleet.file_system import Disk
+from pyprof.fleet.wire.segment_names import SegmentName
 from tests.agent.crashing import Crash, CrashingDisk
 
 PLACES = ("", "queue/near", "queue/far")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.agent.segment_names import SegmentName, folder_of
-from pyprof.agent.time_parsing import TimeSpan, moment, span
-from pyprof.agent.window_end_times import WindowClock
 from pyprof.errors import UsageError
+from pyprof.fleet.agent.windows import WindowClock
+from pyprof.fleet.configuration import TimeSpan, moment, span
+from pyprof.fleet.wire.segment_names import SegmentName, folder_of
 
 NOW = datetime.datetime(2026, 11, 23, 15, 30)
 HOUR = 3600 * 10**9

@@ -12,15 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.agent.process_clocks import ProcessTime
-from pyprof.agent.process_table import ProcessLabels
-from pyprof.agent.rules import RuleVerdict
-from pyprof.agent.window_checkpoint import WindowPart, packed, restored
-from pyprof.agent.window_split import labelled, segments
+from pyprof.fleet.agent.process_clocks import ProcessTime
+from pyprof.fleet.agent.process_table import ProcessLabels
+from pyprof.fleet.agent.rules import RuleVerdict
+from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, segments
 from pyprof.importers import pprof
+from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.sample_filter import selected
-from pyprof.model.thread_keys import ProcessKey
+from pyprof.model.thread_identity import ProcessKey
 from pyprof.records import replace
 from pyprof.session.worker import response_codec
 from tests.exporters.profiles import golden

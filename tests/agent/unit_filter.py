@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pyprof.collectors.linux.seccomp_filter import confine_process
-from pyprof.model.syscalls import call_names
+from pyprof.collectors.linux.privileges import confine_process
+from pyprof.model.arch.syscalls import call_names
 
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM

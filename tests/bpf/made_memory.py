@@ -8,13 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from pyprof.collectors.bpf import abi
+from pyprof.collectors.bpf import records
 from pyprof.collectors.bpf.sampler import pack_offsets
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
 from pyprof.interpreters.cpython.bpf_frame_rows import find_offsets
-from pyprof.interpreters.cpython.layout import NONE, AwaitLayout, Layout
-from pyprof.interpreters.cpython.layout_tables import LAYOUTS
-from pyprof.model.interpreter_state import FrameOffsets
+from pyprof.interpreters.cpython.layout import LAYOUTS, NONE, AwaitLayout, Layout
+from pyprof.model.interpreter_frame_reading import FrameOffsets
 from tests.bpf.user_space import UserSpace
 
 PID = 4711
@@ -149,11 +148,11 @@ class MadeProcess:
         if self.absent:
             said.memory(high, STACK + STACK_BYTES, bytes(self.stack[high - STACK :]))
         said.entry("layouts", 0, pack_offsets(self.offsets))
-        said.entry("processes", PID, abi.PROCESS.pack(self.runtime, *(0,) * 4, *self.goroutines))
+        said.entry("processes", PID, records.PROCESS.pack(self.runtime, *(0,) * 4, *self.goroutines))
         said.constant("seeks_waiting", 1)
         said.constant("follows_tasks", 1)
         if self.stack_end:
-            said.entry("threads", PID, abi.THREAD.pack(self.stack_end, 0, 0, 0))
+            said.entry("threads", PID, records.THREAD.pack(self.stack_end, 0, 0, 0))
         return said
 
     def sample(self, said: UserSpace, in_kernel: bool = False) -> None:

@@ -9,23 +9,23 @@ import subprocess
 from functools import cached_property
 from pathlib import Path
 
-from pyprof.collectors.bpf import abi
+from pyprof.collectors.bpf import records
 from pyprof.collectors.bpf.sample_source import build_frame_rows
 from pyprof.collectors.bpf.sampler import pack_offsets
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.cpython.bpf_reader import PythonInKernel
+from pyprof.interpreters.cpython.bpf_frame_rows import PythonInKernel
 from pyprof.interpreters.cpython.detection import Programs
-from pyprof.interpreters.cpython.memory import Memory, make_gather
+from pyprof.interpreters.cpython.objects import Memory, make_gather
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
 from pyprof.interpreters.function_numbers import FunctionTable
-from pyprof.model.interpreter_state import Chain, FrameOffsets
-from pyprof.objfile.core.memory import CoreMemory, SavedRange
-from pyprof.objfile.core.notes import AT_EXECFN, read_notes
+from pyprof.model.interpreter_frame_reading import FrameOffsets
+from pyprof.model.interpreter_frames import Chain
+from pyprof.objfile.core_file import AT_EXECFN, CoreMemory, SavedRange, read_notes
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.headers import PF_X
+from pyprof.objfile.elf.sections import PF_X
 from pyprof.objfile.loaded_images import ImageStore
 from tests.bpf.user_space import Ran, UserSpace
 from tests.core.making import kernel_writes_here
@@ -146,12 +146,12 @@ class SavedProcess:
             said.memory(region.start, region.end, data[: absent - region.start] if region == self.first_stack else data)
         runtime, offsets = self.offsets
         said.entry("layouts", 0, pack_offsets(offsets))
-        said.entry("processes", self.pid, abi.PROCESS.pack(runtime, *(0,) * 10))
+        said.entry("processes", self.pid, records.PROCESS.pack(runtime, *(0,) * 10))
         said.constant("seeks_waiting", 1)
         said.constant("follows_tasks", 1)
         for place in self.kernel.places() if placed else ():
             end = self.first_stack.end if place.tid == self.pid else 0
-            said.entry("threads", place.tid, abi.THREAD.pack(end, place.address, place.gil, place.collecting))
+            said.entry("threads", place.tid, records.THREAD.pack(end, place.address, place.gil, place.collecting))
         return said
 
     def sample(self, said: UserSpace, tid: int) -> None:

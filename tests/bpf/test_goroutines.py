@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
-from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.abi import MOST_STACK
+from pyprof.collectors.bpf import records
+from pyprof.collectors.bpf.records import MOST_STACK
 from tests.bpf.made_memory import FREE, HEAP, HEAP_BYTES, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.user_space import RED_ZONE, Ran, UserSpace
 
@@ -126,6 +126,6 @@ def test_program_of_which_nothing_is_known_yet_is_tried_as_the_latest_go_program
     process = go_process(G0_LOW + 0x2000)
     offsets, process.goroutines = process.goroutines, (0,) * 6
     told = process.in_user_space()
-    told.entry("processes", 0, abi.PROCESS.pack(*(0,) * 5, *offsets))
+    told.entry("processes", 0, records.PROCESS.pack(*(0,) * 5, *offsets))
     ran = sampled(process, told)
     assert int(ran.record.goroutine[0]) == GOROUTINE

@@ -15,9 +15,9 @@ from shutil import copytree
 
 import pytest
 
-from pyprof.collectors.bpf.abi import MOST_STACK, Flag, LossReason
+from pyprof.collectors.bpf.records import MOST_STACK, Flag, LossReason
 from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
-from pyprof.model.interpreter_state import Chain, FunctionPlace, SampleState
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
 from tests.bpf.saved_process import SavedProcess, core_of
 from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, STACK_BEGINNING, Ran, counted
 from tests.interpreters.packages import from_pypi

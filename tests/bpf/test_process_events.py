@@ -12,7 +12,7 @@ import pytest
 
 from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
-from pyprof.collectors.perf.ring import list_online_cpus
+from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.options import CollectOptions
 from pyprof.window_flush_protocol import FlushProtocol
 from tests.live.support import recording as native

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.bpf_object import BpfObject
-from pyprof.collectors.bpf.kernel_types import find_member_offset, read_kernel_types
+from pyprof.collectors.bpf import records as abi
+from pyprof.collectors.bpf.bpf_object import BpfObject, find_member_offset, read_kernel_types
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, BpfSampler, KernelTargets, choose_ring_size, read_program
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
-from pyprof.collectors.perf.ring import list_online_cpus
+from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.collectors.plan import BPF, find_refusal
 from pyprof.collectors.routing.planner import collect_facts
 from pyprof.errors import FormatError

@@ -18,7 +18,7 @@ import pyprof
 from pyprof.collectors.bpf import sampler
 from pyprof.collectors.bpf.bpf_object import ProgramRefused
 from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, read_program
-from pyprof.collectors.perf.ring import list_online_cpus
+from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.model.profile import Profile
 from tests.interpreters.pythons import HERE, running
 from tests.live.support import recording as native

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.collectors.bpf.on_cpu_times import UNKNOWN_NS, RunTimes
-from pyprof.collectors.bpf.ring import FOREVER_NS
+from pyprof.collectors.bpf.records import FOREVER_NS
 from pyprof.collectors.bpf.sampler import WaitingThread
+from pyprof.collectors.bpf.wait_collector import UNKNOWN_NS, RunTimes
 
 pytestmark = pytest.mark.system
 

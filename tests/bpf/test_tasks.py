@@ -9,7 +9,7 @@ from shutil import copytree
 import numpy as np
 import pytest
 
-from pyprof.model.interpreter_state import Chain
+from pyprof.model.interpreter_frames import Chain
 from pyprof.model.profile import Profile
 from pyprof.recording.reader import load_recording
 from tests import warm

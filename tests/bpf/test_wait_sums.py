@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.bpf.abi import Flag
-from pyprof.collectors.bpf.lock_waits import LockWaits
-from pyprof.collectors.bpf.records import WaitEnds
+from pyprof.collectors.bpf.records import Flag, WaitEnds
+from pyprof.collectors.bpf.sample_source import WaitRates
 from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.collectors.bpf.wait_accounting import (
     FOREVER_NS,
@@ -20,7 +19,7 @@ from pyprof.collectors.bpf.wait_accounting import (
     rebuild_table,
     state_letter,
 )
-from pyprof.collectors.bpf.wait_rates import WaitRates
+from pyprof.collectors.bpf.wait_context import LockWaits
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE
 
 S = 1

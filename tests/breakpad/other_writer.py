@@ -12,9 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyprof.tools.breakpad_inspection import SymbolInspection
 from pyprof.tools.breakpad_writer import SymbolWriter
-from pyprof.tools.unwind_inspection import Inspection, find_differences
+from pyprof.tools.unwind_inspection import Inspection, SymbolInspection, find_differences
 
 
 def functions(path: Path) -> set[tuple[str, ...]]:

@@ -19,7 +19,7 @@ from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, run_program
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
-from pyprof.unwind.formats.breakpad.stack_win_evaluation import INNERMOST, find_win_caller
+from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, find_win_caller
 from pyprof.unwind.interned_rules import encode_fast_rule
 from tests.breakpad.support import HEAD
 from tests.breakpad.test_reader import SMALL

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile import debuginfod, io_deadline
-from pyprof.objfile.breakpad import symbol_server, symbol_text
-from pyprof.objfile.breakpad.symbol_server import MAX_REDIRECTS, SymbolServer
+from pyprof.objfile import io_deadline, symbol_servers
+from pyprof.objfile.breakpad import symbol_store
+from pyprof.objfile.symbol_servers import MAX_REDIRECTS, SymbolServer
 
 pytestmark = pytest.mark.system
 
@@ -85,15 +85,15 @@ def drip(head: bytes) -> Serve:
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX: ", reply(TEXT), reply(TEXT, "Content-Length: 900000")])
 def test_server_that_drips_is_left(head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send single bytes within the socket's timeout, which therefore never expires."""
-    monkeypatch.setattr(symbol_server, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(symbol_servers, "TIMEOUT_S", 0.3)
     path, said, _ = fetch(drip(head), tmp_path)
     assert path is None
     assert "not asked again" in said
 
 
 def test_seconds_of_all_files_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(symbol_server, "MAX_SECONDS", 1.0)
-    monkeypatch.setattr(symbol_server, "MIN_BYTES_PER_S", 0)
+    monkeypatch.setattr(symbol_servers, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(symbol_servers, "MIN_BYTES_PER_S", 0)
     path, said, _ = fetch(drip(reply(TEXT)), tmp_path)
     assert path is None
     assert "in all" in said
@@ -118,7 +118,7 @@ def test_bomb_ends_after_one_line(headers: tuple[str, ...], tmp_path: Path) -> N
 
 
 def test_file_that_would_fill_the_disk_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(symbol_text, "RESERVE", 1.0)
+    monkeypatch.setattr(symbol_store, "RESERVE", 1.0)
     path, said, _ = fetch(lambda connection, _: connection.sendall(reply(TEXT)), tmp_path)
     assert path is None
     assert "fill the disk" in said
@@ -147,7 +147,7 @@ def test_redirects_are_followed_a_few_times(times: int, tmp_path: Path) -> None:
 
 
 def test_redirect_carries_no_credentials_and_never_leaves_tls(tmp_path: Path) -> None:
-    handler = symbol_server._Redirects()
+    handler = symbol_servers._Redirects()
     request = urllib.request.Request("https://symbols.example/a", headers={"User-Agent": "pyprof"})
     with pytest.raises(ValueError, match="from https to http"):
         handler.redirect_request(request, None, 302, "", None, "http://symbols.example/b")  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ def test_server_is_left_when_a_recording_has_no_more_time(tmp_path: Path, monkey
 
     def serve(connection: socket.socket, path: str) -> None:
         io_deadline.set_expiry_check(lambda: True)
-        silent.wait(symbol_server.TIMEOUT_S)
+        silent.wait(symbol_servers.TIMEOUT_S)
 
     path, said, asked = fetch(serve, tmp_path)
     silent.set()
@@ -210,9 +210,9 @@ def test_debuginfod_server_that_drips_or_floods_is_left(
     serve: Serve, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path))
-    monkeypatch.setattr(debuginfod, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(symbol_servers, "MAX_BYTES", 1 << 20)
     with serving(serve) as (url, asked):
-        problems = debuginfod.download_debug_files(["ab" * 20], [url], 0.5)
+        problems = symbol_servers.download_debug_files(["ab" * 20], [url], 0.5)
     assert asked
     assert any(said in problem for problem in problems), problems
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem
-from pyprof.unwind.formats.breakpad.stack_win_evaluation import INNERMOST, Callee, find_parameter_size, find_win_caller
+from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, Callee, find_parameter_size, find_win_caller
 from tests.breakpad.support import symbol_file
 
 pytestmark = pytest.mark.system

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.cli import reduced_numpy
+from pyprof.cli import startup
 
 BEGIN = """
 import io, json, sys
-from pyprof.cli.reduced_numpy import _Part, leave_out
+from pyprof.cli.startup import _Part, leave_out
 leave_out()
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,7 @@ def test_all_parts_are_loaded_once_one_is_used() -> None:
 
 def test_numpy_that_is_loaded_stays_as_it_is() -> None:
     before = list(sys.meta_path)
-    reduced_numpy.leave_out()
+    startup.leave_out()
     assert sys.meta_path == before
 
 
@@ -74,6 +74,6 @@ def test_every_part_has_its_file() -> None:
     folder = Path(np.__file__).parent
     here = [
         (folder / f"{name.replace('.', '/')}.py").exists() or (folder / name.replace(".", "/")).is_dir()
-        for name in reduced_numpy.LATER
+        for name in startup.LATER
     ]
     assert sum(here) > len(here) // 2

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.cli.number_format import duration, many, percent
-from pyprof.cli.progress import Progress
+from pyprof.cli.record_run import Progress
 from pyprof.cli.terminal_output import advice
 from pyprof.cli.terminal_summary import brief, report
+from pyprof.cli.text_format import duration, many, percent
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
 from pyprof.model.marker_frames import Mark, MarkKind

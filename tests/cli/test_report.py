@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.cli.argument_types import moment, seconds_since
+from pyprof.cli.arguments import moment, seconds_since
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
 from pyprof.model.summary import FunctionsMissing, Language

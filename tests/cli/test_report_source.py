@@ -268,8 +268,8 @@ class TestSourceFiles:
 
 
 def test_sums_of_lines_are_those_of_functions() -> None:
-    from pyprof.model.function_costs import costs
-    from pyprof.model.line_costs import line_costs
+    from pyprof.model.analysis.function_costs import costs
+    from pyprof.model.analysis.line_costs import line_costs
 
     profile = golden()
     own: dict[object, int] = {}

@@ -87,7 +87,7 @@ LOADED = [
     "pyprof",
     "pyprof.cli.main",
     "numpy",
-    "pyprof.session.interpreter_readers",
+    "pyprof.session.pipeline.interpreter_readers",
     "pyprof.session.recording_factory",
 ]
 """Modules that a recording imports, in their order."""

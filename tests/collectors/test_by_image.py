@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyprof.collectors.routing.by_image import ByImage
+from pyprof.collectors.routing.stop_candidates import ByImage
 
 MS = 1_000_000
 

@@ -20,11 +20,11 @@ import pytest
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.collectors.ptrace import deep_stack
-from pyprof.collectors.ptrace.copy_size import StackShape
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.stack_copy import StackCopy
+from pyprof.collectors.ptrace.threads import StackShape
 from pyprof.collectors.targets.address_spaces import MapsEvidence
-from pyprof.collectors.targets.maps_text import StackMapping
+from pyprof.collectors.targets.map_changes import StackMapping
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping

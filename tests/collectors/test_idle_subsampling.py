@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.copy_size import StackShape
-from pyprof.collectors.ptrace.thread_choice import (
+from pyprof.collectors.ptrace.process import (
     MAX_QUIET_CHECKS,
     MIN_SUBSAMPLED_THREADS,
     QUIET_AFTER_CHECKS,
@@ -18,7 +17,7 @@ from pyprof.collectors.ptrace.thread_choice import (
     USUAL_THREADS,
     IdleSubsampling,
 )
-from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.threads import StackShape, Thread
 from pyprof.model.arch import X86_64
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

@@ -14,9 +14,15 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.linux.map_query import Answer, MapQuery, pack_executable_vmas, query_vma
+from pyprof.collectors.linux.mapping_checks import (
+    Answer,
+    MapQuery,
+    make_guarded_reader,
+    make_maps_reader,
+    pack_executable_vmas,
+    query_vma,
+)
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
-from pyprof.collectors.linux.vma_checked_reads import make_guarded_reader, make_maps_reader
 from pyprof.model.modules import Mapping
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

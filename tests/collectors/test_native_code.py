@@ -27,7 +27,7 @@ from pyprof.collectors.native.bindings import (
     address_of,
 )
 from pyprof.collectors.ptrace.on_cpu import read_turn_ns
-from pyprof.collectors.ptrace.thread_processor_share import MIN_WHOLE_SHARE, WINDOW_NS, ProcessorShare
+from pyprof.collectors.ptrace.threads import MIN_WHOLE_SHARE, WINDOW_NS, ProcessorShare
 from tests.support import PROGRAMS, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

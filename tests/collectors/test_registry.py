@@ -12,15 +12,14 @@ from pyprof.cli.main import build_parser
 from pyprof.collectors.base import Collector, CollectorRefused
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed
-from pyprof.collectors.perf.event_scope import Scope
+from pyprof.collectors.perf.cpu_events import Scope
 from pyprof.collectors.plan import PlanFacts, ProcessFacts
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import COLLECTORS, can_report_wakers, can_show_kernel, list_names, open_collector
 from pyprof.collectors.routing import opening, planner
 from pyprof.collectors.routing.planner import check_stops, collect_facts, describe_facts, describe_plans
 from pyprof.collectors.routing.router import Router
-from pyprof.collectors.targets.collector_request import InterpreterReaders, Request
-from pyprof.collectors.targets.selection import Selection, select_processes
+from pyprof.collectors.targets.selection import InterpreterReaders, Request, Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UsageError
 from pyprof.model.arch import AARCH64

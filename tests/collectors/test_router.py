@@ -20,7 +20,7 @@ from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.collector import NEVER_STOPPED
 from pyprof.collectors.plan import Choice, PlanFacts
 from pyprof.collectors.routing import planner as planning
-from pyprof.collectors.routing.closed_sources import sum_stats
+from pyprof.collectors.routing.partial_stops import sum_stats
 from pyprof.collectors.routing.planner import Planner
 from pyprof.collectors.routing.router import MainSource, Router
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyprof.collectors.ptrace import scheduler
-from pyprof.collectors.ptrace.scheduler import Scheduler
+from pyprof.collectors.ptrace import sampling_times
+from pyprof.collectors.ptrace.sampling_times import Scheduler
 from pyprof.options import CollectOptions
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ns = 0
-        monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic_ns=lambda: self.ns, sleep=self.sleep))
+        monkeypatch.setattr(sampling_times, "time", SimpleNamespace(monotonic_ns=lambda: self.ns, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         self.ns += round(seconds * 1e9)

@@ -11,12 +11,11 @@ from typing import cast
 
 import pytest
 
-from pyprof.collectors.linux.map_query import Answer, MapQuery, Vma, pack_executable_vmas
+from pyprof.collectors.linux.mapping_checks import Answer, MapQuery, Vma, pack_executable_vmas
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
-from pyprof.collectors.ptrace.copy_size import StackShape
+from pyprof.collectors.ptrace.threads import StackShape
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
-from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
-from pyprof.collectors.targets.maps_text import StackMapping
+from pyprof.collectors.targets.map_changes import MapChanges, MappedSize, StackMapping
 from pyprof.model.sample_batch import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.linux import libc
-from pyprof.collectors.ptrace import interrupted_calls
-from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, RESTARTED
+from pyprof.collectors.linux import interrupted_syscalls, libc
+from pyprof.collectors.linux.interrupted_syscalls import INTERRUPTED, RESTARTED
 from pyprof.collectors.ptrace.threads import MAX_STOP_WAIT_NS, Outcome
 from pyprof.collectors.targets.launch import launch
 from pyprof.diagnostics import Diagnostics
@@ -111,7 +110,7 @@ def stop_asleep(here: Stopping, tid: int, times: int) -> None:
 def test_without_the_restart_the_same_stops_make_system_calls_fail(
     program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interrupted_calls, "can_restart", lambda arch, number, args: False)
+    monkeypatch.setattr(interrupted_syscalls, "can_restart", lambda arch, number, args: False)
     target = program("c_sleepers", "0", "30000", "epoll_wait")
     with stopping(target.pid) as here:
         stop_asleep(here, int(target.ready[0]), 100)

@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.thread_processor_share import ShortThreads
+from pyprof.collectors.ptrace.threads import ShortThreads
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.objfile.core.memory import CoreMemory
-from pyprof.objfile.core.notes import read_notes
+from pyprof.objfile.core_file import CoreMemory, read_notes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.options import UnwindOptions
 from pyprof.session.session import Session

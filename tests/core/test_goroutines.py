@@ -9,11 +9,11 @@ import pytest
 
 from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads
 from pyprof.model.arch import X86_64
-from pyprof.model.goroutine_pieces import GOROUTINE_WORD
-from pyprof.model.interpreter_state import GoroutineOffsets
+from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
+from pyprof.model.sample_batch import GOROUTINE_WORD
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.objfile.core.memory import make_saved_memory
+from pyprof.objfile.core_file import make_saved_memory
 
 START, CURRENT, MACHINE, GOROUTINE, SP = 0x10000, 0x10100, 0x10200, 0x10400, 0x10800
 OFFSETS = GoroutineOffsets(tls=-8, m=48, g0=0, gsignal=80, curg=192, sched=56)

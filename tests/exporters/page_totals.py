@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pyprof.exporters.display_names import frame_levels, process_name, thread_name
-from pyprof.exporters.utf8 import clean_text
+from pyprof.exporters.encoding import clean_text
 from pyprof.model.profile import Profile
 from tests.exporters.support import PLAIN
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.comparison.combined_profile import both
-from pyprof.comparison.result import Comparison
+from pyprof.comparison.result import Comparison, both
 from tests.comparison.simulated import SHARES, recording
 from tests.exporters.browser import Browser
 from tests.exporters.page import Page

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from pyprof.exporters.display_names import frame_levels
-from pyprof.exporters.utf8 import clean_text
+from pyprof.exporters.encoding import clean_text
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from tests.exporters.profiles import LABELS, LIBC, Builder, code, golden, profiles

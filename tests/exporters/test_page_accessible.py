@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.model.line_costs import SourceText
+from pyprof.model.analysis.line_costs import SourceText
 from tests.exporters.conftest import OpenPage
 from tests.exporters.profiles import golden
 from tests.support import missing

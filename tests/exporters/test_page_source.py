@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.flame_tree import build_flame_tree
-from pyprof.exporters.page_source import _MAX_LETTERS
-from pyprof.model.line_costs import SourceText, line_costs
+from pyprof.exporters.flame_tree import _MAX_LETTERS, build_flame_tree
+from pyprof.model.analysis.line_costs import SourceText, line_costs
 from pyprof.model.profile import Profile
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page, choose

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from pyprof.model.analysis.stack_quality import without_evidence
 from pyprof.model.marker_frames import NOT_SAMPLED
 from pyprof.model.profile import Profile, ThreadInfo
-from pyprof.model.stack_quality import without_evidence
 from pyprof.model.summary import FunctionsMissing, Shown
 from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage

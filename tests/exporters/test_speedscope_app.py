@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.model.function_costs import costs
+from pyprof.model.analysis.function_costs import costs
 from tests.exporters.browser import Browser
 from tests.exporters.profiles import golden
 from tests.exporters.support import export

@@ -12,59 +12,52 @@ from contextlib import suppress
 
 import numpy as np
 
-from pyprof.agent import control_protocol
-from pyprof.agent.control_protocol import ControlRefused
-from pyprof.agent.push.http_client import MAX_WAIT_S, wait_s
-from pyprof.agent.push.otlp import check_exported
-from pyprof.agent.push.responses import NotSent, RefusedForGood
-from pyprof.agent.push.segment_to_pprof import check_empty
-from pyprof.collectors.bpf.abi import HEAD_WORDS, REGISTERS
-from pyprof.collectors.bpf.kernel_types import find_member_offset
-from pyprof.collectors.bpf.records import read_records
-from pyprof.collectors.gdb.modules import parse_libraries
-from pyprof.collectors.gdb.register_layout import parse_description
+from pyprof.collectors.bpf.bpf_object import find_member_offset
+from pyprof.collectors.bpf.records import HEAD_WORDS, REGISTERS, read_records
 from pyprof.collectors.gdb.stub import StopReply
+from pyprof.collectors.gdb.target_modules import parse_libraries
+from pyprof.collectors.gdb.threads import parse_description
 from pyprof.collectors.linux.procfs import parse_maps, parse_stat
-from pyprof.collectors.linux.syscalls import parse_syscall
+from pyprof.collectors.linux.stopped_task import parse_syscall
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, RemoteError
-from pyprof.importers import collapsed, otlp, perf_script, pprof, pyroscope_parca_requests, speedscope
-from pyprof.interpreters.cpython.code_objects import CodeReader
-from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.cpython.layout_tables import LAYOUTS
-from pyprof.interpreters.cpython.line_table import find_line
-from pyprof.interpreters.cpython.memory import Memory as Words
-from pyprof.interpreters.cpython.memory import Unreadable
-from pyprof.interpreters.cpython.objects import Objects
+from pyprof.fleet.agent import control_socket
+from pyprof.fleet.agent.control_socket import ControlRefused
+from pyprof.fleet.agent.push.otlp_parca_pyroscope import check_exported
+from pyprof.fleet.agent.push.segment_to_pprof import check_empty
+from pyprof.fleet.wire.push_client import MAX_WAIT_S, wait_s
+from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood
+from pyprof.importers import collapsed, otlp, perf, pprof, pyroscope_parca_requests, speedscope
+from pyprof.interpreters.cpython.code_objects import CodeReader, find_line
+from pyprof.interpreters.cpython.layout import LAYOUTS, LineTableFormat
+from pyprof.interpreters.cpython.objects import Memory as Words
+from pyprof.interpreters.cpython.objects import Objects, Unreadable
 from pyprof.interpreters.function_numbers import FunctionTable
-from pyprof.interpreters.go.goroutine_offsets import decode_offsets
+from pyprof.interpreters.goroutine_offsets import decode_offsets
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.objfile.core.memory import CoreMemory
-from pyprof.objfile.core.notes import read_notes
-from pyprof.objfile.elf.compressed_sections import inflate_debugdata, inflate_section, inflate_zdebug
+from pyprof.objfile.core_file import CoreMemory, read_notes
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.jit_object import relocate_memory_object
+from pyprof.objfile.elf.memory_image import relocate_memory_object
+from pyprof.objfile.elf.sections import inflate_debugdata, inflate_section, inflate_zdebug
 from pyprof.objfile.jitdump import JitdumpReader
-from pyprof.objfile.minidump.file import read_minidump
-from pyprof.objfile.minidump.microdump import read_microdump
+from pyprof.objfile.minidump import read_microdump, read_minidump
 from pyprof.objfile.pe import PeImage, find_windows_module
-from pyprof.recording.column_codec import unpack_columns
-from pyprof.runtime_code.gdb_jit import code_ranges
-from pyprof.symbolize.cython_lines import parse_places
+from pyprof.recording.column_blocks import unpack_columns
+from pyprof.runtime_code.registered_code import code_ranges
 from pyprof.symbolize.demangle import demangle, is_harmless
-from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
+from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.source_lines import SourceLines
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.perfmap import PerfMapReader
+from pyprof.symbolize.source_files import parse_places
 from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.dwarf_expressions import ExpressionFailed, Machine, evaluate_expression
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.gdb_jit import read_list, read_object
-from pyprof.unwind.formats.go_stack_switches import add_stack_switches
-from pyprof.unwind.formats.libunwind.registered_info import DynReader, RegionFormat
-from pyprof.unwind.formats.libunwind.registered_tables import open_table
+from pyprof.unwind.formats.gopclntab import add_stack_switches
+from pyprof.unwind.formats.libunwind_registrations import DynReader, RegionFormat, open_table
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 from tests.breakpad.test_fuzz import exhaust as use_symbol_file
 from tests.jit.java_threads import exhaust as read_java_threads
@@ -332,7 +325,7 @@ def imported(data: bytes) -> None:
         speedscope.read_speedscope,
         pprof.read_pprof,
         collapsed.read_collapsed,
-        perf_script.read_perf_script,
+        perf.read_perf_script,
     )
     read = readers[data[0] % 4 if data else 2]
     with suppress(FormatError, OverflowError):  # as importers/registry.py catches them
@@ -362,12 +355,12 @@ def pushed(data: bytes) -> None:
 def asks(data: bytes) -> None:
     """Read both sides of the agent's control protocol."""
     with suppress(ControlRefused):
-        request = control_protocol.parse(data)
-        if isinstance(request, control_protocol.ControlRequest):
-            assert control_protocol.parse(request.line()) == request
+        request = control_socket.parse(data)
+        if isinstance(request, control_socket.ControlRequest):
+            assert control_socket.parse(request.line()) == request
     stream = io.BytesIO(data)
     with suppress(ControlRefused, FormatError):
-        assert sum(len(answer.data) for answer in control_protocol.answers(stream.readline, stream.read)) <= len(data)
+        assert sum(len(answer.data) for answer in control_socket.answers(stream.readline, stream.read)) <= len(data)
 
 
 def push_answers(data: bytes) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pyprof.agent import control_protocol
-from pyprof.exporters.protobuf import encode_data, encode_number
+from pyprof.exporters.encoding import encode_data, encode_number
+from pyprof.fleet.agent import control_socket
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.recording.column_codec import pack_columns
+from pyprof.recording.column_blocks import pack_columns
 from pyprof.tools.breakpad_writer import SymbolWriter
 from tests.breakpad.support import HEAD
 from tests.breakpad.test_reader import SMALL
@@ -142,7 +142,7 @@ def seeds() -> Mapping[str, list[bytes]]:
         ],
         "pushed": pushes(),
         "asks": [
-            control_protocol.ControlRequest("web", 30, 499).line(),
+            control_socket.ControlRequest("web", 30, 499).line(),
             b'{"recording": 3, "last_s": 600}\n{"kept": 3}\nabc{"asked": 0}\n{"done": 1}\n',
             b'{"refused": "ask_busy", "text": "x"}\n',
         ],

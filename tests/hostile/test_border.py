@@ -19,19 +19,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.collectors.gdb.modules import parse_libraries
-from pyprof.collectors.gdb.register_layout import parse_description
+from pyprof.collectors.gdb.target_modules import parse_libraries
+from pyprof.collectors.gdb.threads import parse_description
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import PyprofError
-from pyprof.importers import collapsed, perf_script, pprof, speedscope
+from pyprof.importers import collapsed, perf, pprof, speedscope
 from pyprof.model.modules import Mapping
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.objfile.core.notes import read_notes
+from pyprof.objfile.core_file import read_notes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.jitdump import JitdumpReader
-from pyprof.objfile.minidump.file import read_minidump
-from pyprof.objfile.minidump.microdump import read_microdump
-from pyprof.recording.column_codec import unpack_columns
+from pyprof.objfile.minidump import read_microdump, read_minidump
+from pyprof.recording.column_blocks import unpack_columns
 from pyprof.records import field_names, is_record
 from tests.fuzz.readers import READERS
 from tests.fuzz.seeds import seeds
@@ -120,7 +119,7 @@ VALUES: dict[str, tuple[str, Callable[[bytes], object]]] = {
     "speedscope": ("imported", lambda data: speedscope.read_speedscope(data[1:], "x")),
     "pprof": ("imported", lambda data: pprof.read_pprof(data[1:], "x")),
     "collapsed": ("imported", lambda data: collapsed.read_collapsed(data[1:], "x")),
-    "perf_script": ("imported", lambda data: perf_script.read_perf_script(data[1:], "x")),
+    "perf_script": ("imported", lambda data: perf.read_perf_script(data[1:], "x")),
     "columns": ("sample_columns", lambda data: unpack_columns(data, 5, 3)),
 }
 

@@ -17,7 +17,7 @@ import pytest
 
 from pyprof.cli.interrupts import EndBySignals
 from pyprof.cli.record_run import Invocation, times_as_slow
-from pyprof.cli.timing_options import Timing
+from pyprof.cli.recording_options import Timing
 from pyprof.options import RecordOptions
 from tests.cli.support import BUSY, PYPROF, python
 from tests.collapsed import sampled

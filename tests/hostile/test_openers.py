@@ -1,9 +1,9 @@
 """Tests of the source code: file names from a target, a file or a server are opened in one place.
 
-objfile/foreign_path.py opens foreign names. objfile/file_access.py calls it, and opens the names that the kernel or the
-user provides. objfile/byte_source.py (open_regular) opens names from the user, and exporters/output_file.py writes. All
-other code opens trusted names only: constants, names below /proc or /sys with numbers, and descriptors that one of
-these modules has opened. ALLOWED lists each exception with its reason.
+objfile/foreign_path.py opens foreign names, and the names that the kernel or the user provides.
+objfile/byte_source.py (open_regular) opens names from the user, and exporters/output_file.py writes. All other code
+opens trusted names only: constants, names below /proc or /sys with numbers, and descriptors that one of these modules
+has opened. ALLOWED lists each exception with its reason.
 """
 
 from __future__ import annotations
@@ -19,40 +19,38 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("profiler", "collectors", "interpreters", "unwind", "exporters", "start")
 OPENERS = {
     "profiler/objfile/foreign_path.py",
-    "profiler/objfile/file_access.py",
     "profiler/objfile/byte_source.py",
     "exporters/output_file.py",
 }
 ALLOWED = {
-    ("profiler/objfile/breakpad/symbol_server.py", "os.open"): "a nameless file in the cache of this user",
+    ("profiler/objfile/symbol_servers.py", "os.open"): "a nameless file in the cache of this user",
     ("profiler/cli/main.py", "open"): "/dev/null by its constant",
     ("profiler/cli/main.py", "os.open"): "/dev/null by its constant",
     ("profiler/symbolize/kernel_symbols.py", "open"): "/proc/kallsyms, or the file that a test gives",
     ("collectors/linux/procfs.py", "os.open"): "names below the descriptor of /proc/PID",
-    ("collectors/offcpu/wait_labels.py", "open"): "/proc/TID/stack and wchan of a number",
+    ("collectors/offcpu/collector.py", "open"): "/proc/TID/stack and wchan of a number",
     ("collectors/targets/attach_checks.py", "open"): "/proc/sys by names of ours",
-    ("collectors/gdb/target_files.py", "open"): "a new file in a private folder, O_EXCL",
-    ("collectors/bpf/kernel_types.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
+    ("collectors/gdb/target_modules.py", "open"): "a new file in a private folder, O_EXCL",
+    ("collectors/bpf/bpf_object.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
     ("collectors/bpf/process_ends.py", ".read_bytes"): "the object that is installed with the package",
     ("collectors/bpf/sampler.py", ".read_bytes"): "the object that is installed with the package",
-    ("unwind/native_library.py", ".read_bytes"): "the object and its manifest, which are installed with the package",
-    ("unwind/native_library.py", "ctypes.CDLL"): "that object",
+    ("unwind/native_walk.py", ".read_bytes"): "the object and its manifest, which are installed with the package",
+    ("unwind/native_walk.py", "ctypes.CDLL"): "that object",
     ("profiler/recording/untrusted_recording.py", ".write_bytes"): "a copy in a new private folder",
     ("profiler/recording/untrusted_recording.py", "sqlite3.connect"): "that copy",
     (
-        "profiler/recording/journal.py",
+        "profiler/recording/writer.py",
         "sqlite3.connect",
     ): "the output, where nobody else gives names",
-    ("profiler/objfile/breakpad/symbol_text.py", "lzma.LZMAFile"): "a stream that is open",
-    ("profiler/server/query_api.py", "open"): "a file that was just made in a folder of its own",
-    ("profiler/cli/demo_fleet.py", "open"): "a descriptor that was just made, in a folder of its own",
-    ("profiler/server/http_app.py", ".read_bytes"): "the page's own files",
-    ("profiler/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
-    ("profiler/cli/agent_resend.py", "open"): "a segment of the spool",
-    ("profiler/agent/push/pusher.py", "open"): "a segment of the spool, where nobody else gives names",
-    ("collectors/replay/collector.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",
-    ("collectors/replay/batch_log.py", "zipfile.ZipFile"): "that log",
-    ("collectors/replay/batch_log.py", "np.save"): "into memory",
+    ("profiler/objfile/breakpad/symbol_store.py", "lzma.LZMAFile"): "a stream that is open",
+    ("profiler/fleet/server/query/query_api.py", "open"): "a file that was just made in a folder of its own",
+    ("profiler/fleet/cli/demo_fleet.py", "open"): "a descriptor that was just made, in a folder of its own",
+    ("profiler/fleet/server/http_app.py", ".read_bytes"): "the page's own files",
+    ("profiler/fleet/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
+    ("profiler/fleet/cli/agent_administration.py", "open"): "a segment of the spool",
+    ("profiler/fleet/agent/push/pusher.py", "open"): "a segment of the spool, where nobody else gives names",
+    ("collectors/replay.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",
+    ("collectors/replay.py", "np.save"): "into memory",
     ("start/__init__.py", "open"): "lists of installed distributions, before the package is imported",
 }
 """The reason for each exception, by (file, call)."""

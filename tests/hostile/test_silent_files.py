@@ -17,11 +17,10 @@ from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile import foreign_path, io_deadline
-from pyprof.objfile.byte_source import FileSource
-from pyprof.objfile.growing_file import GrowingFile
+from pyprof.objfile.byte_source import FileSource, GrowingFile
 from pyprof.objfile.loaded_images import SILENT
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.perf_map import PerfMapCode
+from pyprof.runtime_code.perf_map_and_jitdump import PerfMapCode
 from tests.cli.support import PYPROF
 from tests.hostile.fuse import Mounted, mounted
 from tests.support import build

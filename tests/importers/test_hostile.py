@@ -14,16 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError, PyprofError, RecordingError
-from pyprof.importers import (
-    collapsed,
-    perf_script,
-    pprof,
-    pprof_frames,
-    pprof_samples,
-    profile_builder,
-    protobuf,
-    speedscope,
-)
+from pyprof.importers import collapsed, perf, pprof, pprof_tables, profile_builder, protobuf, speedscope
 from pyprof.importers.registry import load
 from pyprof.model.profile import Frame, Profile
 from tests.agent.filled import segment
@@ -183,9 +174,9 @@ def test_file_that_is_filled_with_one_thing_is_refused(
         (protobuf, "MAX_FIELDS", 100),
         (protobuf, "MAX_ROWS", 150),
         (pprof, "MAX_ROWS", 150),
-        (pprof_frames, "MAX_ROWS", 150),
-        (pprof_frames, "MAX_LETTERS", 350),
-        (pprof_samples, "_MAX_ROW", 250),
+        (pprof_tables, "MAX_ROWS", 150),
+        (pprof_tables, "MAX_LETTERS", 350),
+        (pprof_tables, "_MAX_ROW", 250),
         (profile_builder, "MAX_NODES", 180),
     ):
         monkeypatch.setattr(module, name, most)
@@ -209,7 +200,7 @@ def test_samples_that_are_read_a_few_at_a_time_are_the_same(monkeypatch: pytest.
     data = gzip.decompress(export("pprof", golden()))
     whole = pprof.read_pprof(data, "x")
     assert len(whole.stack) > 3
-    monkeypatch.setattr(pprof_samples, "AT_ONCE", 1)
+    monkeypatch.setattr(pprof_tables, "AT_ONCE", 1)
     parts = pprof.read_pprof(data, "x")
     assert (parts.stack.tolist(), parts.values.tolist()) == (whole.stack.tolist(), whole.values.tolist())
     assert parts.threads == whole.threads
@@ -223,7 +214,7 @@ def whole_files() -> Iterator[tuple[str, Read, bytes]]:
     yield "speedscope", speedscope.read_speedscope, export("speedscope", golden())
     yield "pprof", pprof.read_pprof, gzip.decompress(export("pprof", golden()))
     yield "collapsed", collapsed.read_collapsed, export("collapsed", golden())
-    yield "perf script", perf_script.read_perf_script, 9 * USUAL
+    yield "perf script", perf.read_perf_script, 9 * USUAL
     yield "segment", pprof.read_pprof, gzip.decompress(segment(golden(), "web", 1_700_000_060_000_000_000).data)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.importers import perf_script
+from pyprof.importers import perf
 from pyprof.importers.registry import load
 from pyprof.model.profile import FrameKind, Profile, ValueType
 
@@ -63,7 +63,7 @@ def titles(profile: Profile) -> list[list[str]]:
 
 
 def test_samples_of_perf_have_their_stacks_times_threads_and_processors() -> None:
-    found = perf_script.read_perf_script(USUAL, "x")
+    found = perf.read_perf_script(USUAL, "x")
     assert titles(found) == [
         ["outer", "__schedule"],
         ["main", "0x7f0000001234", "server+0x11b200", "ns::parse(char const*, int) const"],
@@ -79,7 +79,7 @@ def test_samples_of_perf_have_their_stacks_times_threads_and_processors() -> Non
 
 
 def test_source_lines_python_functions_and_other_events_are_known() -> None:
-    found = perf_script.read_perf_script(WITH_MORE, "x")
+    found = perf.read_perf_script(WITH_MORE, "x")
     assert titles(found) == [["Perl_pp_gvsv"], ["main", "A.run"]]
     assert (found.value_types[-1], found.total) == (ValueType("cycles", "count"), 15)
     assert [(thread.pid, thread.tid, thread.name, thread.process) for thread in found.threads] == [
@@ -100,7 +100,7 @@ def test_source_lines_python_functions_and_other_events_are_known() -> None:
 def test_samples_without_callers_and_events_without_a_period_count(
     text: bytes, stacks: list[list[str]], total: int
 ) -> None:
-    found = perf_script.read_perf_script(text, "x")
+    found = perf.read_perf_script(text, "x")
     assert (titles(found), found.total) == (stacks, total)
 
 
@@ -108,27 +108,27 @@ def test_samples_without_callers_and_events_without_a_period_count(
 def test_text_of_perf_is_known_by_its_content(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(text)
-    assert load(path).total == perf_script.read_perf_script(text, "x").total
+    assert load(path).total == perf.read_perf_script(text, "x").total
 
 
 def test_stacks_that_are_too_many_to_keep_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = perf_script.read_perf_script(2 * USUAL, "x")
-    monkeypatch.setattr(perf_script, "_MAX_KEPT", 1)
-    found = perf_script.read_perf_script(2 * USUAL, "x")
+    expected = perf.read_perf_script(2 * USUAL, "x")
+    monkeypatch.setattr(perf, "_MAX_KEPT", 1)
+    found = perf.read_perf_script(2 * USUAL, "x")
     assert (found.frames, found.stack.tolist()) == (expected.frames, expected.stack.tolist())
 
 
 @pytest.mark.parametrize("line", [b"\t    11b125 f+0x5 (/a)\n", b"\t    11b125 f+0x5 (inlined)\n", b"\tnothing\n"])
 def test_stack_that_is_deeper_than_perf_goes_is_refused(line: bytes) -> None:
     header = USUAL.splitlines(keepends=True)[4]
-    assert len(perf_script.read_perf_script(header + 65_535 * b"\t    11b125 f+0x5 (/a)\n", "x").stack) == 1
+    assert len(perf.read_perf_script(header + 65_535 * b"\t    11b125 f+0x5 (/a)\n", "x").stack) == 1
     with pytest.raises(FormatError, match="a stack of more than"):
-        perf_script.read_perf_script(header + 200_000 * line, "x")
+        perf.read_perf_script(header + 200_000 * line, "x")
 
 
 def test_periods_that_no_profile_holds_are_refused() -> None:
     line = ALONE.splitlines(keepends=True)[0].replace(b"     250000", b"9" * 18)
     with pytest.raises(OverflowError):
-        perf_script.read_perf_script(5 * line, "x")
+        perf.read_perf_script(5 * line, "x")
     with pytest.raises(FormatError):
-        perf_script.read_perf_script(b"no sample\n", "x")
+        perf.read_perf_script(b"no sample\n", "x")

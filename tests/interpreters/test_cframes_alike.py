@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch, is_more_alike
 from pyprof.interpreters.cpython.greenlets import GreenletFrames, SwitchedThread
-from pyprof.interpreters.cpython.layout_tables import LAYOUTS
+from pyprof.interpreters.cpython.layout import LAYOUTS
 
 LAYOUT = LAYOUTS[11]
 BASE, STATE, FRAMES = 0x7FFF_0000, 0x5555_0000, 0x6000_0000

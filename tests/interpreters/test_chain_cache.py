@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from pyprof.interpreters.cpython.code_objects import PythonCode
-from pyprof.interpreters.cpython.decoded_frame_cache import ChainCache, RowsKey
+from pyprof.interpreters.cpython.frame_reader import ChainCache, RowsKey
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.function_numbers import FunctionTable
-from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.interpreters.cpython.memory import Memory, make_gather
+from pyprof.interpreters.cpython.objects import Memory, make_gather
 from pyprof.interpreters.function_numbers import UNKNOWN
-from pyprof.model.interpreter_state import Span
+from pyprof.model.interpreter_frame_reading import Span
 from tests.interpreters.test_process import EMPTY, Reader, said, started
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

@@ -11,12 +11,10 @@ import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.interpreters.cpython.code_objects import CodeReader, PythonCode
-from pyprof.interpreters.cpython.layout import Layout, LineTableFormat
-from pyprof.interpreters.cpython.layout_tables import LAYOUTS
-from pyprof.interpreters.cpython.memory import Memory
-from pyprof.interpreters.cpython.objects import Objects
+from pyprof.interpreters.cpython.layout import LAYOUTS, Layout, LineTableFormat
+from pyprof.interpreters.cpython.objects import Memory, Objects
 from pyprof.interpreters.function_numbers import UNKNOWN, UNREAD, FunctionTable
-from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.interpreter_frames import FunctionPlace
 
 FREED = "[function freed or swapped out before its name was read]"
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from pyprof.interpreters.cpython.data_stack import ChunkSizes
-from pyprof.interpreters.cpython.memory import Memory
-from pyprof.interpreters.cpython.stop_snapshot import MAX_SCATTERED
+from pyprof.interpreters.cpython.objects import Memory
+from pyprof.interpreters.cpython.stop_snapshot import MAX_SCATTERED, ChunkSizes
 from pyprof.model.marker_frames import long_chain_mark
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import OF_LAYOUTS, Python, running

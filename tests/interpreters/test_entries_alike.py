@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
-from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
-from pyprof.interpreters.cpython.greenlets import SwitchedThread
-from pyprof.interpreters.cpython.layout_tables import LAYOUTS
+from pyprof.interpreters.cpython.greenlets import EntrySearch, SwitchedThread
+from pyprof.interpreters.cpython.layout import LAYOUTS
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.model.x86_length import LONGEST, instruction_length
+from pyprof.model.arch.x86_instructions import LONGEST, instruction_length
 from tests.collapsed import Stacks
 from tests.interpreters.known_calls import impossible, read_callers
 from tests.interpreters.pythons import Python, pythons, running

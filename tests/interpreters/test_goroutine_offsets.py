@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from pyprof.interpreters.go.goroutine_offsets import decode_offsets
-from pyprof.model.interpreter_state import GoroutineOffsets
+from pyprof.interpreters.goroutine_offsets import decode_offsets
+from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
 from tests.unwind.test_go_stacks import SYSTEMSTACK
 

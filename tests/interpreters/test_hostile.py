@@ -16,18 +16,14 @@ from pyprof.interpreters.cpython import debug_offsets
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.evaluator_runs import RunReader
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER, MAX_FRAMES, Copier, make_greenlet_search
-from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
-from pyprof.interpreters.cpython.greenlets import SwitchedThread, count_waiting_bytes
-from pyprof.interpreters.cpython.layout import Layout
-from pyprof.interpreters.cpython.layout_tables import LAYOUTS
-from pyprof.interpreters.cpython.local_values import LocalReader
-from pyprof.interpreters.cpython.memory import Memory, Unreadable, make_gather
-from pyprof.interpreters.cpython.objects import Objects
+from pyprof.interpreters.cpython.greenlets import EntrySearch, SwitchedThread, count_waiting_bytes
+from pyprof.interpreters.cpython.layout import LAYOUTS, Layout
+from pyprof.interpreters.cpython.objects import LocalReader, Memory, Objects, Unreadable, make_gather
 from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.interpreters.cpython.stop_snapshot import ReadHints
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.interpreters.function_numbers import FunctionTable
-from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
 pytestmark = pytest.mark.fuzz

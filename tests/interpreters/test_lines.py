@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.interpreters.cpython.code_objects import find_first_instruction, find_line
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.cpython.line_table import find_first_instruction, find_line
 from tests.interpreters.pythons import EACH, Python
 
 pytestmark = [pytest.mark.matrix, pytest.mark.system]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyprof.interpreters.frame_merge import Evaluators, Merged, merge_chain
-from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
 EVALUATOR = 0x1000

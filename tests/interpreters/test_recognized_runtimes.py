@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.interpreters.detected_runtimes import RUNTIMES
+from pyprof.interpreters.registry import RUNTIMES
+from pyprof.model.analysis.stack_quality import contents
 from pyprof.model.profile import FrameKind
 from pyprof.model.reasons import end_title
-from pyprof.model.stack_quality import contents
 from pyprof.model.summary import lacks
-from pyprof.session.window_summary import LANGUAGES
-from pyprof.symbolize.unnamed_code import naming_command
+from pyprof.session.pipeline.profile_assembly import LANGUAGES
+from pyprof.symbolize.symbol_table import naming_command
 from tests.cli.support import pyprof
 from tests.exporters.profiles import Builder, code
 from tests.interpreters.runs import PIECES_S, record

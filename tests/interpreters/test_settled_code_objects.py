@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyprof.interpreters.cpython import settled_code_objects
-from pyprof.interpreters.cpython.memory import Memory
-from pyprof.interpreters.cpython.settled_code_objects import CodeCache
-from pyprof.model.interpreter_state import Span
+from pyprof.interpreters.cpython import code_objects
+from pyprof.interpreters.cpython.code_objects import CodeCache
+from pyprof.interpreters.cpython.objects import Memory
+from pyprof.model.interpreter_frame_reading import Span
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -154,11 +154,11 @@ TestChanges = Changes.TestCase
 
 def test_no_more_are_kept_than_are_allowed() -> None:
     process = Process()
-    before, settled_code_objects._MAX_CODES = settled_code_objects._MAX_CODES, 2
+    before, code_objects._MAX_CODES = code_objects._MAX_CODES, 2
     try:
         codes = settled(process)
         assert len(codes.heads) == 1
         assert codes.version == 1
         assert tuple(codes.confirm_heads(tuple(codes.heads), process.gather)) == tuple(codes.heads)
     finally:
-        settled_code_objects._MAX_CODES = before
+        code_objects._MAX_CODES = before

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.interpreters.cpython.evaluator_runs import sort_runs
-from pyprof.model.interpreter_state import FunctionPlace, Run
+from pyprof.model.interpreter_frames import FunctionPlace, Run
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import count, functions, record, stacks

@@ -10,8 +10,7 @@ import pytest
 
 from pyprof.interpreters.cpython.runtime_state import PyThread
 from pyprof.interpreters.cpython.stop_snapshot import ReadHints
-from pyprof.interpreters.cpython.thread_names import PythonThreadNames
-from pyprof.interpreters.cpython.threads import KnownThread, ThreadList, ThreadNameTable
+from pyprof.interpreters.cpython.threads import KnownThread, PythonThreadNames, ThreadList, ThreadNameTable
 
 THREAD = PyThread(0x1000, 7, 42, 0x2000, 0, 0, 0)
 

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.jit_code_map import ALWAYS, NEVER
-from pyprof.model.jit_symbol_table import CodeTable, NamedRanges
+from pyprof.model.jit_code_map import ALWAYS, NEVER, CodeTable, NamedRanges
 from pyprof.records import dataclass
 
 Line = tuple[int, int, str]

@@ -16,9 +16,9 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, I386, X86_64, Arch
 from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile.elf.jit_object import relocate_memory_object
+from pyprof.objfile.elf.memory_image import relocate_memory_object
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.gdb_jit import GdbCode, code_ranges
+from pyprof.runtime_code.registered_code import GdbCode, code_ranges
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR, MAX_ENTRIES, JitEntry, read_list, read_object

@@ -17,11 +17,10 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.hotspot.blob_cache import Blob
+from pyprof.runtime_code.hotspot.code_cache import Blob, read_stubs
 from pyprof.runtime_code.hotspot.methods import read_unsigned5, show_class
 from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
 from pyprof.runtime_code.hotspot.source import HotspotCode
-from pyprof.runtime_code.hotspot.stub_names import read_stubs
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS, VmMemory
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows

@@ -20,7 +20,7 @@ from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
 from pyprof.objfile.jitdump import JitdumpReader, Loaded, Moved
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.jitdump import JitdumpCode
+from pyprof.runtime_code.perf_map_and_jitdump import JitdumpCode
 from tests import warm
 from tests.exporters.pprof_reader import read
 from tests.jit.test_interpreters import other_python

@@ -10,11 +10,11 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace, ReadMemory
-from pyprof.runtime_code import libunwind as code_libunwind
+from pyprof.runtime_code import registered_code as code_libunwind
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.libunwind import LibunwindCode
-from pyprof.unwind.formats.libunwind.registered_info import RegionFormat
-from pyprof.unwind.formats.libunwind.registration_list import LIST as LIST_NAME
+from pyprof.runtime_code.registered_code import LibunwindCode
+from pyprof.unwind.formats.libunwind_registrations import LIST as LIST_NAME
+from pyprof.unwind.formats.libunwind_registrations import RegionFormat
 from tests.jit.memory import Memory
 from tests.jit.test_libunwind_list import CODE, LIST, NAME, REGION, with_procedure, words
 

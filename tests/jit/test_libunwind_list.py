@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
-from pyprof.unwind.formats.libunwind.registered_info import MAX_INFOS, DynReader, Head, Op, RegionFormat, Tag
-from pyprof.unwind.formats.libunwind.registered_tables import open_table
-from pyprof.unwind.formats.libunwind.registration_list import decode_getter
+from pyprof.unwind.formats.libunwind_registrations import (
+    MAX_INFOS,
+    DynReader,
+    Head,
+    Op,
+    RegionFormat,
+    Tag,
+    decode_getter,
+    open_table,
+)
 from tests.jit.memory import Memory
 
 LIST, INFO, REGION, NAME, CODE = 0x1000, 0x2000, 0x3000, 0x4000, 0x10000
@@ -165,7 +172,7 @@ def test_exported_function_tells_where_the_hidden_list_is(
 @pytest.mark.system
 def test_shared_libunwind_of_this_machine_is_understood() -> None:
     from pyprof.objfile.elf.file import ElfFile
-    from pyprof.unwind.formats.libunwind.registration_list import find_list
+    from pyprof.unwind.formats.libunwind_registrations import find_list
     from tests.support import missing
 
     library = Path("/usr/lib/x86_64-linux-gnu/libunwind.so.8")

@@ -1,12 +1,12 @@
-"""Tests of each directive of libunwind's dynamic unwind info (unwind/formats/libunwind/region_interpreter.py)."""
+"""Tests of each directive of libunwind's dynamic unwind info (unwind/formats/libunwind_regions.py)."""
 
 from __future__ import annotations
 
 import pytest
 
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
-from pyprof.unwind.formats.libunwind.region_interpreter import NotDescribed, Procedure
-from pyprof.unwind.formats.libunwind.registered_info import Op, Region, Tag
+from pyprof.unwind.formats.libunwind_regions import NotDescribed, Procedure
+from pyprof.unwind.formats.libunwind_registrations import Op, Region, Tag
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 RBX, RBP, RSP, R12, R13, R14, RIP = 3, 6, 7, 12, 13, 14, 16

@@ -9,8 +9,14 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, X86_64, Arch
-from pyprof.unwind.formats.libunwind.registered_info import DynInfo, Head, RegionFormat
-from pyprof.unwind.formats.libunwind.registered_tables import PairTable, RegionTable, open_table
+from pyprof.unwind.formats.libunwind_registrations import (
+    DynInfo,
+    Head,
+    PairTable,
+    RegionFormat,
+    RegionTable,
+    open_table,
+)
 from pyprof.unwind.rules import RegKind, RegRule
 from tests.jit.memory import Memory
 

@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.jit_code_map import ALWAYS
-from pyprof.model.jit_symbol_table import NamedRanges
+from pyprof.model.jit_code_map import ALWAYS, NamedRanges
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile import content_limit, growing_file
-from pyprof.objfile.file_access import open_below
-from pyprof.objfile.growing_file import GrowingFile
+from pyprof.objfile import byte_source
+from pyprof.objfile.byte_source import GrowingFile
+from pyprof.objfile.foreign_path import open_below
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.perf_map import PerfMapCode
+from pyprof.runtime_code.perf_map_and_jitdump import PerfMapCode
 from pyprof.runtime_code.process_code import perf_map_head
 from pyprof.symbolize import perfmap
 from pyprof.symbolize.perfmap import MAX_LINE, MAX_NAME, PerfMapReader
@@ -204,13 +203,13 @@ def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path)
     assert {named[0x3001, time] for time in (50, 150, 250)} == {"late"}
 
 
-@pytest.mark.parametrize(("module", "bound"), [(growing_file, "MAX_READ"), (content_limit, "MAX_HELD")])
+@pytest.mark.parametrize(("module", "bound"), [(byte_source, "MAX_READ"), (byte_source, "MAX_HELD")])
 def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
     module: ModuleType, bound: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = content_limit.count_held_bytes() if module is content_limit else 0  # files of earlier tests
+    before = byte_source.count_held_bytes() if module is byte_source else 0  # files of earlier tests
     monkeypatch.setattr(module, bound, before + 4000)
-    monkeypatch.setattr(growing_file, "PIECE", 1024)
+    monkeypatch.setattr(byte_source, "PIECE", 1024)
     path = tmp_path / "map"
     path.write_text("".join(f"{number:x}0 10 function{number}\n" for number in range(0x1000, 0x1400)))
     diagnostics = Diagnostics()
@@ -224,10 +223,10 @@ def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
 
 
 def test_room_of_a_map_that_is_dropped_is_free_again() -> None:
-    before = content_limit.count_held_bytes()
-    room = content_limit.ContentReservation("x")
+    before = byte_source.count_held_bytes()
+    room = byte_source.ContentReservation("x")
     room.count_bytes(1000)
     room.count_bytes(500)
-    assert content_limit.count_held_bytes() - before == 1500
+    assert byte_source.count_held_bytes() - before == 1500
     del room
-    assert content_limit.count_held_bytes() == before
+    assert byte_source.count_held_bytes() == before

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.collectors.linux import interrupted_syscalls
+from pyprof.collectors.linux.interrupted_syscalls import INTERRUPTED, RESTARTED
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
-from pyprof.collectors.ptrace import interrupted_calls, thread_sampler
-from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, RESTARTED
+from pyprof.collectors.ptrace import thread_rounds
 from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
 from tests import warm
@@ -155,7 +156,7 @@ def test_stops_make_no_system_call_fail() -> None:
 
 
 def test_calls_that_stops_cut_short_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_sampler, "TRANSFERRING", 1)
+    monkeypatch.setattr(thread_rounds, "TRANSFERRING", 1)
     target = start([str(program("c_transfers.c", "-O1")), "0", "writev", "sendmsg", "recv", "sendfile"])
     recording = record(target.pid, stops(200), rate_hz=1000, keep=False)
     found = counted(recording.diagnostics.counts)
@@ -177,7 +178,7 @@ def test_calls_that_a_stop_broke_off_are_made_again(kind: str, monkeypatch: pyte
     failed, counts = interruptions(kind)
     assert failed == counts[INTERRUPTED] == 0
     assert counts[RESTARTED] > 0
-    monkeypatch.setattr(interrupted_calls, "can_restart", lambda arch, number, args: False)
+    monkeypatch.setattr(interrupted_syscalls, "can_restart", lambda arch, number, args: False)
     failed, _ = interruptions(kind)
     assert failed > 0
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pyprof.agent import spool_query
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.time_parsing import TimeSpan
+from pyprof.fleet.agent import spool_query
+from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.profile import Profile
 from tests.lockstep.shares import Share, Truth, lockstep_program
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
-from pyprof.collectors.perf.random_rates import LIFE_PERIODS, RandomRates
-from pyprof.collectors.perf.ring import list_online_cpus
+from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, RandomRates
+from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions

@@ -14,8 +14,8 @@ from pyprof.cli.main import run
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import Module
-from pyprof.objfile.breakpad.ids import breakpad_id
-from pyprof.objfile.core.memory import CoreMemory
+from pyprof.objfile.breakpad.records import breakpad_id
+from pyprof.objfile.core_file import CoreMemory
 from pyprof.objfile.elf.file import ElfFile
 from tests.core.making import Core, folder
 from tests.minidump.writer import Microdump, MinidumpWriter, context, elf_record, pdb70

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pyprof.collectors.postmortem.minidump_collector import MinidumpCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.frame_sources import SCAN
-from pyprof.options import DEFAULT_SOURCES, UnwindOptions
+from pyprof.options import DEFAULT_SOURCES, SCAN, UnwindOptions
 from pyprof.session.session import Session
 from tests.core.making import crash
 from tests.minidump.from_core import microdump, minidump, symbols

@@ -8,8 +8,8 @@ from typing import Any
 
 from pyprof.collectors.postmortem.minidump_collector import _with_ids_of_their_own
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.objfile.core.memory import SavedMemory
-from pyprof.objfile.minidump.crash_dump import CrashDump, DumpThread
+from pyprof.objfile.core_file import SavedMemory
+from pyprof.objfile.crash_dump import CrashDump, DumpThread
 
 
 def ids(*tids: int) -> tuple[list[int], int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.model.application_code import is_application_file, is_application_module, script_title
+from pyprof.model.analysis.function_costs import is_application_file, is_application_module, script_title
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.compiler_command_lines import compiler_files, may_be_compiler, process_name, program_name
+from pyprof.model.analysis.compiler_command_lines import compiler_files, may_be_compiler, process_name, program_name
 
 CC1 = "/usr/lib/gcc/12/cc1 -quiet -I include -D X=a.c {} -quiet -dumpbase f.c -dumpbase-ext .c -o /tmp/ccA1b2C3.s"
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.idle_loops import LAUNCHERS, NATIVE, PYTHON, STARTS
-from pyprof.model.idle_waits import idle_waits, without_idle
+from pyprof.model.analysis.idle_waits import LAUNCHERS, NATIVE, PYTHON, STARTS, idle_waits, without_idle
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import StackEnd, Trust

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.model import incremental_merge as module
-from pyprof.model.function_costs import costs
-from pyprof.model.incremental_merge import WindowMerger
+from pyprof.cli.live import snapshots as module
+from pyprof.cli.live.snapshots import WindowMerger
+from pyprof.model.analysis.function_costs import costs
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from tests.exporters.profiles import golden

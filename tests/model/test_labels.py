@@ -10,9 +10,9 @@ import pytest
 from pyprof import load
 from pyprof.errors import UsageError
 from pyprof.importers.pprof import MAX_LABELLED, read_pprof
-from pyprof.model.labels import MOST, labels_of
-from pyprof.model.merge import merge
+from pyprof.model.analysis.merge import merge
 from pyprof.model.profile import Profile
+from pyprof.model.thread_identity import MOST, labels_of
 from pyprof.records import replace
 from tests.exporters.firefox_profile import read as read_firefox
 from tests.exporters.pprof_reader import read as load_pprof

@@ -7,7 +7,7 @@ import pytest
 
 import pyprof
 from pyprof.errors import UsageError
-from pyprof.model.merge import merge, recent, recorded_until
+from pyprof.model.analysis.merge import merge, recent, recorded_until
 from pyprof.model.profile import ThreadInfo, ValueType
 from pyprof.model.summary import Stops
 from pyprof.records import replace

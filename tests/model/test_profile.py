@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.errors import MissingLibrary, OutputError, UsageError
-from pyprof.model.function_costs import costs, functions_of
+from pyprof.model.analysis.function_costs import costs, functions_of
+from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.stack_quality import summary_of_part
 from pyprof.model.summary import Summary
 from pyprof.records import replace
 from tests.exporters.profiles import Builder, code, deep, golden, marker, profiles
@@ -153,7 +153,7 @@ def test_data_frame_has_a_row_for_each_sample() -> None:
 
 
 def test_missing_library_of_data_frames_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.model.sample_table.find_spec", lambda name: None)
+    monkeypatch.setattr("pyprof.model.analysis.data_frame.find_spec", lambda name: None)
     with pytest.raises(MissingLibrary, match="needs pandas or polars, which") as found:
         golden().to_dataframe()
     assert found.value.hint == "pip install pandas"

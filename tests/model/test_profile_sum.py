@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_type_hints
 
-from pyprof.model.summary import Stops, Summary
-from pyprof.model.summary_sum import summed
+from pyprof.model.summary import Stops, Summary, summed
 
 
 def test_summaries_are_added() -> None:

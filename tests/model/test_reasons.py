@@ -13,21 +13,22 @@ from string import Formatter
 
 import pytest
 
-from pyprof.agent.control_protocol import ControlRefused
-from pyprof.agent.push.responses import LATER, REFUSED
 from pyprof.cli.terminal_output import refuse
-from pyprof.collectors.bpf.abi import LossReason
+from pyprof.collectors.bpf.records import LossReason
 from pyprof.collectors.routing.router import _CHANGES
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.exporters.flamegraph import WORDS
+from pyprof.fleet.agent.control_socket import ControlRefused
+from pyprof.fleet.wire.push_responses import LATER, REFUSED
 from pyprof.model.fleet_reasons import ASKS
-from pyprof.model.interpreter_state import PARTIAL
+from pyprof.model.interpreter_frames import PARTIAL
 from pyprof.model.reason import Reason
-from pyprof.model.reason_sentences import PAGE, PLAN
 from pyprof.model.reasons import (
     COUNTERS,
     ENDS,
+    PAGE,
+    PLAN,
     REFUSALS,
     SENTENCES,
     counted,
@@ -42,7 +43,7 @@ from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk import StackEnd
 from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED
 from pyprof.session.worker.sandbox import SHARED_USER, UNCONFINED
-from pyprof.unwind.formats.cfi.eh_frame import BROKEN_TABLE, NO_TABLE
+from pyprof.unwind.formats.cfi.sections import BROKEN_TABLE, NO_TABLE
 from tests import syntax
 from tests.test_layers import sources
 
@@ -156,7 +157,7 @@ def _with_arguments() -> Iterator[tuple[str, str, frozenset[str]]]:
 
 
 _CHOSEN = {reason: frozenset({"time"}) for reason in ("too_short", "too_short_or_late", "records_lost", "kernel_time")}
-"""Rows that session/unsampled_time.py selects through a separate table."""
+"""Rows that pipeline/unsampled_time.py selects through a separate table."""
 _OF_ROUTER = dict.fromkeys(_CHANGES.values(), frozenset({"seconds"}))
 """Rows that collectors/routing/router.py selects by the rule that changed the source."""
 _OF_PLAN: dict[str, frozenset[str]] = {
@@ -203,7 +204,7 @@ def test_problems_of_files_are_made_from_rows_only() -> None:
     }
     readers = {
         "profiler/recording/summary_rows.py",
-        "profiler/importers/pprof_extra_fields.py",
+        "profiler/importers/pprof_tables.py",
     }  # they read stored problems
     assert makers == {"profiler/model/reasons.py", *readers}
 
@@ -235,7 +236,7 @@ def test_notes_are_made_from_rows_only() -> None:
 
 def _note_sources() -> list[Path]:
     paths = [path for folder in ("profiler", "collectors", "interpreters") for path in (ROOT / folder).rglob("*.py")]
-    return sorted(path for path in paths if path.name != "reason_sentences.py")
+    return sorted(path for path in paths if path.name != "reasons.py")
 
 
 def _notes_made(path: Path, places: Mapping[str, set[int]]) -> Iterator[ast.expr]:

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pyprof.model.profile import ValueType
-from pyprof.model.share_interval import (
+from pyprof.model.analysis.confidence_interval import (
     CONFIDENCE,
     basis_of_sums,
     profile_basis,
@@ -16,6 +15,7 @@ from pyprof.model.share_interval import (
     squared_weights,
     wilson,
 )
+from pyprof.model.profile import ValueType
 from pyprof.records import replace
 from tests.exporters.profiles import golden
 

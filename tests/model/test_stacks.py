@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pyprof.model import stacks
-from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import LEFT_OUT, Mark, cut_mark
 from pyprof.model.stacks import StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from pyprof.model.syscalls import MACHINES, call_names
+from pyprof.model.arch.syscalls import MACHINES, call_names
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -25,7 +25,7 @@ def test_others_have_none() -> None:
 def test_packages_of_python_ptrace_are_not_loaded() -> None:
     code = """if True:
         import sys
-        from pyprof.model.syscalls import call_names
+        from pyprof.model.arch.syscalls import call_names
         print(call_names("x86_64")[0], "ptrace" in sys.modules)
     """
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

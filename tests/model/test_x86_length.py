@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.x86_length import LONGEST, instruction_length
+from pyprof.model.arch.x86_instructions import LONGEST, instruction_length
 from tests.support import need
 
 pytestmark = pytest.mark.system

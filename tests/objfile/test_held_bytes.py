@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.objfile import content_limit
-from pyprof.objfile.content_limit import SMALL, count_held_bytes, hold_bytes
-from pyprof.objfile.elf.compressed_sections import (
+from pyprof.objfile import byte_source
+from pyprof.objfile.byte_source import SMALL, count_held_bytes, hold_bytes
+from pyprof.objfile.elf.sections import (
     ALWAYS_ALLOWED,
     MAX_RATIO,
     inflate_debugdata,
@@ -27,7 +27,7 @@ SIZE = 4 * SMALL
 def test_bytes_count_until_no_reference_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     before = count_held_bytes()
-    monkeypatch.setattr(content_limit, "MAX_HELD", before + 3 * SIZE)
+    monkeypatch.setattr(byte_source, "MAX_HELD", before + 3 * SIZE)
     kept = [hold_bytes("a", SIZE, lambda: bytes(SIZE)) for _ in range(3)]
     part = kept[0][5:7]
     with pytest.raises(FormatError, match="in memory"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.objfile import io_deadline
-from pyprof.objfile.debug_packages import Packages
+from pyprof.objfile.debug_files import Packages
 
 
 @pytest.fixture

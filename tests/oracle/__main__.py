@@ -8,7 +8,7 @@ import sys
 import orjson
 
 import tests.oracle
-from pyprof.cli.argument_types import source_list
+from pyprof.cli.arguments import source_list
 from tests.oracle.report import as_json, lines
 from tests.oracle.run import Oracle, Plan
 

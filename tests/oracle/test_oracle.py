@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pyprof.frame_sources import CODE
+from pyprof.options import CODE
 from tests.live.support.ladders import folder, ladder
 from tests.oracle.judge import Mismatch
 from tests.oracle.report import describe, describe_all, lines

@@ -20,10 +20,9 @@ import pytest
 from pyprof.collectors.perf import collector as collector_module
 from pyprof.collectors.perf.attr import PerfNotAllowed, refusal
 from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.cpu_events import MappingAlarm
 from pyprof.collectors.perf.event_set import FOREVER_NS
-from pyprof.collectors.perf.mapping_alarm import MappingAlarm
-from pyprof.collectors.perf.records import EXIT, LOST, Scan, parse_lost, scan_ring
-from pyprof.collectors.perf.ring import Ring, list_online_cpus
+from pyprof.collectors.perf.records import EXIT, LOST, Ring, Scan, list_online_cpus, parse_lost, scan_ring
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics

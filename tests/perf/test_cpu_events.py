@@ -17,7 +17,7 @@ from pyprof.collectors.perf import cpu_events
 from pyprof.collectors.perf.attr import choose_event
 from pyprof.collectors.perf.cpu_events import ProcessorEvents
 from pyprof.collectors.perf.event_set import EVERY_THREAD
-from pyprof.collectors.perf.ring import list_online_cpus
+from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.options import CollectOptions
 from tests.bpf.test_pressure import until_ran
 from tests.live.support import recording as native

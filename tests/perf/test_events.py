@@ -15,10 +15,9 @@ import pytest
 
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf.batch_maker import BatchMaker
-from pyprof.collectors.perf.event_scope import Losses, Scope
+from pyprof.collectors.perf.cpu_events import Losses, Scope
 from pyprof.collectors.perf.event_set import EventSet
-from pyprof.collectors.perf.records import Scan, read_samples, scan_ring
-from pyprof.collectors.perf.ring import Rings, list_online_cpus
+from pyprof.collectors.perf.records import Rings, Scan, list_online_cpus, read_samples, scan_ring
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.collectors.thread_start_times import Identities

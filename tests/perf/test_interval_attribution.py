@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.offcpu.interval_attribution import BY_WEIGHT, OffCpuIntervals
-from pyprof.collectors.offcpu.stack_sources import DrainState
+from pyprof.collectors.offcpu.interval_attribution import BY_WEIGHT, DrainState, OffCpuIntervals
 from pyprof.collectors.switch_events import BLOCKED, ENDED, IN, PREEMPTED, ThreadEvents
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

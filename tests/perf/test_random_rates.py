@@ -10,9 +10,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from pyprof.collectors.perf.random_rates import LIFE_PERIODS, SPREAD, RandomRates, SampleCounter
-from pyprof.collectors.perf.records import COMM
-from pyprof.collectors.perf.ring import Rings
+from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, SPREAD, RandomRates, SampleCounter
+from pyprof.collectors.perf.records import COMM, Rings
 from tests.lockstep.gaps import event_times
 from tests.lockstep.shares import PERIODS
 from tests.perf.test_records import SIZE, Written, other, sample

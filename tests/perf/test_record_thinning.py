@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.perf.record_thinning import Starvation, Thinning
+from pyprof.collectors.perf.random_sampling import Starvation, Thinning
 from pyprof.collectors.perf.records import TIME
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
-from pyprof.collectors.perf.process_events import ProcessEvents
 from pyprof.collectors.perf.records import (
     ABI_32,
     ABI_64,
@@ -24,6 +23,8 @@ from pyprof.collectors.perf.records import (
     MISC_COMM_EXEC,
     MMAP2,
     SAMPLE,
+    Ring,
+    Rings,
     SampleRecords,
     Scan,
     mapping_process,
@@ -34,7 +35,7 @@ from pyprof.collectors.perf.records import (
     read_samples,
     scan_ring,
 )
-from pyprof.collectors.perf.ring import Ring, Rings
+from pyprof.collectors.perf.tracked_processes import ProcessEvents
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import Mapping
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux.sampled_arch import IN_REGISTER, PERF_ARCHES
-from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WaitLabels, make_state_lookup
+from pyprof.collectors.offcpu.collector import UNKNOWN, WaitLabels, make_state_lookup
 from pyprof.collectors.perf.records import EXIT, LOST, read_samples
-from pyprof.collectors.perf.switch_records import (
+from pyprof.collectors.perf.switches import (
     MISC_OUT,
     MISC_PREEMPTED,
     SWITCH,
@@ -161,7 +161,7 @@ CHAIN = (0xFFFFFFFF81000010, 0xFFFFFFFF81000100)
 
 
 def test_registers_tell_a_system_call_from_a_fault_and_looks_tell_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.collectors.offcpu.wait_labels.make_state_lookup", lambda: lambda chain: UNKNOWN)
+    monkeypatch.setattr("pyprof.collectors.offcpu.collector.make_state_lookup", lambda: lambda chain: UNKNOWN)
     labels = WaitLabels(kernel=False)
     call = waiting(CHAIN, IN_CALL, 0x1008)
     assert label(labels, call) == (UNKNOWN, 202)

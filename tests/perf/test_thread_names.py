@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.thread_names import CompiledFiles
+from pyprof.collectors.perf.tracked_processes import CompiledFiles
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions
-from pyprof.session.sample_windows import Window
+from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.session import Session
 from pyprof.window_flush_protocol import Stride
 from tests.cli.support import pyprof

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pytest
 
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
-from pyprof.collectors.perf.ring import MIN_RING
+from pyprof.collectors.perf.records import MIN_RING
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.selection import select_processes

@@ -9,8 +9,8 @@ from contextlib import closing, suppress
 from functools import cache
 
 from pyprof.errors import FormatError
-from pyprof.recording.block_reader import Blocks
 from pyprof.recording.checked_rows import TableRows
+from pyprof.recording.column_blocks import Blocks
 from pyprof.recording.reader import _Reader
 from pyprof.recording.sql_views import TABLES, _fill
 from tests.exporters.profiles import golden

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from pyprof.model.profile import Profile
-from pyprof.recording.column_codec import pack_columns, unpack_texts
+from pyprof.recording.column_blocks import pack_columns, unpack_texts
 from pyprof.recording.schema import APPLICATION_ID, VERSION
 from tests.exporters.support import export
 

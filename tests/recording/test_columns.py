@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
-from pyprof.recording.column_codec import pack_columns, unpack_columns
+from pyprof.recording.column_blocks import pack_columns, unpack_columns
 
 _columns = st.integers(1, 20).flatmap(
     lambda rows: st.lists(

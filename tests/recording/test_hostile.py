@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pyprof.errors import PyprofError, RecordingError
-from pyprof.recording.column_codec import pack_columns, unpack_texts
+from pyprof.recording.column_blocks import pack_columns, unpack_texts
 from pyprof.recording.reader import KEYS, MAX_VALUES, load_recording
 from pyprof.recording.schema import PAGE, SCHEMA, VERSION
 from pyprof.recording.sql_views import open_query

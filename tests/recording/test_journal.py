@@ -18,10 +18,9 @@ import pytest
 from pyprof.errors import RecordingError
 from pyprof.exporters.base import JournalBeginning, JournalPart, SampleColumns
 from pyprof.model.profile import Frame, Profile, ThreadInfo
-from pyprof.recording import journal
-from pyprof.recording.journal import FileJournal
+from pyprof.recording import writer as journal
 from pyprof.recording.reader import INTERRUPTED, load_recording
-from pyprof.recording.writer import TableWriter
+from pyprof.recording.writer import FileJournal, TableWriter
 from pyprof.records import replace
 from tests.exporters.profiles import code, golden
 from tests.exporters.support import THREADS, export
@@ -195,7 +194,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from pyprof.exporters.base import JournalBeginning
-from pyprof.recording.journal import FileJournal
+from pyprof.recording.writer import FileJournal
 from tests.exporters.profiles import code, golden
 from tests.recording.test_journal import parts
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyprof.model.interpreter_state import SampleState
+from pyprof.model.analysis.merge import merge
+from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.marker_frames import cut_mark
-from pyprof.model.merge import merge
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.recording.sql_views import open_query

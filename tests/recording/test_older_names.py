@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.diagnostics import Problem
 from pyprof.importers.pprof import read_pprof
-from pyprof.importers.pprof_extra_fields import read_summary
+from pyprof.importers.pprof_tables import read_summary
 from pyprof.model.reasons import SENTENCES, counted, counter_title
 from pyprof.model.summary import Summary
 from pyprof.recording.older_names import counter_key, problem_reason

@@ -14,7 +14,7 @@ import pytest
 
 import pyprof
 from pyprof.errors import RecordingError
-from pyprof.recording.journal import FileJournal
+from pyprof.recording.writer import FileJournal
 from tests.exporters.profiles import golden
 from tests.recording.support import stored
 from tests.recording.test_journal import kept

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.gdb.modules import parse_libraries
-from pyprof.collectors.gdb.register_layout import Description, build_register_map, choose_arch, parse_description
 from pyprof.collectors.gdb.stub import StopReply, ThreadId
+from pyprof.collectors.gdb.target_modules import parse_libraries
+from pyprof.collectors.gdb.threads import Description, build_register_map, choose_arch, parse_description
 from pyprof.errors import RemoteError, UnsupportedArchitecture
 from pyprof.model.arch import (
     AARCH64,

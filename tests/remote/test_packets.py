@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.gdb.packets import (
+from pyprof.collectors.gdb.remote_serial import (
     MAX_PAYLOAD,
     Incoming,
     PacketKind,
+    PacketLink,
     PacketReader,
     build_packet,
     escape_payload,
+    parse_address,
     unescape_payload,
 )
-from pyprof.collectors.gdb.remote_serial import PacketLink, parse_address
 from pyprof.errors import RemoteError, UsageError
 
 pytestmark = pytest.mark.fuzz

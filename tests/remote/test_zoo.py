@@ -13,7 +13,7 @@ from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.session.session import Session
-from pyprof.session.until_complete_stacks import CompleteStacksCollector
+from pyprof.session.thread_dump import CompleteStacksCollector
 from tests.remote.stubs import Relay, qemu_user, relay
 from tests.remote.zoo import MACHINES, PLACES, Stand, binaries, place_of
 

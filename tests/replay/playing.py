@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from pyprof.collectors.replay.collector import ReplayCollector
+from pyprof.collectors.replay import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
@@ -24,7 +24,7 @@ from pyprof.interpreters.function_numbers import UNKNOWN
 from pyprof.model.profile import Profile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions
-from pyprof.session.sample_windows import Clock, Window
+from pyprof.session.pipeline.sample_windows import Clock, Window
 from pyprof.session.session import InputFiles, Session
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "replay"

@@ -17,13 +17,13 @@ from pyprof.collectors.base import Collector
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.replay.batch_log import LoggedCollector
+from pyprof.collectors.replay import LoggedCollector
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.options import CollectOptions, RemoteOptions, TargetOptions, UnwindOptions
-from pyprof.session.sample_windows import Window
+from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.session import InputFiles, Session
 from tests.remote.programs import BARE
 from tests.remote.stubs import qemu_system_arm

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.replay.collector import ReplayCollector
+from pyprof.collectors.replay import ReplayCollector
 from pyprof.errors import FormatError
 from pyprof.recording.reader import load_recording
 from tests.recording.support import stored

@@ -13,19 +13,19 @@ from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
 
-from pyprof.agent.segment_names import SegmentName
+from pyprof.fleet.server.authorization import Refused
+from pyprof.fleet.server.ingest.segment_rows import HOUR_NS, SegmentRows, rows_of
+from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
+from pyprof.fleet.server.query import query_api
+from pyprof.fleet.server.query.sample_selection import selection
+from pyprof.fleet.server.query.sql_queries import RunningQuery
+from pyprof.fleet.server.store import sql_engine, table_blocks
+from pyprof.fleet.server.store import sql_engine as engine_of
+from pyprof.fleet.server.store.database import Store
+from pyprof.fleet.server.store.sql_engine import Dialect, Engine, StoreError, address, literal, migrate, opened
+from pyprof.fleet.server.store.table_blocks import Block
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.records import replace
-from pyprof.server import migrations, query_api, table_blocks
-from pyprof.server import sql_engine as engine_of
-from pyprof.server.authorization import Refused
-from pyprof.server.clickhouse_native import Block
-from pyprof.server.database import Store
-from pyprof.server.migrations import Dialect
-from pyprof.server.sample_selection import selection
-from pyprof.server.segment_rows import HOUR_NS, SegmentRows, rows_of
-from pyprof.server.sql_engine import Engine, StoreError, address, literal, migrate, opened
-from pyprof.server.sql_queries import RunningQuery
-from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.agent.filled import MINUTE_NS
 from tests.server.serving import windows
 
@@ -107,9 +107,9 @@ def refusal(store: Store) -> str:
 
 def opened_as(version: int, url: str) -> Engine:
     """Open the store as a server with this number of migrations does."""
-    made = migrations.migrations()[:version]
+    made = sql_engine.migrations()[:version]
     sql = " ".join(text for each in made for text in each.statements(Dialect()))
-    names = tuple(name for name in migrations.NAMES if f"EXISTS {name} " in sql)
+    names = tuple(name for name in sql_engine.NAMES if f"EXISTS {name} " in sql)
     with patch.object(engine_of, "migrations", lambda: made), patch.object(engine_of, "NAMES", names):
         return opened(address(url), 100)
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.spool import SpoolSegment
+from pyprof.fleet.agent.spool import SpoolSegment
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from tests.agent.filled import marked, segment

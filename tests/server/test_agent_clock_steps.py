@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import spool_query
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.spool import SpoolSegment
-from pyprof.agent.time_parsing import TimeSpan
+from pyprof.fleet.agent import spool_query
+from pyprof.fleet.agent.spool import SpoolSegment
+from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.wire.segment_names import SegmentName
 from tests.agent.test_agent_live import CLOCKED, processor_ns
 from tests.agent.test_clock_steps import CONFIG, HOUR_NS, library, lines, wait_for_windows
 from tests.server.serving import served

@@ -9,9 +9,9 @@ from http.client import HTTPConnection
 
 import pytest
 
-from pyprof.server import request_limits
-from pyprof.server.ingest import answer
-from pyprof.server.request_limits import RATE, SMALL, BodyRateLimit, Message, Receive, Scope, Send, Throttle
+from pyprof.fleet.server import request_limits
+from pyprof.fleet.server.ingest.ingest_app import answer
+from pyprof.fleet.server.request_limits import RATE, SMALL, BodyRateLimit, Message, Receive, Scope, Send, Throttle
 from tests.server.serving import PATIENCE_S
 from tests.server.test_limits import answering
 

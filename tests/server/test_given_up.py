@@ -8,12 +8,12 @@ from queue import SimpleQueue
 import pytest
 from starlette.requests import Request
 
-from pyprof.server.authorization import Access, Refused
-from pyprof.server.database import Store
-from pyprof.server.http_app import FleetServer
-from pyprof.server.sample_selection import selection
-from pyprof.server.sql_engine import ChdbEngine, StoreError
-from pyprof.server.sql_queries import ClientDisconnected, RunningQuery
+from pyprof.fleet.server.authorization import Access, Refused
+from pyprof.fleet.server.http_app import FleetServer
+from pyprof.fleet.server.query.sample_selection import selection
+from pyprof.fleet.server.query.sql_queries import ClientDisconnected, RunningQuery
+from pyprof.fleet.server.store.database import Store
+from pyprof.fleet.server.store.sql_engine import ChdbEngine, StoreError
 from tests.server.test_rollups import Told
 
 pytestmark = pytest.mark.system

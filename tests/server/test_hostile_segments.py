@@ -7,19 +7,19 @@ import time
 import numpy as np
 import pytest
 
-from pyprof.agent.segment_names import SegmentName
 from pyprof.errors import FormatError
 from pyprof.exporters.base import ExportOptions
+from pyprof.fleet.server.ingest import segment_rows
+from pyprof.fleet.server.ingest.segment_rows import SegmentRows, frame_of, rows_of, text_of
+from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
+from pyprof.fleet.server.store import table_blocks
+from pyprof.fleet.server.store.database import StoredRowCache
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.profile_builder import About, Builder, function_frame
-from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.thread_identity import Labels
 from pyprof.model.walk import Trust
 from pyprof.records import replace
-from pyprof.server import segment_rows, table_blocks
-from pyprof.server.database import StoredRowCache
-from pyprof.server.frame_text_codec import frame_of, text_of
-from pyprof.server.segment_rows import SegmentRows, rows_of
-from pyprof.server.stack_digest_cache import StoredStackCache
 from tests.exporters.support import export
 
 pytestmark = pytest.mark.system

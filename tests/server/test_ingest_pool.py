@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from pyprof.fleet.server.authorization import Refused
+from pyprof.fleet.server.ingest.ingest_app import ELSEWHERE, MIDDLE, SMALL, IngestThreads
 from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded
-from pyprof.server.authorization import Refused
-from pyprof.server.ingest import ELSEWHERE, MIDDLE, SMALL, IngestThreads
 from tests.server.serving import PATIENCE_S
 
 pytestmark = pytest.mark.system

@@ -19,18 +19,19 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from pyprof.agent.spool import SpoolSegment
 from pyprof.errors import FormatError
+from pyprof.fleet.agent.spool import SpoolSegment
+from pyprof.fleet.server import request_limits
+from pyprof.fleet.server.authorization import Refused
+from pyprof.fleet.server.ingest import ingest_process
+from pyprof.fleet.server.ingest.ingest_app import ELSEWHERE, answer
+from pyprof.fleet.server.ingest.ingest_process import LargeBodies
+from pyprof.fleet.server.request_limits import MAX_OF_SEGMENT, App, Receive, Scope, Send, SeriesLimit
+from pyprof.fleet.server.store.database import Store
+from pyprof.fleet.server.store.sql_engine import StoreError
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.profile import ThreadInfo, ValueType
-from pyprof.server import header_timeout, ingest_process
-from pyprof.server.authorization import Refused
-from pyprof.server.database import Store
-from pyprof.server.ingest import ELSEWHERE, answer
-from pyprof.server.ingest_process import LargeBodies
-from pyprof.server.request_limits import MAX_OF_SEGMENT, App, Receive, Scope, Send, SeriesLimit
-from pyprof.server.sql_engine import StoreError
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
 
@@ -250,7 +251,7 @@ def test_reader_that_needed_much_memory_is_replaced(bodies: LargeBodies, monkeyp
 _DIES = """
 import os
 import random
-from pyprof.server.ingest_process import LargeBodies
+from pyprof.fleet.server.ingest.ingest_process import LargeBodies
 os.write(1, b"%d" % LargeBodies().call(True, os.getpid))
 os._exit(0)
 """
@@ -273,7 +274,7 @@ def answering(app: App = answers) -> Iterator[int]:
     """Run a server in this process and yield its port."""
     port = free_port()
     server = uvicorn.Server(
-        uvicorn.Config(app, port=port, http=header_timeout.BoundedProtocol, lifespan="off", loop="asyncio")
+        uvicorn.Config(app, port=port, http=request_limits.BoundedProtocol, lifespan="off", loop="asyncio")
     )
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -297,7 +298,7 @@ def answered(client: socket.socket) -> bool:
 
 
 def test_head_without_end_is_hung_up_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_timeout, "PATIENCE_S", 1000)
+    monkeypatch.setattr(request_limits, "PATIENCE_S", 1000)
     with answering() as port, socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
         try:
@@ -309,7 +310,7 @@ def test_head_without_end_is_hung_up_on_at_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_head_that_follows_a_long_body_has_all_its_room() -> None:
-    length = 2 * header_timeout.MAX_HEAD
+    length = 2 * request_limits.MAX_HEAD
     post = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
     with answering() as port, socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:
         for said in (post + b"x" * length, WHOLE):
@@ -320,7 +321,7 @@ def test_head_that_follows_a_long_body_has_all_its_room() -> None:
 
 
 def test_client_that_says_nothing_or_half_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_timeout, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(request_limits, "PATIENCE_S", 0.2)
     with answering() as port:
         for first, then in ((b"", b""), (WHOLE[:9], b""), (WHOLE, WHOLE[:9])):
             with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.system
 PATCHED = """
 import atexit, ctypes, sys, time
 from pyprof.cli import server
-from pyprof.server.database import Store
+from pyprof.fleet.server.store.database import Store
 {patch}
 sys.argv[:] = sys.argv[3:]
 from pyprof.__main__ import main

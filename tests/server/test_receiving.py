@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.exporters.protobuf import encode_data
+from pyprof.exporters.encoding import encode_data
+from pyprof.fleet.server.ingest.foreign_receivers import ForeignPush
 from pyprof.records import replace
-from pyprof.server.foreign_receivers import ForeignPush
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.server.serving import Served, served

@@ -11,17 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.server.clickhouse_native import Block
-from pyprof.server.database import Store
-from pyprof.server.indexer import Indexer, Retention
-from pyprof.server.migrations import Dialect
-from pyprof.server.rollup_plan import MIN_NS, Rollup, choose_rollups
-from pyprof.server.rollups import HourlyRollups, WindowsOfHour
-from pyprof.server.sample_selection import SampleQuery
-from pyprof.server.segment_files import SegmentFiles
-from pyprof.server.segment_rows import HOUR_NS, hour_of
-from pyprof.server.sql_engine import StoreError
-from pyprof.server.stack_digest_cache import TenantStackCaches
+from pyprof.fleet.server.ingest.indexer import Indexer, Retention
+from pyprof.fleet.server.ingest.segment_files import SegmentFiles
+from pyprof.fleet.server.ingest.segment_rows import HOUR_NS, hour_of
+from pyprof.fleet.server.ingest.stack_caches import TenantStackCaches
+from pyprof.fleet.server.query.sample_selection import SampleQuery
+from pyprof.fleet.server.store.database import Store
+from pyprof.fleet.server.store.rollups import MIN_NS, HourlyRollups, Rollup, WindowsOfHour, choose_rollups
+from pyprof.fleet.server.store.sql_engine import Dialect, StoreError
+from pyprof.fleet.server.store.table_blocks import Block
 
 pytestmark = pytest.mark.system
 

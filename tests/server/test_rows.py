@@ -10,22 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.segment_names import SegmentName
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.protobuf import encode_data, encode_number
+from pyprof.exporters.encoding import encode_data, encode_number
+from pyprof.fleet.server.ingest.indexer import Indexer, Retention
+from pyprof.fleet.server.ingest.segment_files import SegmentFiles
+from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
+from pyprof.fleet.server.ingest.stack_caches import StoredStackCache, TenantStackCaches
+from pyprof.fleet.server.store.database import Store
+from pyprof.fleet.server.store.sql_engine import Dialect, StoreError
+from pyprof.fleet.server.store.table_blocks import Block
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.pprof import _Reader
 from pyprof.importers.profile_builder import About, Builder, WorkLimit, WorkLimitExceeded, function_frame
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
 from pyprof.records import replace
-from pyprof.server.clickhouse_native import Block
-from pyprof.server.database import Store
-from pyprof.server.indexer import Indexer, Retention
-from pyprof.server.migrations import Dialect
-from pyprof.server.segment_files import SegmentFiles
-from pyprof.server.segment_rows import SegmentRows, rows_of
-from pyprof.server.sql_engine import StoreError
-from pyprof.server.stack_digest_cache import StoredStackCache, TenantStackCaches
 from tests.agent.filled import marked
 from tests.agent.test_known_stacks import window
 from tests.exporters.support import export
@@ -237,7 +236,7 @@ def test_stacks_that_could_not_be_sent_are_sent_again() -> None:
 
 
 def test_index_survives_an_error_that_nobody_expects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.server.indexer._AFTER_FAILURE_S", 0.05)
+    monkeypatch.setattr("pyprof.fleet.server.ingest.indexer._AFTER_FAILURE_S", 0.05)
 
     class Odd(Kept):
         is_odd = True

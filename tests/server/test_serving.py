@@ -22,15 +22,14 @@ from pathlib import Path
 import pytest
 
 import pyprof
-from pyprof.agent.spool import Spool
-from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
+from pyprof.fleet import systemd
+from pyprof.fleet.agent.spool import Caps, Spool
+from pyprof.fleet.server.authorization import STATUS
 from pyprof.importers import pprof
+from pyprof.model.analysis.function_costs import costs
 from pyprof.model.fleet_reasons import REQUESTS
-from pyprof.model.function_costs import costs
 from pyprof.records import replace
-from pyprof.server import systemd_unit
-from pyprof.server.authorization import STATUS
 from tests import warm
 from tests.agent import unit_filter
 from tests.agent.filled import marked, segment
@@ -364,7 +363,7 @@ def test_unit_runs_the_server_that_was_asked_for(tmp_path: Path) -> None:
 def test_server_takes_windows_and_answers_with_what_its_unit_allows(tmp_path: Path) -> None:
     need("systemd-analyze")
     unit = tmp_path / "pyprof-server.service"
-    unit.write_text(systemd_unit.text(["pyprof"], ()))
+    unit.write_text(systemd.server_unit(["pyprof"], ()))
     with served(tmp_path / "data", prefix=(sys.executable, unit_filter.__file__, str(unit))) as client:
         (each,) = windows("web", 1)
         assert client.push(each).status == 200

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.fleet.server.authorization import Refused
+from pyprof.fleet.server.ingest.segment_rows import file_offset, frame_of, module_of, text_of
+from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.importers import pprof
 from pyprof.model.profile import Frame, Profile
 from pyprof.records import replace
-from pyprof.server.authorization import Refused
-from pyprof.server.frame_text_codec import file_offset, frame_of, module_of, text_of
-from pyprof.server.symbol_files import SymbolFiles
 from tests.agent.filled import marked, segment
 from tests.server.test_parts import FullDisk
 

@@ -8,9 +8,9 @@ from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.analysis.sample_filter import selected, through
 from pyprof.model.marker_frames import UNSAMPLED
 from pyprof.model.profile import Profile
-from pyprof.model.sample_filter import selected, through
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session.session import InputFiles, Session
 from tests.support import missing

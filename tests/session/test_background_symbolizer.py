@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.interpreter_state import FunctionPlace
+from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import interpreter_key, native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.walk import Trust
 from pyprof.options import UnwindOptions, ViewOptions
-from pyprof.session.background_symbolizer import AFTER_BATCHES, BackgroundSymbolizer
+from pyprof.session.pipeline.background_symbolizer import AFTER_BATCHES, BackgroundSymbolizer
 from pyprof.session.session import Session
 from tests.objfile.live import Live, running, where
 from tests.session.test_sample_windows import STOPPED, Script, batch

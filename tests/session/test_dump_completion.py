@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.collectors.base import Feedback
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.session.until_complete_stacks import CompleteStacksCollector
+from pyprof.session.thread_dump import CompleteStacksCollector
 from tests.session.test_sample_windows import BLOCKED, STOPPED, UNCHANGED, Script, batch
 
 STACK, REGISTER = "memory that was not copied", "a register that was not known"

@@ -10,9 +10,9 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators
-from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.session.resume_at_evaluator import EvaluatorResume
+from pyprof.session.pipeline.resume_at_evaluator import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 from tests.interpreters.test_merge import EVALUATOR, function_range
 from tests.perf.test_partial_stops import feedback

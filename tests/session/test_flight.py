@@ -13,8 +13,16 @@ import pytest
 from pyprof.errors import RecordingError, UsageError
 from pyprof.model.profile import Profile
 from pyprof.records import replace
-from pyprof.session.flight_recorder import UNREADABLE, FlightRecordingEnd, LastWindowsSink, WrittenOut, window_s
-from pyprof.session.triggers import LOOK_S, Triggers, condition
+from pyprof.session.flight_recorder import (
+    LOOK_S,
+    UNREADABLE,
+    FlightRecordingEnd,
+    LastWindowsSink,
+    Triggers,
+    WrittenOut,
+    condition,
+    window_s,
+)
 from tests.exporters.profiles import golden
 from tests.exporters.support import THREADS, export
 

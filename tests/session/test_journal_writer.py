@@ -9,8 +9,8 @@ import pytest
 
 from pyprof.exporters.base import JournalPart
 from pyprof.options import ViewOptions
-from pyprof.session.background_symbolizer import BackgroundSymbolizer
-from pyprof.session.journal_writer import JournalWriter
+from pyprof.session.pipeline.background_symbolizer import BackgroundSymbolizer
+from pyprof.session.pipeline.journal_writer import JournalWriter
 from pyprof.session.worker.messages import NamingOptions
 from pyprof.symbolize.symbolizer import Resolved
 from tests.objfile.live import running, where

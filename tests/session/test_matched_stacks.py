@@ -13,20 +13,20 @@ import numpy.typing as npt
 import pytest
 
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.replay.collector import ReplayCollector
+from pyprof.collectors.replay import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
-from pyprof.model.arch_x86 import X86_64
-from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.arch.x86 import X86_64
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, Merge, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.options import UnwindOptions
-from pyprof.session import interpreter_merge_batch
-from pyprof.session.interpreter_merge import ChainMerger
+from pyprof.session.pipeline import interpreter_merge
+from pyprof.session.pipeline.interpreter_merge import ChainMerger
+from pyprof.session.pipeline.stack_interning import Interning
 from pyprof.session.session import Session
-from pyprof.session.stack_interning import Interning
 from tests.replay.playing import LOGS, unpacked
 
 Stack = tuple[tuple[FrameKey, ...], int]
@@ -237,7 +237,7 @@ def test_made_stacks_are_those_that_merging_gives(monkeypatch: pytest.MonkeyPatc
         seed: Seed of the random stacks.
         short: Maximum size in bytes of frames that are stored themselves. Of longer ones a digest is stored.
     """
-    monkeypatch.setattr(interpreter_merge_batch, "_SHORT", short)
+    monkeypatch.setattr(interpreter_merge, "_SHORT", short)
     merging, joining = Made(seed), Made(seed)
     trees = StackTable(), StackTable()
     pairs = [

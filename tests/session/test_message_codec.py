@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from pyprof.model.interpreter_state import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.session.worker import message_codec
 from pyprof.session.worker.message_channel import Received
 from pyprof.session.worker.message_codec import Packer, SamplerCalls, Unpacker

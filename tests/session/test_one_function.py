@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.model.function_costs import costs
+from pyprof.model.analysis.function_costs import costs
 from pyprof.model.profile import Profile
 from pyprof.objfile.elf.file import ElfFile
 from tests.cli.support import pyprof

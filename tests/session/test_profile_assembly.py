@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.model.prefix_tree import Tree
+from pyprof.model.columns import Tree
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
-from pyprof.session.profile_assembly import without_tracepoint_frames
+from pyprof.session.pipeline.profile_assembly import without_tracepoint_frames
 
 SLEEPING = "[sleeping: clock_nanosleep]"
 # of `record --mode offcpu -k` next to a second one, kernel 6.18

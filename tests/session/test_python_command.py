@@ -15,7 +15,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import FoundSymbols, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.loaded_images import ImageStore
-from pyprof.session.interpreter_readers import Runtimes, runs_python
+from pyprof.session.pipeline.interpreter_readers import Runtimes, runs_python
 
 pytestmark = pytest.mark.live
 

@@ -24,8 +24,8 @@ from pyprof.model.profile import Profile
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import recording_factory
+from pyprof.session.pipeline.sample_windows import Recorder
 from pyprof.session.recording import Recording
-from pyprof.session.sample_windows import Recorder
 from pyprof.session.worker.response_codec import WorkerFailed
 from pyprof.session.worker.worker_process import forked
 from tests.cli.support import BUSY, python

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.interpreter_state import SampleState
+from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.marker_frames import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import field_names, replace
-from pyprof.session.profile_assembly import amounts, limit_to_window
-from pyprof.session.sample_windows import CLIPPED, Clock, Recorder, Window
-from pyprof.session.stack_interning import Interning
+from pyprof.session.pipeline.profile_assembly import amounts, limit_to_window
+from pyprof.session.pipeline.sample_windows import CLIPPED, Clock, Recorder, Window
+from pyprof.session.pipeline.stack_interning import Interning
 
 STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind.UNCHANGED
 

@@ -14,7 +14,7 @@ import pytest
 
 LOADED = """
 import json, sys
-from pyprof.cli.reduced_numpy import _Name, _Part, leave_out
+from pyprof.cli.startup import _Name, _Part, leave_out
 leave_out()
 import numpy
 from pyprof.session.worker import interpreter_symbols, sandbox, worker_loop
@@ -33,12 +33,12 @@ OF_OTHERS = {
     "pyprof.records": "what shows a record's signature (inspect)",
     "pyprof.unwind.module_sources": "--symbols, whose worker keeps its rights",
     "pyprof.collectors.registry": "the sampler",
-    "pyprof.session.cross_thread_calls": "the sampler",
+    "pyprof.session.recording": "the sampler",
     "pyprof.session.worker.worker_process": "the sampler, and the worker before it is confined",
     "pyprof.session.worker.file_broker": "the keeper, which writes what a killed worker had recorded",
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight_recorder": "the keeper",
-    "pyprof.objfile.file_access": "the file broker, which creates scratch files",
+    "pyprof.objfile.foreign_path": "the file broker, which creates scratch files",
 }
 """Modules of the worker that import modules which the worker never needs, with the component that needs these."""
 
@@ -75,7 +75,7 @@ def modules_of(*dead: str) -> tuple[dict[str, str], set[str]]:
 
 def said_of(*dead: str) -> list[Any]:
     """Return pyprof's modules with their files, all modules, and the lazily loaded names of numpy
-    (cli/reduced_numpy.py).
+    (cli/startup.py).
 
     Args:
         dead: Any argument, for a worker that reads a core file or a minidump.
@@ -89,14 +89,14 @@ def test_what_functions_of_the_worker_import_is_loaded_before_it_is_confined(
 ) -> None:
     ours, names = loaded
     late = {(module, name) for module, path in ours.items() for name in late_imports(path)}
-    assert {("pyprof.session.worker.worker_loop", "pyprof.session.journal_writer")} <= late
+    assert {("pyprof.session.worker.worker_loop", "pyprof.session.pipeline.journal_writer")} <= late
     assert {module for module, name in late if name not in names} - set(OF_OTHERS) == set()
 
 
 def test_what_a_core_file_or_a_minidump_needs_besides_is_loaded_with_its_reader() -> None:
     ours, names = modules_of("dead")
     late = {(module, name) for module, path in ours.items() for name in late_imports(path)}
-    assert "pyprof.objfile.minidump.file" in ours
+    assert "pyprof.objfile.minidump" in ours
     assert {module for module, name in late if name not in names} - set(OF_OTHERS) == set()
 
 
@@ -106,7 +106,7 @@ def test_nothing_of_numpy_that_the_worker_uses_is_left_out(dead: tuple[str, ...]
     ours, _, left_out = said_of(*dead)
     assert {"pad", "linalg", "save"} <= set(left_out)
     used = {(module, name) for module, path in ours.items() for name in used_of_numpy(path)}
-    assert ("pyprof.session.sample_rows", "broadcast_to") in used
+    assert ("pyprof.session.pipeline.sample_rows", "broadcast_to") in used
     assert {each for each in used if each[1] in left_out} == set()
 
 

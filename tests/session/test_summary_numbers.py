@@ -8,21 +8,20 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyprof.cli.number_format import percent
 from pyprof.cli.terminal_summary import brief, report
+from pyprof.cli.text_format import percent
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.function_costs import costs
-from pyprof.model.interpreter_state import SampleState
+from pyprof.model.analysis.function_costs import costs
+from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.stacks import StackTable
 from pyprof.model.summary import Shown, Summary, lacks
-from pyprof.model.thread_keys import ThreadKey
+from pyprof.model.thread_identity import ThreadKey
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.session.profile_assembly import amounts
-from pyprof.session.sample_windows import Window
-from pyprof.session.window_summary import summarize
+from pyprof.session.pipeline.profile_assembly import amounts, summarize
+from pyprof.session.pipeline.sample_windows import Window
 from tests.exporters.profiles import Builder, code, golden, marker
 
 EVALUATOR = "_PyEval_EvalFrameDefault"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pyprof.session.unfollowed_cpu_time import UnfollowedChildren
+from pyprof.session.process_costs import UnfollowedChildren
 
 pytestmark = pytest.mark.live
 

@@ -11,9 +11,9 @@ from pyprof.collectors.cpu_accounts import Account
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
-from pyprof.session.sample_windows import Window
-from pyprof.session.unsampled_time import processor_time, scale_to_accounts, with_unseen
-from pyprof.session.window_summary import summarize
+from pyprof.session.pipeline.profile_assembly import summarize
+from pyprof.session.pipeline.sample_windows import Window
+from pyprof.session.pipeline.unsampled_time import processor_time, scale_to_accounts, with_unseen
 from tests.exporters.profiles import Builder, code
 from tests.session.test_views import native, window_of
 

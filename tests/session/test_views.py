@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyprof.model.interpreter_state import FunctionPlace, SampleState
+from pyprof.model.interpreter_frames import FunctionPlace, SampleState
 from pyprof.model.marker_frames import cut_mark
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, kernel_key, marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.options import NATIVE_VIEWS, ViewOptions
-from pyprof.session.native_frame_views import VIEWS
-from pyprof.session.sample_windows import Window
-from pyprof.session.shown_frames import view, with_compiled
+from pyprof.session.pipeline.native_frame_views import VIEWS
+from pyprof.session.pipeline.sample_windows import Window
+from pyprof.session.pipeline.shown_frames import view, with_compiled
 from tests.session.test_sample_windows import STOPPED, batch, recorder
 
 INTERPRETED, HOLDS = SampleState.INTERPRETED, SampleState.INTERPRETED | SampleState.HOLDS_LOCK

@@ -19,10 +19,10 @@ from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
 from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
-from pyprof.collectors.perf.thread_names import ThreadNames
+from pyprof.collectors.perf.tracked_processes import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
-from pyprof.collectors.replay.batch_log import LoggedCollector
+from pyprof.collectors.replay import LoggedCollector
 from pyprof.collectors.routing.partial_stops import PartialStops
 from pyprof.collectors.routing.router import Router
 from pyprof.collectors.thread_start_times import DelayedRemoval
@@ -31,10 +31,10 @@ from pyprof.model.modules import AddressSpace, ProgramImage
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
-from pyprof.session.own_cost import OwnHeap
-from pyprof.session.sample_windows import Window
+from pyprof.session.pipeline.sample_windows import Window
+from pyprof.session.process_costs import OwnHeap
 from pyprof.session.session import MAX_CACHED_WINDOWS, Session
-from pyprof.session.until_complete_stacks import CompleteStacksCollector
+from pyprof.session.thread_dump import CompleteStacksCollector
 from pyprof.session.worker.message_codec import BY_PID, Unpacker, _SpaceFacts
 from pyprof.session.worker.messages import ProcessUpdate
 from pyprof.session.worker.sampler_loop import Sampling
@@ -131,7 +131,7 @@ def test_no_collector_that_tells_parts_is_missing_here() -> None:
     }
     bases = {base for kind in (*WITH_PARTS, PtraceCollector) for base in kind.__mro__}
     here = {f"{base.__module__.removeprefix('pyprof.').replace('.', '/')}.py" for base in bases}
-    tell_lives = {"collectors/perf/thread_names.py", "collectors/ptrace/targets.py"}
+    tell_lives = {"collectors/perf/tracked_processes.py", "collectors/ptrace/targets.py"}
     assert found - here == tell_lives
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import pyprof
-from pyprof.collectors.replay.collector import ReplayCollector
+from pyprof.collectors.replay import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.base import JournalBeginning
 from pyprof.model.profile import FrameKind, Profile
@@ -26,7 +26,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DumpOptions, RecordOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session import recording_factory, thread_dump
-from pyprof.session.interpreter_readers import Runtimes
+from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.session import Session
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import Part

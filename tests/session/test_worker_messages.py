@@ -16,8 +16,8 @@ from pyprof.errors import AccessDenied
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session import recording_factory
-from pyprof.session.interpreter_readers import InterpreterNews
-from pyprof.session.sample_windows import Window
+from pyprof.session.pipeline.interpreter_readers import InterpreterNews
+from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WorkDeadline
 from pyprof.session.worker.file_broker_client import FileBrokerClient

@@ -21,12 +21,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyprof.agent import own_resources, spool_query
-from pyprof.agent.control_socket import NAME
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.time_parsing import TimeSpan
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.errors import PyprofError
+from pyprof.fleet.agent import health, spool_query
+from pyprof.fleet.agent.control_socket import NAME
+from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.records import dataclass
 
 DURABLE_S = 10.0
@@ -199,7 +199,7 @@ def measured(agent: int, spool: Path) -> Measured:
         except FileNotFoundError:
             continue
     oldest = min((name.end_ns for name in names), default=time.time_ns())
-    return Measured(own_resources.memory(agent) or 0, descriptors, len(names), size, (time.time_ns() - oldest) / 1e9)
+    return Measured(health.memory(agent) or 0, descriptors, len(names), size, (time.time_ns() - oldest) / 1e9)
 
 
 def live_through_days(folder: Path, hours: float, look_s: float) -> tuple[list[Measured], str]:

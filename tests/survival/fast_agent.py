@@ -9,12 +9,12 @@ import os
 import signal
 import sys
 
-from pyprof.agent import config
-from pyprof.agent.agent import Agent
-from pyprof.agent.config import AgentConfig
-from pyprof.agent.log_lines import Log
-from pyprof.agent.systemd import Notifier
 from pyprof.cli.interrupts import listen
+from pyprof.cli.log_lines import Log
+from pyprof.fleet.agent import config
+from pyprof.fleet.agent.agent import Agent
+from pyprof.fleet.agent.config import AgentConfig
+from pyprof.fleet.systemd import Notifier
 from pyprof.records import replace
 
 DAYS_OF_AGE = 0.5

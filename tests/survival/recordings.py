@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyprof.errors import RecordingError
-from pyprof.model.interpreter_state import SampleState
+from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.profile import Profile
 from pyprof.recording.reader import INTERRUPTED, load_recording
 from tests.collectors.targets import MAX_S

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.spool import SpoolSegment
+from pyprof.fleet.agent.spool import SpoolSegment
+from pyprof.fleet.wire.segment_names import SegmentName
 from tests.agent.filled import marked, segment
 from tests.server.serving import Client, Served, served
 

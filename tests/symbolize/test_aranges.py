@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.symbolize.dwarf.cursor import Data, Deadline
+from pyprof.symbolize.dwarf.attribute_forms import Data, Deadline
 from pyprof.symbolize.dwarf.source_lines import SourceLines
 from pyprof.symbolize.dwarf.units import read_aranges
 from tests.support import build

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.symbolize.cython_lines import CythonLines, parse_places
+from pyprof.symbolize.source_files import CythonLines, parse_places
 
 pytestmark = pytest.mark.system
 

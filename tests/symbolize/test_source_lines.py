@@ -16,7 +16,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
+from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.source_lines import SourceLines, SourcePlace
 from tests.support import build, need
 

@@ -15,7 +15,7 @@ from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.loaded_images import Image, ImageStore
-from pyprof.session.profile_assembly import WAITED_FOR_S
+from pyprof.session.pipeline.profile_assembly import WAITED_FOR_S
 from pyprof.session.worker.deadline import WorkerOutOfTime
 from pyprof.session.worker.worker_client import NAMES_S
 from pyprof.symbolize.dwarf.source_lines import SourceLines

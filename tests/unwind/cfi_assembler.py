@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64, Arch
-from pyprof.unwind.formats.cfi.eh_frame import EhFrame
-from pyprof.unwind.formats.cfi.entries import CfiSection
-from pyprof.unwind.formats.cfi.pointers import Bases
-from pyprof.unwind.formats.cfi.source import CfiTable
+from pyprof.unwind.formats.cfi.entries import Bases, CfiSection
+from pyprof.unwind.formats.cfi.sections import CfiTable, EhFrame
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows
 

@@ -21,7 +21,7 @@ from pyprof.model.sample_batch import SampleBatch, StackSlab
 from pyprof.model.walk import Trust, Walk
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
-from pyprof.unwind import native_library, unwinder
+from pyprof.unwind import native_walk, unwinder
 from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.native_walk import BatchResult, NativeWalker, WalkerState, Why
 from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, RegRule, Rule
@@ -206,4 +206,4 @@ def main(library: ctypes.CDLL, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(native_library.prepare(ctypes.CDLL(sys.argv[1])), float(sys.argv[2]))
+    main(native_walk.prepare(ctypes.CDLL(sys.argv[1])), float(sys.argv[2]))

@@ -9,8 +9,7 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import I386, S390X
-from pyprof.unwind.formats.cfi.entries import CfiEntries
-from pyprof.unwind.formats.cfi.pointers import Bases, read_encoded, read_sleb128, read_uleb128, to_signed64
+from pyprof.unwind.formats.cfi.entries import Bases, CfiEntries, read_encoded, read_sleb128, read_uleb128, to_signed64
 from tests.unwind.cfi_assembler import Frames, advance, def_cfa, def_cfa_offset, offset, sleb, uleb
 
 KIND = pytest.mark.parametrize("eh", [True, False], ids=["eh_frame", "debug_frame"])

@@ -11,8 +11,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.debug_frame import DebugFrame, open_debug_frame
-from pyprof.unwind.formats.cfi.eh_frame import NO_TABLE, open_eh_frame
+from pyprof.unwind.formats.cfi.sections import NO_TABLE, DebugFrame, open_debug_frame, open_eh_frame
 from tests.unwind.cfi_assembler import Frames, advance, algebra, def_cfa_offset
 from tests.unwind.cfi_elf import Content, compressed, elf_bytes
 

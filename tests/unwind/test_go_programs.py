@@ -14,10 +14,10 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
-from pyprof.symbolize.dwarf.cursor import Deadline
+from pyprof.symbolize.dwarf.attribute_forms import Deadline
 from pyprof.symbolize.dwarf.source_lines import SourceLines
 from pyprof.symbolize.go_names import go_names
-from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
+from pyprof.unwind.formats.cfi.sections import open_debug_frame
 from pyprof.unwind.formats.gopclntab import go_source
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.cli.support import pyprof

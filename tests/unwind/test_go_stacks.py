@@ -11,11 +11,11 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.goroutine_pieces import make_goroutine_pieces
+from pyprof.model.sample_batch import make_goroutine_pieces
 from pyprof.model.walk import StackEnd
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.debug_frame import DebugFrame, open_debug_frame
-from pyprof.unwind.formats.go_stack_switches import add_stack_switches
+from pyprof.unwind.formats.cfi.sections import DebugFrame, open_debug_frame
+from pyprof.unwind.formats.gopclntab import add_stack_switches
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.sample_memory import LaneMemory

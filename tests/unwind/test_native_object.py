@@ -15,9 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.unwind import native_library
-from pyprof.unwind.native_library import FOLDER, NativeCodeError, open_library
-from pyprof.unwind.native_walk import SpaceRow, TableRow, WalkerState, WalkRow, Why
+from pyprof.unwind import native_walk
+from pyprof.unwind.native_walk import (
+    FOLDER,
+    NativeCodeError,
+    SpaceRow,
+    TableRow,
+    WalkerState,
+    WalkRow,
+    Why,
+    open_library,
+)
 from tests.support import missing, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -109,16 +117,16 @@ def test_doctor_says_why_stacks_are_walked_in_python(
 ) -> None:
     from pyprof.cli import doctor
 
-    native_library._opened.cache_clear()
-    monkeypatch.setattr(native_library, "FOLDER", copied)
+    native_walk._opened.cache_clear()
+    monkeypatch.setattr(native_walk, "FOLDER", copied)
     (copied / "manifest.json").unlink()
     try:
         doctor.show([doctor.check_native_walker()])
         assert "stacks are walked in Python, which is slower" in capsys.readouterr().out
-        assert native_library.find_library() is None
+        assert native_walk.find_library() is None
     finally:
         monkeypatch.undo()
-        native_library._opened.cache_clear()
+        native_walk._opened.cache_clear()
     doctor.show([doctor.check_native_walker()])
     assert "stacks are walked by native code" in capsys.readouterr().out
 

@@ -16,8 +16,7 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.options import UnwindOptions
 from pyprof.unwind import native_walk, unwinder
 from pyprof.unwind.interned_rules import SLOW, RuleTable, encode_fast_rule
-from pyprof.unwind.native_library import find_library
-from pyprof.unwind.native_walk import UNKNOWN, FrameRun, NativeWalker
+from pyprof.unwind.native_walk import UNKNOWN, FrameRun, NativeWalker, find_library
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.scalar import ScalarWalker
 from pyprof.unwind.unwinder import Unwinder

@@ -14,7 +14,7 @@ from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind import interned_rules
 from pyprof.unwind.interned_rules import MetPcs
-from pyprof.unwind.jit_rules import NoRuntimeRules, RuleAt
+from pyprof.unwind.module_sources import NoRuntimeRules, RuleAt
 from pyprof.unwind.rule_lookup import RuleIndex
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 

@@ -11,15 +11,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from pyprof.agent.health_conditions import NOT_READY, UNHEALTHY
-from pyprof.cli.live.keys import KEYS
-from pyprof.frame_sources import FRAME_SOURCES
+from pyprof.cli.live.view import KEYS
+from pyprof.fleet.agent.health import NOT_READY, UNHEALTHY
+from pyprof.fleet.server.authorization import STATUS
 from pyprof.model.fleet_reasons import ASKS, CONDITIONS, REQUESTS
 from pyprof.model.reason import Reason
-from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PLAN, PROBLEMS
-from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS
+from pyprof.model.reasons import COUNTERS, ENDS, MARKERS, NOTES, PAGE, PLAN, PROBLEMS, REFUSALS
+from pyprof.options import FRAME_SOURCES
 from pyprof.recording.schema import parse_tables
-from pyprof.server.authorization import STATUS
 
 PLACE = re.compile(r"^<!-- table: (\w+) -->$", re.MULTILINE)
 """The line of a page that a table replaces, and the name of the table."""

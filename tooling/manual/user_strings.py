@@ -84,7 +84,7 @@ def texts() -> Iterator[Found]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             found += python_texts(path)
-    for folder in ("exporters", "profiler/server"):
+    for folder in ("exporters", "profiler/fleet/server"):
         for path in sorted((ROOT / folder / "assets").glob("*")):
             if path.suffix in (".js", ".html") and ".min." not in path.name:
                 found += page_texts(path)

@@ -1,4 +1,4 @@
-/** The types of the fleet's page (profiler/server/assets/fleet.*.js): what the server answers, and what is shown. */
+/** The types of the fleet's page (profiler/fleet/server/assets/fleet.*.js): what the server answers, and what is shown. */
 
 
 // What page.format.js and page.theme.js need of the recording's page

@@ -64,7 +64,7 @@ interface Words {
   firstRows: string;
 }
 
-/** See page_source.py. of: by row of samples. */
+/** See flame_tree.py. of: by row of samples. */
 interface SourceData {
   files: [path: string, changed: number, parts: [first: number, lines: string[]][]][];
   file: number[];

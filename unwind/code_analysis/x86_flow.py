@@ -16,7 +16,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pyprof.model.x86_prologues import begins_with_prologue
+from pyprof.model.arch.x86_instructions import begins_with_prologue
 from pyprof.records import dataclass, field
 from pyprof.unwind.code_analysis.x86_instructions import (
     CALLEE_SAVED,

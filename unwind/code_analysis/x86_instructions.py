@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple
 
-from pyprof.model.x86_length import instruction_length
+from pyprof.model.arch.x86_instructions import instruction_length
 
 RSP, RBP = 4, 5
 CALLEE_SAVED = (3, RBP, 12, 13, 14, 15)

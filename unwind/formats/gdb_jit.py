@@ -1,7 +1,7 @@
 """The GDB JIT interface: a list of object files that a process keeps in its memory for debuggers.
 
 read_list() takes the address of `__jit_debug_descriptor` in the process and returns where the object files are now.
-pyprof.objfile.elf.jit_object reads their content.
+pyprof.objfile.elf.memory_image reads their content.
 Source: GDB manual, "JIT Compilation Interface"; gdb/jit.h.
 
     jit_descriptor  u32 version (1), u32 action_flag, jit_code_entry *relevant_entry, *first_entry

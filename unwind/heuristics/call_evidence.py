@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
-from pyprof.unwind.return_address_check import SpaceCode, Verdict
+from pyprof.unwind.heuristics.code_checks import SpaceCode, Verdict
 from pyprof.unwind.rule_lookup import SpaceIndex
 
 MAX_FUNCTION = 64 << 10

@@ -27,14 +27,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pyprof.model.arch import Arch
-from pyprof.model.arch_type import Depth, FrameCode
+from pyprof.model.arch.definition import Depth, FrameCode
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
 from pyprof.unwind.heuristics.call_evidence import MAX_FUNCTION, CallEvidence, CallSites
+from pyprof.unwind.heuristics.code_checks import SpaceCode
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
 from pyprof.unwind.interned_rules import KnownRule
-from pyprof.unwind.return_address_check import SpaceCode
 from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.rules import RegKind
 from pyprof.unwind.sample_memory import LaneMemory

@@ -14,11 +14,10 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.loaded_images import ImageStore
-from pyprof.unwind.exception_return import find_interrupted
-from pyprof.unwind.return_address_check import SpaceCode, Verdict
+from pyprof.unwind.heuristics.code_checks import SpaceCode, Verdict
 from pyprof.unwind.rules import RegKind, RegRule
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers, Rules
+from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers, Rules, find_interrupted
 
 ENTRY_SIZE = 96
 """Number of bytes from an ELF entry point on that count as the entry function if its size is unknown."""

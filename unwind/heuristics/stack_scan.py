@@ -15,7 +15,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.loaded_images import ImageStore
-from pyprof.unwind.return_address_check import SpaceCode, Verdict
+from pyprof.unwind.heuristics.code_checks import SpaceCode, Verdict
 from pyprof.unwind.sample_memory import LaneMemory
 from pyprof.unwind.scalar import Caller, Fallback, LaneWalk, Outcome, Registers, ScalarWalker
 

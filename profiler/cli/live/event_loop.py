@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from pyprof.cli.live import keys
-from pyprof.cli.live.caller_callee_tree import RowTree, opened
-from pyprof.cli.live.keys import Around, pressed
+from pyprof.cli.live import view as keys
+from pyprof.cli.live.costs import RowTree, opened
 from pyprof.cli.live.screen_lines import Screen, picture, room
-from pyprof.cli.live.snapshot_merge import Snapshot
-from pyprof.cli.live.view_state import View, rows
+from pyprof.cli.live.snapshots import Snapshot
+from pyprof.cli.live.view import Around, View, pressed, rows
 from pyprof.errors import PyprofError
-from pyprof.model.idle_waits import without_idle
+from pyprof.model.analysis.idle_waits import without_idle
 from pyprof.options import SIMPLE_MODES
 from pyprof.records import dataclass, replace
 

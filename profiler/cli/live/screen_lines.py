@@ -10,14 +10,11 @@ from typing import NamedTuple, Protocol
 
 from rich.cells import cell_len, set_cell_size
 
-from pyprof.cli.live.caller_callee_tree import RowTree
-from pyprof.cli.live.cost_totals import RowCost, Tally, TopRow
-from pyprof.cli.live.keys import help_lines, hints
-from pyprof.cli.live.snapshot_merge import Snapshot
-from pyprof.cli.live.view_state import View, place, rows
-from pyprof.cli.number_format import duration, keep_apart, many, percent, shorten_middle
-from pyprof.cli.short_names import function_names
+from pyprof.cli.live.costs import RowCost, RowTree, Tally, TopRow
+from pyprof.cli.live.snapshots import Snapshot
+from pyprof.cli.live.view import View, help_lines, hints, place, rows
 from pyprof.cli.terminal_output import printable
+from pyprof.cli.text_format import duration, function_names, keep_apart, many, percent, shorten_middle
 
 _SHARE = 7
 _MIN_NAME = 16

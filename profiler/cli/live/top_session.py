@@ -1,4 +1,8 @@
-"""One invocation of `pyprof top` on a terminal: the recording, the screen, signals, a command's own output."""
+"""One invocation of `pyprof top`: its recordings, the screen or the tables for scripts, signals, a command's own
+output.
+
+A change of mode needs another recording. Tables are for scripts, and for terminals that cannot be drawn on.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,123 @@ from typing import IO
 
 from pyprof.cli.interrupts import EndBySignals, listen
 from pyprof.cli.live.event_loop import Acts, Loop
-from pyprof.cli.live.snapshot_merge import Snapshot, SnapshotBuilder, saved
+from pyprof.cli.live.screen_lines import plain
+from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder, saved
 from pyprof.cli.live.terminal_screen import Terminal
-from pyprof.cli.live.top_recordings import WatchedTargets
-from pyprof.cli.live.view_state import View
-from pyprof.cli.terminal_output import advice, line
+from pyprof.cli.live.view import View
+from pyprof.cli.terminal_output import advice, complain, failure, line
 from pyprof.collectors.targets.launch import LaunchedCommand, launch
 from pyprof.errors import PyprofError
 from pyprof.options import RecordOptions, TargetOptions
-from pyprof.records import dataclass
-from pyprof.session.recording import Recording
-from pyprof.session.worker.worker_process import freeze_loaded_objects
+from pyprof.records import dataclass, replace
+from pyprof.session import recording_factory
+from pyprof.session.recording import Recorded, Recording
+from pyprof.session.worker import priority
+from pyprof.session.worker.worker_process import forked, freeze_loaded_objects, spawned
+
+_PATIENCE_S = 5.0
+_OPENING_S = 0.8
+"""Maximum time in seconds for a recording to begin after stop() was called."""
+
+
+class WatchedTargets:
+    """The targets of a session of `pyprof top`: processes, or a command that waits to be released.
+
+    One thread makes and ends the recordings. stop() may be called from any thread or a signal handler. stuck is called
+    from a thread if a recording does not end; it must end this process.
+    """
+
+    def __init__(
+        self,
+        targets: TargetOptions | None,
+        command: LaunchedCommand | None,
+        options: RecordOptions,
+        stuck: Callable[[], None] = lambda: os._exit(1),
+    ) -> None:
+        self.options = options
+        self._targets = targets
+        self._command = command
+        self._stuck = stuck
+        self._recording: Recording | None = None
+        self._subject: Recorded | None = None
+        self._begun = False
+        self._stopped = False
+        if command is not None:
+            priority.restore_child_priority(command.pid)
+
+    @property
+    def subject(self) -> Recorded:
+        """The subject of the newest recording of `pyprof top`, also after it has ended."""
+        assert self._subject is not None, "begin() was not called"
+        return self._subject
+
+    @property
+    def recording(self) -> Recording:
+        assert self._recording is not None, "begin() was not called"
+        return self._recording
+
+    def begin(self, mode: str) -> Recording:
+        """Start the first recording of `pyprof top`, or end the current one and start the next.
+
+        Raises:
+            PyprofError: The recording cannot be opened (see session.recording_factory).
+        """
+        self.end()
+        self.options = replace(self.options, mode=mode)
+        if self._begun:
+            # other threads of this process run by now, so it must not fork
+            recording = recording_factory.of_processes(*self._again(), spawned)
+        elif self._command is not None:
+            recording = recording_factory.of_command(self._command, self.options, forked)
+        else:
+            assert self._targets is not None, "neither processes nor a command"
+            recording = recording_factory.of_processes(self._targets, self.options, forked)
+        self._begun = True
+        self._recording, self._subject = recording, recording.subject
+        recording.watch(lambda _: self._stuck())
+        if self._stopped:
+            recording.end()
+        recording.start()
+        return recording
+
+    def _again(self) -> tuple[TargetOptions, RecordOptions]:
+        if self._command is None:
+            assert self._targets is not None
+            return self._targets, self.options
+        followed = self.options.subprocesses is not False
+        return TargetOptions(pids=(self._command.pid,)), replace(self.options, subprocesses=followed)
+
+    def stop(self) -> None:
+        """End all recordings of `pyprof top` without waiting for them."""
+        self._stopped = True
+        if (recording := self._recording) is not None:
+            recording.end()
+        elif not self._begun:
+            timer = threading.Timer(_OPENING_S, self._leave_opening)
+            timer.daemon = True
+            timer.start()
+
+    def _leave_opening(self) -> None:
+        if not self._begun:
+            self._stuck()
+
+    def end(self) -> None:
+        """End the current recording of `pyprof top`; a command continues to run."""
+        if self._recording is not None:
+            self._recording.detach()
+            self._recording = None
+
+    def close(self) -> int | None:
+        """End the recording and the command of `pyprof top`; return the command's exit code, None if it was still
+        running or there is none.
+        """
+        self.end()
+        if self._command is None:
+            return None
+        code = self._command.poll()
+        self._command.terminate(_PATIENCE_S)
+        return code
+
 
 OVER = "the target has ended"
 ENOUGH = "the duration is over"
@@ -197,3 +307,51 @@ def _elsewhere(file: IO[bytes]) -> Iterator[None]:
             for fd, before in enumerate(kept):
                 os.dup2(before, fd)
                 os.close(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """The options of the tables that `pyprof top` prints for scripts.
+
+    Attributes:
+        every_s: Seconds that each table covers.
+        once: Print only one table.
+        width: Maximum length of a line.
+        rows: Maximum number of rows.
+        output: File for all that was recorded, None for none.
+        shows_idle: See Snapshot.
+    """
+
+    every_s: float
+    once: bool
+    width: int
+    rows: int
+    output: str | None
+    shows_idle: bool
+
+
+def print_tables(watched: WatchedTargets, view: View, how: Printed) -> int:
+    """Print tables until the target has ended or stop() is called, and return the exit code."""
+    recording = watched.begin(watched.options.mode)
+    gathering = SnapshotBuilder(recording.subject.title, recording.options.mode, how.shows_idle)
+    sampled = False
+    for profile in recording.windows(how.every_s):
+        snapshot = gathering.add_window(profile)
+        if len(profile.stack) or recording.running:
+            for text in plain(snapshot, view, how.width, how.rows):
+                line(text)
+            if not how.once:
+                line("")
+            sys.stdout.flush()
+        sampled |= len(profile.stack) > 0
+        if how.once:
+            break
+    if how.output and sampled:
+        line(f"pyprof: {saved(gathering.snapshot, how.output, recording.subject)}", sys.stderr)
+    if recording.failure is not None:
+        failure(recording.failure)
+        return 1
+    if how.once and not sampled:
+        complain("nothing was sampled", "" if recording.options.mode == "wall" else "--mode wall also shows waits")
+        return 1
+    return 0

@@ -1,30 +1,124 @@
-"""Search for symbol files in single files, and in directories and HTTP servers with the layout NAME/ID/NAME.sym.
+"""Search for symbol files in files, directories and servers, and checks of their text while it is copied.
 
-For a Windows module, NAME is its PDB, and the file is NAME/ID/NAME-without-.pdb.sym. SymbolStore takes the places that
-the user named, and returns the SymbolFile of an object file, proved by its identifier. A symbol file of another build
-is reported and not used. Files may be compressed (.gz, .xz). Only a place that does not exist raises UsageError.
+copy_text() takes a stream from a file or a server, compressed or not, and writes the text to a file. A compressed body
+of a few kilobytes can expand to gigabytes. So the text is checked while it is copied: it must begin with a MODULE
+record, must have no line over MAX_LINE bytes, and is limited in size. A part of the disk stays free.
+
+Directories and HTTP servers have the layout NAME/ID/NAME.sym. For a Windows module, NAME is its PDB, and the file is
+NAME/ID/NAME-without-.pdb.sym. SymbolStore takes the places that the user named, and returns the SymbolFile of an object
+file, proved by its identifier. A symbol file of another build is reported and not used. Files may be compressed (.gz,
+.xz). Only a place that does not exist raises UsageError.
 
 Source: src/processor/simple_symbol_supplier.cc of Breakpad.
 """
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.model.reasons import problem
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.breakpad.ids import breakpad_id, is_same_id
+from pyprof.objfile.breakpad.records import breakpad_id, is_same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.breakpad.symbol_text import HEAD, MAX_MAGIC, OPENERS, TextStream, copy_text
 from pyprof.objfile.byte_source import FileSource, open_regular
-from pyprof.objfile.file_access import current_opener
+from pyprof.objfile.foreign_path import current_opener
 
-if TYPE_CHECKING:  # importing the HTTP client takes a tenth of pyprof's start-up time
-    from pyprof.objfile.breakpad.symbol_server import SymbolServer
+if TYPE_CHECKING:
+    from pyprof.objfile.symbol_servers import SymbolServer
+
+
+MAX_SIZE = 1 << 32
+"""Maximum size of a decompressed symbol file in bytes. Those of browsers have 2 GB."""
+MAX_LINE = 1 << 20
+CHUNK = 1 << 20
+RESERVE = 0.05
+"""Fraction of the disk that must stay free when a symbol file is decompressed."""
+HEAD = b"MODULE "
+
+
+class TextStream(Protocol):
+    """A readable stream with the text of a symbol file."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+OPENERS: dict[bytes, Callable[[TextStream], TextStream]] = {
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=cast(IO[bytes], stream)),
+    b"\xfd7zXZ": lambda stream: cast(TextStream, lzma.LZMAFile(cast(IO[bytes], stream))),  # noqa: SIM115
+}
+"""Decompressors of symbol files by the first bytes of a file. Its name does not matter."""
+MAX_MAGIC = 8
+
+
+class _Peeked:
+    """A stream whose first bytes were already read."""
+
+    def __init__(self, head: bytes, stream: TextStream) -> None:
+        self._head = head
+        self._stream = stream
+
+    def read(self, size: int = -1, /) -> bytes:
+        if not self._head:
+            return self._stream.read(size)
+        taken, self._head = self._head[:size], self._head[size:]
+        return taken
+
+
+def copy_text(stream: TextStream, out: IO[bytes], name: str) -> None:
+    """Write the text of a symbol file to another file, and decompress it if necessary.
+
+    Args:
+        stream: The stream.
+        out: The file.
+        name: Name of the symbol file, for messages.
+
+    Raises:
+        FormatError: The text is not that of a symbol file, is too large, or the compression is broken.
+        OSError: Reading or writing failed.
+    """
+    head = b""
+    while len(head) < MAX_MAGIC and (more := stream.read(MAX_MAGIC - len(head))):
+        head += more
+    plain: TextStream = _Peeked(head, stream)
+    for magic, opener in OPENERS.items():
+        if head.startswith(magic):
+            plain = opener(plain)
+    try:
+        _copy(plain, out, name)
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise FormatError(name, 0, f"broken compression: {error}") from None
+
+
+def _copy(stream: TextStream, out: IO[bytes], name: str) -> None:
+    size = line = 0
+    head = b""
+    disk = os.fstatvfs(out.fileno())
+    room = (disk.f_bavail - RESERVE * disk.f_blocks) * disk.f_frsize
+    while data := stream.read(CHUNK):
+        if len(head) < len(HEAD):
+            head += data[: len(HEAD) - len(head)]
+            if not HEAD.startswith(head):
+                raise FormatError(name, 0, "no symbol file: it does not begin with a MODULE record")
+        last = data.rfind(b"\n")
+        line = len(data) - 1 - last if last >= 0 else line + len(data)
+        if line > MAX_LINE:
+            raise FormatError(name, size, f"a line of over {MAX_LINE} bytes")
+        size += len(data)
+        if size > MAX_SIZE:
+            raise FormatError(name, size, f"over {MAX_SIZE} bytes when unpacked")
+        if size > room:
+            raise FormatError(name, size, "it would fill the disk")
+        out.write(data)
+    if len(head) < len(HEAD):
+        raise FormatError(name, 0, "no symbol file: it does not begin with a MODULE record")
+
 
 MAX_NAME = 240
 """Maximum length in bytes of a module's name in a symbol store, with room for .sym.gz. Crash dumps may contain any
@@ -66,7 +160,7 @@ class SymbolStore:
         self._paths: dict[ObjectFile, str] = {}
         for place in places:
             if place.startswith(("http://", "https://")):
-                from pyprof.objfile.breakpad.symbol_server import SymbolServer
+                from pyprof.objfile.symbol_servers import SymbolServer
 
                 self._folders.append(SymbolServer(place, diagnostics, cache))
             elif os.path.isdir(place):

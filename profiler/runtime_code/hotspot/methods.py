@@ -1,17 +1,24 @@
-"""Java methods of a process: class and method name, source file, line of a bytecode, and the scopes of compiled code.
+"""Java methods of a process: names, source files, lines, and the scopes of compiled code.
 
 A name is that of the class with dots, and the method: `java.util.HashMap.put`. Numbers and addresses that the virtual
 machine appends to the classes of lambdas and other hidden classes are left out.
+
+The places of a compiled method's debugging information (nmethod.hpp) differ between versions.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.errors import FormatError
 from pyprof.records import dataclass
+from pyprof.runtime_code.hotspot.code_cache import Blob
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs
 
 MAX_SYMBOL = 4096
@@ -243,3 +250,70 @@ class InlineScopes:
         except FormatError:
             return []
         return found
+
+
+MAX_BYTES = 4 << 20
+"""Maximum size in bytes of one part of a Java method's debugging information."""
+
+
+def read_scopes(memory: VmMemory, structs: VmStructs, blob: Blob, excludes_zero: bool) -> InlineScopes:
+    """Read the debugging information of a Java method that HotSpot has compiled.
+
+    Raises:
+        FormatError: The information is not readable or not plausible.
+    """
+    offsets, header = structs.offsets, blob.header
+
+    def number(kind: str, name: str, layout: str = "i") -> int:
+        return structs.unpack(header, layout, (kind, name))
+
+    if ("nmethod", "_immutable_data") in offsets:  # JDK 23 and later
+        fixed = number("nmethod", "_immutable_data", "Q")
+        data_begin = fixed + number("nmethod", "_scopes_data_offset")
+        data_end = fixed + number("nmethod", "_immutable_data_size")
+        pcs_begin, pcs_end = fixed + number("nmethod", "_scopes_pcs_offset"), data_begin
+        if ("CodeBlob", "_mutable_data") in offsets:  # JDK 25 and later
+            mutable = number("CodeBlob", "_mutable_data", "Q")
+            metadata_begin = mutable + number("CodeBlob", "_relocation_size")
+            metadata_end = mutable + number("CodeBlob", "_mutable_data_size")
+        else:
+            metadata_begin = blob.end + number("nmethod", "_metadata_offset", "H")
+            metadata_end = blob.address + number("CodeBlob", "_size")
+    else:
+        metadata_begin = blob.address + number("nmethod", "_metadata_offset")
+        if ("CompiledMethod", "_scopes_data_begin") in offsets:
+            data_begin = number("CompiledMethod", "_scopes_data_begin", "Q")
+        else:
+            data_begin = blob.address + number("nmethod", "_scopes_data_offset")
+        metadata_end = data_begin
+        data_end = pcs_begin = blob.address + number("nmethod", "_scopes_pcs_offset")
+        pcs_end = blob.address + number("nmethod", "_dependencies_offset")
+
+    def part(start: int, end: int) -> bytes:
+        if not 0 <= end - start <= MAX_BYTES:
+            raise FormatError("HotSpot", start, f"{end - start} bytes of debugging information")
+        return memory.read(start, end - start) if end > start else b""
+
+    words = part(metadata_begin, metadata_end)
+    table, size = part(pcs_begin, pcs_end), structs.size("PcDesc")
+    rows = np.frombuffer(table, np.uint8, len(table) // size * size).reshape(-1, size)
+    pcs, at = (_column(rows, structs.offset(("PcDesc", name))) for name in ("_pc_offset", "_scope_decode_offset"))
+    order = np.argsort(pcs, kind="stable")
+    return InlineScopes(
+        tuple(pcs[order].tolist()),
+        tuple(at[order].tolist()),
+        part(data_begin, data_end),
+        struct.unpack(f"<{len(words) // 8}Q", words[: len(words) // 8 * 8]),
+        excludes_zero,
+    )
+
+
+def _column(rows: npt.NDArray[np.uint8], offset: int) -> npt.NDArray[np.int32]:
+    """Return the 32-bit field at an offset of each row of HotSpot's debugging information.
+
+    Raises:
+        FormatError: The offset lies outside the rows.
+    """
+    if offset + 4 > rows.shape[1]:
+        raise FormatError("HotSpot", offset, "a field that lies outside PcDesc")
+    return np.ascontiguousarray(rows[:, offset : offset + 4]).view("<i4").ravel()

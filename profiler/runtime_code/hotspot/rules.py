@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from pyprof.model.arch import Arch
 from pyprof.records import dataclass
-from pyprof.runtime_code.hotspot.blob_cache import Blob
+from pyprof.runtime_code.hotspot.code_cache import Blob
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 _PUSHED = re.compile(rb"\x55(?:\x48\x8b\xec)?(?:\x48\x83\xec(.)|\x48\x81\xec(.{4}))", re.DOTALL)

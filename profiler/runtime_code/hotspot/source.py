@@ -21,7 +21,7 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import Trust, Walk
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
-from pyprof.runtime_code.hotspot.stub_names import STUB_LIST
+from pyprof.runtime_code.hotspot.code_cache import STUB_LIST
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
 
 if TYPE_CHECKING:

@@ -14,11 +14,17 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import Walk
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.hotspot.blob_cache import INTERPRETER, MAX_BLOB, Blob, BlobCache
-from pyprof.runtime_code.hotspot.methods import InlineScopes, JavaMethod, Methods
+from pyprof.runtime_code.hotspot.code_cache import (
+    INTERPRETER,
+    MAX_BLOB,
+    STUB_LIST,
+    Blob,
+    BlobCache,
+    HotspotStub,
+    read_stubs,
+)
+from pyprof.runtime_code.hotspot.methods import InlineScopes, JavaMethod, Methods, read_scopes
 from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
-from pyprof.runtime_code.hotspot.scope_reader import read_scopes
-from pyprof.runtime_code.hotspot.stub_names import STUB_LIST, HotspotStub, read_stubs
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, find_structs
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sample_memory import LaneMemory, read_words

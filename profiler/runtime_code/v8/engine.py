@@ -10,10 +10,8 @@ import numpy as np
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.v8.functions import JsFunction, JsFunctions
-from pyprof.runtime_code.v8.heap import V8Heap, smi
-from pyprof.runtime_code.v8.layout import V8Layout, read_layout
-from pyprof.runtime_code.v8.positions import MAX_DEPTH, JsPositionTable, unpack_position
+from pyprof.runtime_code.v8.functions import MAX_DEPTH, JsFunction, JsFunctions, JsPositionTable, unpack_position
+from pyprof.runtime_code.v8.heap import V8Heap, V8Layout, read_layout, smi
 from pyprof.runtime_code.v8.rules import V8FrameRules
 from pyprof.unwind.rules import FunctionRows
 

@@ -24,14 +24,13 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import Trust, Walk
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
-from pyprof.runtime_code.v8.layout import MARK
+from pyprof.runtime_code.v8.heap import MARK
 from pyprof.runtime_code.v8.rules import Builtins, V8FrameRules
 from pyprof.unwind.sample_memory import LaneMemory
 
 if TYPE_CHECKING:
     from pyprof.runtime_code.v8.engine import JsCode, V8Engine
-    from pyprof.runtime_code.v8.functions import JsFunction
-    from pyprof.runtime_code.v8.positions import JsPositionTable
+    from pyprof.runtime_code.v8.functions import JsFunction, JsPositionTable
 
 ARCHES = ("x86_64",)
 REST = 50

@@ -7,12 +7,11 @@ interpreter_symbols  Interpreter symbols of object files: requested by the sampl
 message_channel      One end of a socket between two processes of pyprof: whole messages, with file descriptors
 message_codec        Codec for the sampler's messages to the worker
 messages             Messages from the sampler to the worker
-one_shot_tasks       One-shot tasks of a worker that has no recording
 priority             The priorities of the sampler and the worker
 response_codec       Codec for the worker's responses to the sampler
 sampler_loop         The sampler's half of a recording: it runs the collector and sends batches to the worker
 sandbox              The rights and system calls that the worker gives up before it parses files
-worker_client        The sampler's client of the worker: messages, responses and the worker's deadline
+worker_client        The sampler's clients of a worker: for a recording, and for one-shot tasks
 worker_loop          The worker's main loop: unwind batches, resolve names, serve requests
 worker_process       The start and the end of the worker process
 """

@@ -29,8 +29,7 @@ from io import BytesIO
 from pyprof.errors import PyprofError
 from pyprof.exporters import base
 from pyprof.exporters.base import Sink
-from pyprof.objfile.file_access import ELF_MAGIC, Opener
-from pyprof.objfile.foreign_path import Rights
+from pyprof.objfile.foreign_path import ELF_MAGIC, Opener, Rights
 from pyprof.records import dataclass
 from pyprof.session.worker import priority, response_codec
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
@@ -265,8 +264,8 @@ class WindowCopy:
         """
         from tempfile import TemporaryDirectory
 
-        from pyprof.recording.journal import FileJournal
         from pyprof.recording.reader import load_recording
+        from pyprof.recording.writer import FileJournal
 
         with TemporaryDirectory(prefix="pyprof-") as folder:
             journal = FileJournal(f"{folder}/window.pyprof", self._beginning)

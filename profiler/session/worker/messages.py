@@ -12,13 +12,13 @@ from typing import Protocol
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics, Problem
-from pyprof.model.labels import Labels
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
+from pyprof.model.thread_identity import Labels
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, field
-from pyprof.session.interpreter_readers import InterpreterNews
-from pyprof.session.unfollowed_cpu_time import Spent
+from pyprof.session.pipeline.interpreter_readers import InterpreterNews
+from pyprof.session.process_costs import Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class ProfileRequest:
 
 
 class OneShotTask(Protocol):
-    """A one-shot task: an examination of one untrusted thing without a recording (one_shot_tasks.py). It is a value."""
+    """A one-shot task: an examination of one untrusted thing without a recording (worker_client.py). It is a value."""
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[object]:
         """Run in the worker and yield results of one class, whose values a response may contain (response_codec.py).

@@ -21,9 +21,8 @@ from pyprof.model.modules import MAX_MAPPINGS
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
-from pyprof.session.interpreter_readers import InterpreterNews, Runtimes
-from pyprof.session.own_cost import OwnCost, OwnHeap, RecentCost, own_cost
-from pyprof.session.unfollowed_cpu_time import NOTHING, UnfollowedChildren
+from pyprof.session.pipeline.interpreter_readers import InterpreterNews, Runtimes
+from pyprof.session.process_costs import NOTHING, OwnCost, OwnHeap, RecentCost, UnfollowedChildren, own_cost
 from pyprof.session.worker.messages import (
     Batch,
     Begin,

@@ -12,21 +12,21 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pyprof.collectors.linux import libc, privileges, seccomp_filter
-from pyprof.model.syscalls import call_names
-from pyprof.objfile import file_access
+from pyprof.collectors.linux import libc, privileges
+from pyprof.model.arch.syscalls import call_names
+from pyprof.objfile import foreign_path
 from pyprof.session.worker.file_broker import FileBroker
 from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.worker_process import close_all_but
 from pyprof.symbolize import demangle
-from pyprof.unwind import module_sources, native_library
+from pyprof.unwind import module_sources, native_walk
 
 _LATE = (
     "pyprof.window_flush_protocol",
-    "pyprof.objfile.minidump.modules",
-    "pyprof.session.interpreter_merge_batch",
-    "pyprof.session.journal_writer",
+    "pyprof.objfile.minidump",
+    "pyprof.session.pipeline.interpreter_merge",
+    "pyprof.session.pipeline.journal_writer",
     "pyprof.runtime_code.hotspot.thread_names",
     "pyprof.runtime_code.hotspot.vm",
     "pyprof.runtime_code.runtimes",
@@ -58,7 +58,7 @@ def load() -> None:
         call_names(machine)
     for name in _ENCODINGS:
         codecs.lookup(name)
-    native_library.find_library()
+    native_walk.find_library()
 
 
 class Sandbox:
@@ -97,16 +97,16 @@ class Sandbox:
         Returns:
             The counters of the restrictions that could not be applied.
         """
-        file_access.use_opener(self.keeper)
+        foreign_path.use_opener(self.keeper)
         demangle.use_isolation(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):
-            code = seccomp_filter.build_filter(os.uname().machine, os.getpid(), _CALLS)
+            code = privileges.build_filter(os.uname().machine, os.getpid(), _CALLS)
         missing = (SHARED_USER,) if privileges.become_unprivileged() == privileges.NOBODY else ()
         libc.drop_capabilities()
         privileges.hide_process()
         try:
-            seccomp_filter.confine_process(code)
+            privileges.confine_process(code)
         except OSError:
             return (UNCONFINED, *missing)
         return missing

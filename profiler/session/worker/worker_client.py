@@ -1,27 +1,36 @@
-"""The sampler's client of the worker: it sends messages, receives responses, and enforces the worker's deadline.
+"""The sampler's clients of a worker: one for a recording, with the worker's deadline, and one for one-shot tasks.
 
 Several threads may send messages and wait for responses. Responses for the sampler's loop are queued in `taken` and
 `functions`.
+
+An Examiner sends one-shot tasks to a worker that has no recording. A task is a OneShotTask (messages.py): it examines a
+core file (session/post_mortem.py), an object file or a process (pyprof.tools). The module of its class must be loaded
+before a confined worker is forked.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
 
 from pyprof.collectors.linux import procfs
+from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.session.worker import response_codec
-from pyprof.session.worker.file_broker import KnownFiles, NumberedSink
+from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder, KnownProcess, NumberedSink
+from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.message_channel import Closed, Part
 from pyprof.session.worker.message_codec import Packer
-from pyprof.session.worker.messages import Examine, Message, ProfileRequest, Response
+from pyprof.session.worker.messages import Examine, Message, OneShotTask, ProfileRequest, Response
 from pyprof.session.worker.response_codec import (
     Answer,
     BatchTaken,
@@ -32,7 +41,7 @@ from pyprof.session.worker.response_codec import (
     SamplerCall,
     Value,
 )
-from pyprof.session.worker.worker_process import Worker, WorkerDied
+from pyprof.session.worker.worker_process import Start, Worker, WorkerDied
 
 NAMES_S = 0.7
 """Time after the end of a recording in which the worker may unwind and resolve names, in seconds.
@@ -484,3 +493,47 @@ class WorkerLink:
             self.worker.signal_deadline()
             ended = self.worker.leave(_AGAIN_S)
         return ended
+
+
+class Examiner:
+    """Owner of a worker that runs one-shot tasks, from its start to the end of the `with` statement."""
+
+    def __init__(self, start: Start, confined: bool) -> None:
+        """Start a worker for one-shot tasks.
+
+        Args:
+            start: Starts a worker.
+            confined: True if the worker gives up its rights before it runs a task.
+        """
+        self._confined = confined
+        self._worker = start(confined)
+        self._link = WorkerLink(self._worker)
+        self._numbers = itertools.count(1)
+
+    def notify(self, notice: AnyObjectFile | KnownFiles | KnownFolder | KnownProcess) -> None:
+        """Tell the file broker which files it may open for the worker."""
+        self._worker.notify(notice)
+
+    def pieces(self, errand: OneShotTask, kind: type[Value]) -> Iterator[Value]:
+        """Run a one-shot task in the worker and yield its results as they arrive.
+
+        Raises:
+            WorkerDied: The worker has ended.
+            Exception: What the task raises.
+        """
+        return self._link.ask(Examine(next(self._numbers), self._confined, errand)).values(kind)
+
+    def one(self, errand: OneShotTask, kind: type[Value]) -> Value:
+        """Run a one-shot task in the worker that has exactly one result, and return that."""
+        (piece,) = self.pieces(errand, kind)
+        return piece
+
+    def symbols(self, diagnostics: Diagnostics) -> InterpreterSymbolClient:
+        """Return a reader of interpreter symbols in files, which the worker reads. It works before and after tasks."""
+        return InterpreterSymbolClient(self._worker.questions, self._worker.notify, diagnostics)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._worker.close(patience_s=0)

@@ -22,10 +22,10 @@ from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
-from pyprof.session.background_symbolizer import BackgroundSymbolizer
-from pyprof.session.own_cost import OwnHeap
-from pyprof.session.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S
-from pyprof.session.sample_windows import Clock, Window
+from pyprof.session.pipeline.background_symbolizer import BackgroundSymbolizer
+from pyprof.session.pipeline.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S
+from pyprof.session.pipeline.sample_windows import Clock, Window
+from pyprof.session.process_costs import OwnHeap
 from pyprof.session.session import Session
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import WorkDeadline
@@ -51,7 +51,7 @@ from pyprof.session.worker.priority import can_leave_idle_policy, idle
 from pyprof.session.worker.response_codec import BatchTaken, Done, ErrandPiece, RequestFailed, SamplerCall
 
 if TYPE_CHECKING:
-    from pyprof.session.journal_writer import JournalWriter, Within
+    from pyprof.session.pipeline.journal_writer import JournalWriter, Within
     from pyprof.symbolize.frame_cache import SettledFrameCache
 
 _NO_WORDS = np.zeros(0, np.uint64)
@@ -193,7 +193,7 @@ class _Observed:
             number: Number of the window.
             within: See JournalWriter.
         """
-        from pyprof.session.journal_writer import JournalWriter  # most recordings have no journal
+        from pyprof.session.pipeline.journal_writer import JournalWriter  # most recordings have no journal
 
         naming = self.naming
         kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")

@@ -309,7 +309,7 @@ def forked_early(confined: bool = True, sink_fds: Sequence[int] = ()) -> Iterato
     Yields:
         A function that returns this worker at the first call and forks another one at later calls.
     """
-    for needed in ("pyprof.session.interpreter_readers", "pyprof.session.worker.message_codec"):
+    for needed in ("pyprof.session.pipeline.interpreter_readers", "pyprof.session.worker.message_codec"):
         import_module(needed)
     signal.pthread_sigmask(signal.SIG_BLOCK, _FATAL)
     early = [forked(confined, sink_fds)]

@@ -10,11 +10,10 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
-from pyprof.agent.push.http_client import Endpoint
-from pyprof.agent.push.secrets import Credentials
-from pyprof.agent.segment_names import SegmentName
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
+from pyprof.fleet.wire.push_client import Credentials, Endpoint
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.profile import Profile
 from pyprof.records import dataclass, field, replace
 from tests.exporters.profiles import golden

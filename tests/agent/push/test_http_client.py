@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.health_conditions import MIN_INTERVAL_S, Conditions
-from pyprof.agent.push.http_client import (
+from pyprof.fleet.agent.health import MIN_INTERVAL_S, Conditions
+from pyprof.fleet.agent.push.pusher import ReceiverClock
+from pyprof.fleet.wire.push_client import (
     MAX_ANSWER,
     MAX_READ,
+    Credentials,
     Endpoint,
     HttpClient,
     clock_ahead_s,
     stated_reason,
     wait_s,
 )
-from pyprof.agent.push.responses import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_http
-from pyprof.agent.push.secrets import Credentials
-from pyprof.agent.push.sink_set import ReceiverClock
+from pyprof.fleet.wire.push_responses import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_http
 from pyprof.records import replace
 from tests.agent.push.receivers import Asked, Said, receiver, talker
 

@@ -11,19 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent import config
-from pyprof.agent.config_file import BadConfig
-from pyprof.agent.health_conditions import Conditions
-from pyprof.agent.metrics import PUSHES
-from pyprof.agent.push.pusher import Pusher
-from pyprof.agent.push.responses import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink
-from pyprof.agent.push.segment_sinks import FolderSink, ServerSink
-from pyprof.agent.push.sink_set import Pushers
-from pyprof.agent.push.sink_types import KINDS, PushTarget, made
-from pyprof.agent.segment_names import SegmentName
-from pyprof.agent.spool import Spool, SpoolSegment
-from pyprof.agent.spool_inventory import Caps
 from pyprof.diagnostics import Diagnostics
+from pyprof.fleet.agent import config
+from pyprof.fleet.agent.health import Conditions
+from pyprof.fleet.agent.metrics import PUSHES
+from pyprof.fleet.agent.push.pusher import Pusher, Pushers
+from pyprof.fleet.agent.push.segment_sinks import FolderSink, ServerSink
+from pyprof.fleet.agent.push.sink_types import KINDS, PushTarget, made
+from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
+from pyprof.fleet.configuration import BadConfig
+from pyprof.fleet.wire.push_responses import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.reasons import COUNTERS
 from tests.agent.push.receivers import Said, receiver
 

@@ -15,14 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from pyprof.agent.push import otlp, parca, segment_to_pprof
-from pyprof.agent.push.grpc_call import GrpcCall
-from pyprof.agent.push.http_client import Endpoint
-from pyprof.agent.push.pyroscope import PyroscopeSink
-from pyprof.agent.push.responses import NotSent, RefusedForGood
-from pyprof.agent.push.secrets import Credentials
-from pyprof.agent.push.segment_sinks import BucketSink, ServerSink
-from pyprof.agent.segment_names import SegmentName
+from pyprof.fleet.agent.push import otlp_parca_pyroscope, segment_to_pprof
+from pyprof.fleet.agent.push.otlp_parca_pyroscope import PyroscopeSink
+from pyprof.fleet.agent.push.segment_sinks import BucketSink, ServerSink
+from pyprof.fleet.wire.push_client import Credentials, Endpoint, GrpcCall
+from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood
+from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers import pprof
 from pyprof.model.profile import Profile
 from tests.agent.push.contracts import decoded
@@ -171,7 +169,7 @@ def expected(data: bytes) -> dict[str, int]:
 def test_otlp_by_http_has_the_service_and_sums_in_the_published_messages() -> None:
     name, data = segment()
     with receiver(lambda _: proto(kind="application/x-protobuf", body=b"\x0a\x00")) as server:
-        otlp.OtlpSink(otlp.by_http(server.endpoint())).send(name, data)
+        otlp_parca_pyroscope.OtlpSink(otlp_parca_pyroscope.otlp_by_http(server.endpoint())).send(name, data)
     (asked,) = server.asked
     assert asked.path == "/v1development/profiles"
     assert otlp_totals(asked.body) == ("web", expected(data))
@@ -183,14 +181,14 @@ def test_profiles_that_a_collector_rejects_are_refused_for_good() -> None:
         receiver(lambda _: proto(kind="application/x-protobuf", body=b"\x0a\x02\x08\x03")) as server,
         pytest.raises(RefusedForGood, match="3 profiles") as caught,
     ):
-        otlp.OtlpSink(otlp.by_http(server.endpoint())).send(name, data)
+        otlp_parca_pyroscope.OtlpSink(otlp_parca_pyroscope.otlp_by_http(server.endpoint())).send(name, data)
     assert caught.value.word == "rejected"
 
 
 def test_parca_by_http_has_the_fields_of_its_message_as_json() -> None:
     name, data = segment()
     with receiver(lambda _: proto(kind="application/json", body=b"{}")) as server:
-        parca.ParcaSink(parca.by_http(server.endpoint())).send(name, data)
+        otlp_parca_pyroscope.ParcaSink(otlp_parca_pyroscope.parca_by_http(server.endpoint())).send(name, data)
     (asked,) = server.asked
     sent = json.loads(asked.body)
     (one,) = sent["series"]
@@ -234,12 +232,16 @@ def test_otlp_and_parca_by_grpc_get_the_same_values_and_the_token(tmp_path: Path
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text("s3cret\n")
-    server, url, asked = grpc_server({otlp.METHOD: lambda _: b"\x0a\x00", parca.METHOD: lambda _: b""})
+    server, url, asked = grpc_server(
+        {otlp_parca_pyroscope.OTLP_METHOD: lambda _: b"\x0a\x00", otlp_parca_pyroscope.PARCA_METHOD: lambda _: b""}
+    )
     try:
         name, data = segment()
         endpoint = Endpoint(url, Credentials(str(token)))
-        otlp.OtlpSink(GrpcCall(endpoint, otlp.METHOD)).send(name, data)
-        parca.ParcaSink(parca.by_grpc(GrpcCall(endpoint, parca.METHOD))).send(name, data)
+        otlp_parca_pyroscope.OtlpSink(GrpcCall(endpoint, otlp_parca_pyroscope.OTLP_METHOD)).send(name, data)
+        otlp_parca_pyroscope.ParcaSink(
+            otlp_parca_pyroscope.parca_by_grpc(GrpcCall(endpoint, otlp_parca_pyroscope.PARCA_METHOD))
+        ).send(name, data)
     finally:
         server.stop(None).wait()
     (exported, metadata), (written, _) = asked
@@ -259,9 +261,9 @@ def test_statuses_of_grpc_are_later_or_for_good() -> None:
         context.abort(getattr(grpc.StatusCode, next(codes)), "no")
         return b""
 
-    server, url, _ = grpc_server({otlp.METHOD: refuse})
+    server, url, _ = grpc_server({otlp_parca_pyroscope.OTLP_METHOD: refuse})
     name, data = segment()
-    sink = otlp.OtlpSink(GrpcCall(Endpoint(url), otlp.METHOD))
+    sink = otlp_parca_pyroscope.OtlpSink(GrpcCall(Endpoint(url), otlp_parca_pyroscope.OTLP_METHOD))
     words = []
     try:
         for _ in range(3):
@@ -285,7 +287,10 @@ def test_bucket_has_an_object_for_each_segment(tmp_path: Path) -> None:
 def test_broken_segment_is_refused_without_a_request() -> None:
     name = SegmentName.new("web", 10**18)
     with receiver(lambda _: proto()) as server:
-        for sink in (pyroscope(server.endpoint()), otlp.OtlpSink(otlp.by_http(server.endpoint()))):
+        for sink in (
+            pyroscope(server.endpoint()),
+            otlp_parca_pyroscope.OtlpSink(otlp_parca_pyroscope.otlp_by_http(server.endpoint())),
+        ):
             with pytest.raises(RefusedForGood) as caught:
                 sink.send(name, b"\x1f\x8bnothing")
             assert caught.value.word == "unreadable"

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.push.http_client import HttpClient
-from pyprof.agent.push.responses import NotSent
-from pyprof.agent.push.secrets import Credentials
+from pyprof.fleet.wire.push_client import Credentials, HttpClient
+from pyprof.fleet.wire.push_responses import NotSent
 from pyprof.records import replace
 from tests.agent.push.receivers import Said, receiver
 from tests.support import need

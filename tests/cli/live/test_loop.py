@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pyprof.cli.arguments import TABLES
 from pyprof.cli.live.event_loop import Acts, Loop
-from pyprof.cli.live.keys import KEYS, hints
-from pyprof.cli.live.snapshot_merge import Snapshot, SnapshotBuilder
-from pyprof.cli.live.view_choices import TABLES
-from pyprof.cli.live.view_state import View
+from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder
+from pyprof.cli.live.view import KEYS, View, hints
 from pyprof.errors import NoSuchProcess, UsageError
 from pyprof.records import replace
 from tests.cli.live.fake_screen import FakeScreen

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from pyprof.cli.live.cost_totals import RowCost, TopRow
+from pyprof.cli.arguments import TABLES
+from pyprof.cli.live.costs import RowCost, TopRow
 from pyprof.cli.live.screen_lines import fitting, picture, plain
 from pyprof.cli.live.screen_lines import text as text_of
-from pyprof.cli.live.snapshot_merge import Snapshot, SnapshotBuilder
-from pyprof.cli.live.view_choices import TABLES
-from pyprof.cli.live.view_state import View, place, rows
+from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder
+from pyprof.cli.live.view import View, place, rows
 from pyprof.model.profile import ThreadInfo
 from pyprof.records import replace
 from tests.cli.live.support import BUSY, window

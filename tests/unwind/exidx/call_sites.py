@@ -11,7 +11,7 @@ from pathlib import Path
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.debug_frame import open_debug_frame
+from pyprof.unwind.formats.cfi.sections import open_debug_frame
 from pyprof.unwind.formats.exidx.section import open_exidx
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule

@@ -1,5 +1,10 @@
 """The interpreter of call frame instructions, which turns an FDE into the rows of a function.
 
+A state is the content of one row: the CFA and a rule for each register. States are interned and record where each
+instruction led. So a function is decoded by following links, and only an instruction that is new in its state costs
+more. The states of one program key (Cie.program_key) form one machine.
+Sources: DWARF 5, 6.4.2; LSB Core; AADWARF64 for the return-address signing; libgcc and GNU as for the GNU codes.
+
 Rules are interned: equal rules are one object. Functions often have equal instructions, which are decoded once.
 """
 
@@ -10,11 +15,315 @@ from bisect import bisect_left
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.unwind.formats.cfi import instruction_effects as op
-from pyprof.unwind.formats.cfi.entries import CfiEntries, Cie, Fde
-from pyprof.unwind.formats.cfi.instruction_effects import State, StateMachine
-from pyprof.unwind.formats.cfi.pointers import read_sleb128, read_uleb128
-from pyprof.unwind.rules import FunctionRows, Rule
+from pyprof.unwind.dwarf_expressions import BREG0, BREGX, DEREF, LIT0
+from pyprof.unwind.formats.cfi.entries import CfiEntries, Cie, Fde, read_sleb128, read_uleb128, to_signed64
+from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, RegRule, Rule
+
+(
+    SET_LOC,
+    ADVANCE_LOC1,
+    ADVANCE_LOC2,
+    ADVANCE_LOC4,
+    OFFSET_EXTENDED,
+    RESTORE_EXTENDED,
+    UNDEFINED_OP,
+    SAME_VALUE,
+    REGISTER,
+    REMEMBER_STATE,
+    RESTORE_STATE,
+    DEF_CFA,
+    DEF_CFA_REGISTER,
+    DEF_CFA_OFFSET,
+    DEF_CFA_EXPRESSION,
+    EXPRESSION,
+    OFFSET_EXTENDED_SF,
+    DEF_CFA_SF,
+    DEF_CFA_OFFSET_SF,
+    VAL_OFFSET,
+    VAL_OFFSET_SF,
+    VAL_EXPRESSION,
+) = range(0x01, 0x17)
+NOP = 0x00
+ADVANCE_LOC, OFFSET, RESTORE = 0x40, 0x80, 0xC0
+MIPS_ADVANCE_LOC8 = 0x1D
+AARCH64_NEGATE_RA_STATE_WITH_PC = 0x2C
+GNU_WINDOW_SAVE = AARCH64_NEGATE_RA_STATE = 0x2D
+GNU_ARGS_SIZE = 0x2E
+GNU_NEGATIVE_OFFSET_EXTENDED = 0x2F
+
+RA = -1
+"""Key of the return-address column in State.regs if it is not a column of the Arch."""
+
+RA_SIGN_STATE = 34
+"""DWARF number of AArch64's pseudo register that is 1 while the return address is signed."""
+
+Step = tuple[int, ...] | tuple[int, int, bytes]
+"""Call frame instruction with its operands, which leads from one state of the interpreter to another."""
+
+
+Said = frozenset[tuple[int, RegRule]]
+"""The register rules of a CFI interpreter's state. States that differ only in their CFA share the set, so that it is
+hashed once.
+"""
+
+Registers = tuple[RegRule, tuple[tuple[int, RegRule], ...]]
+"""Type of the fields Rule.ra and Rule.regs together."""
+
+
+class State:
+    """The content of one CFI row, as a state of the interpreter. It is immutable except for its caches.
+
+    Attributes:
+        cfa_reg: Column of the CFA's register, -1 if there is none yet.
+        cfa_off: Offset of the CFA from that register.
+        cfa_expr: Expression of the CFA, or None.
+        pac: The return address is signed.
+        regs: Rule of each register, by column.
+        said: The same rules as a set.
+        next: The state that each instruction leads to.
+        rule: The rule of the row, made when it is first needed.
+    """
+
+    __slots__ = ("cfa_expr", "cfa_off", "cfa_reg", "next", "pac", "regs", "rule", "said")
+
+    def __init__(
+        self, cfa_reg: int, cfa_off: int, cfa_expr: bytes | None, pac: bool, regs: dict[int, RegRule], said: Said
+    ) -> None:
+        self.cfa_reg = cfa_reg
+        self.cfa_off = cfa_off
+        self.cfa_expr = cfa_expr
+        self.pac = pac
+        self.regs = regs
+        self.said = said
+        self.next: dict[Step | int, State] = {}
+        self.rule: Rule | None = None
+
+    @property
+    def has_cfa(self) -> bool:
+        return self.cfa_reg >= 0 or self.cfa_expr is not None
+
+
+class StateMachine:
+    """The states of the interpreter of call frame instructions, and its transitions.
+
+    Attributes:
+        arch: The architecture.
+        data_align: Data alignment factor of the CIE.
+        ra: Column of the return address.
+        start: The state before a function's own instructions. CfiProgram runs the CIE's instructions and then sets it.
+    """
+
+    def __init__(self, arch: Arch, data_align: int, ra: int, signal: bool, rules: dict[Rule, Rule]) -> None:
+        self.arch = arch
+        self.data_align = data_align
+        self.ra = arch.dwarf.get(ra, RA)
+        self._ra_dwarf = ra
+        self._signal = signal
+        self._rules = rules
+        self._states: dict[object, State] = {}
+        self._registers: dict[Said, Registers] = {}
+        self.start = self._state(-1, 0, None, False, {})
+
+    def begin(self, start: State) -> None:
+        """Set the state that the CIE's instructions led to. DW_CFA_restore returns to that state's rules from now
+        on.
+        """
+        self.start = start
+        for state in self._states.values():
+            state.next.clear()
+
+    def step(self, state: State, key: Step | int) -> State:
+        """Return the state that a call frame instruction leads to.
+
+        Args:
+            state: The state before.
+            key: OFFSET | register | operand << 8, or RESTORE | register, or a Step.
+
+        Raises:
+            ValueError: The instruction is invalid in this state.
+        """
+        if isinstance(key, int):
+            operation, register = key & 0xC0, key & 0x3F
+            if operation == OFFSET:
+                after = self._set(state, register, RegRule(RegKind.AT_CFA, self._factored(key >> 8)))
+            else:
+                after = self._restore(state, register)
+        else:
+            after = self._extended(state, key)
+        state.next[key] = after
+        return after
+
+    def rule_of(self, state: State) -> Rule:
+        """Return the unwind rule of a state of the CFI interpreter.
+
+        Raises:
+            ValueError: The state has no CFA.
+        """
+        if not state.has_cfa:
+            raise ValueError("a row without a CFA")
+        rule = self._make_rule(state)
+        state.rule = rule = self._rules.setdefault(rule, rule)
+        return rule
+
+    def _factored(self, operand: int) -> int:
+        return to_signed64(operand * self.data_align)
+
+    def _state(
+        self, reg: int, off: int, expr: bytes | None, pac: bool, regs: dict[int, RegRule], said: Said | None = None
+    ) -> State:
+        """Return the interned state of the CFI interpreter with this content. `said` may be given to save time."""
+        if said is None:
+            said = frozenset(regs.items())
+        key = (reg, off, expr, pac, said)
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = State(reg, off, expr, pac, regs, said)
+        return state
+
+    def _with_cfa(self, state: State, reg: int, off: int, expr: bytes | None = None) -> State:
+        return self._state(reg, off, expr, state.pac, state.regs, state.said)
+
+    def _column(self, register: int) -> int | None:
+        """Return the key of a DWARF register in State.regs, or None if the Arch does not have it (xmm0, for
+        example).
+        """
+        column = self.arch.dwarf.get(register)
+        if column is None and register == self._ra_dwarf:
+            return RA
+        return column
+
+    def _set(self, state: State, register: int, rule: RegRule | None) -> State:
+        column = self._column(register)
+        if column is None:
+            return state
+        regs = dict(state.regs)
+        if rule is None:
+            regs.pop(column, None)
+        else:
+            regs[column] = rule
+        return self._state(state.cfa_reg, state.cfa_off, state.cfa_expr, state.pac, regs)
+
+    def _restore(self, state: State, register: int) -> State:
+        column = self._column(register)
+        return state if column is None else self._set(state, register, self.start.regs.get(column))
+
+    def _cfa_column(self, register: int) -> int:
+        column = self.arch.dwarf.get(register)
+        if column is None:
+            raise ValueError(f"the CFA is in register {register}, which {self.arch.name} does not have")
+        return column
+
+    def _extended(self, state: State, step: Step) -> State:  # noqa: C901
+        match step:
+            case (op, int(offset)) if op == DEF_CFA_OFFSET:
+                return self._with_cfa(state, state.cfa_reg, to_signed64(offset), state.cfa_expr)
+            case (op, int(offset)) if op == DEF_CFA_OFFSET_SF:
+                return self._with_cfa(state, state.cfa_reg, self._factored(offset), state.cfa_expr)
+            case (op, int(register)) if op == DEF_CFA_REGISTER:
+                return self._with_cfa(state, self._cfa_column(register), state.cfa_off)
+            case (op, int(register), int(offset)) if op == DEF_CFA:
+                return self._with_cfa(state, self._cfa_column(register), to_signed64(offset))
+            case (op, int(register), int(offset)) if op == DEF_CFA_SF:
+                return self._with_cfa(state, self._cfa_column(register), self._factored(offset))
+            case (op, _, bytes(expression)) if op == DEF_CFA_EXPRESSION and expression:
+                return self._with_cfa(state, state.cfa_reg, state.cfa_off, expression)
+            case (op, int(register), int(offset)) if op in (OFFSET_EXTENDED, OFFSET_EXTENDED_SF):
+                return self._set(state, register, RegRule(RegKind.AT_CFA, self._factored(offset)))
+            case (op, int(register), int(offset)) if op == GNU_NEGATIVE_OFFSET_EXTENDED:
+                return self._set(state, register, RegRule(RegKind.AT_CFA, self._factored(-offset)))
+            case (op, int(register), int(offset)) if op in (VAL_OFFSET, VAL_OFFSET_SF):
+                return self._set(state, register, RegRule(RegKind.CFA_PLUS, self._factored(offset)))
+            case (op, int(register)) if op == RESTORE_EXTENDED:
+                return self._restore(state, register)
+            case (op, int(register)) if op == UNDEFINED_OP:
+                return self._set(state, register, UNDEFINED)
+            case (op, int(register)) if op == SAME_VALUE:
+                return self._set(state, register, SAME)
+            case (op, int(register), int(source)) if op == REGISTER:
+                return self._set(state, register, self._moved(register, source))
+            case (op, int(register), bytes(expression)) if op == EXPRESSION:
+                return self._set(state, register, self._simple(RegKind.AT_EXPR, expression))
+            case (op, int(register), bytes(expression)) if op == VAL_EXPRESSION:
+                if register == RA_SIGN_STATE and self.arch.name.startswith("aarch64"):
+                    return self._sign_state(state, expression)
+                return self._set(state, register, self._simple(RegKind.EXPR, expression))
+            case (op,):
+                return self._vendor(state, op)
+        raise ValueError("a CFA by an empty expression")
+
+    def _vendor(self, state: State, op: int) -> State:
+        """Execute one of the call frame opcodes 0x2c and 0x2d, which are defined on AArch64 and SPARC only."""
+        name = self.arch.name
+        if name.startswith("aarch64"):
+            return self._state(state.cfa_reg, state.cfa_off, state.cfa_expr, not state.pac, state.regs)
+        if name.startswith("sparc") and op == GNU_WINDOW_SAVE:
+            for register in range(16, 32):  # %l0..%l7, %i0..%i7 in the window's save area
+                state = self._set(state, register, RegRule(RegKind.AT_CFA, (register - 16) * self.arch.word))
+            return state
+        raise ValueError(f"instruction {op:#x} means nothing on {name}")
+
+    def _sign_state(self, state: State, expression: bytes) -> State:
+        if len(expression) != 1 or not LIT0 <= expression[0] <= LIT0 + 3:
+            raise ValueError("the state of the return address's signature is no constant")
+        pac = expression[0] != LIT0
+        return self._state(state.cfa_reg, state.cfa_off, state.cfa_expr, pac, state.regs)
+
+    def _moved(self, register: int, source: int) -> RegRule:
+        column = self.arch.dwarf.get(source)
+        if column is not None:
+            return RegRule(RegKind.REG_PLUS, 0, column)
+        if register == self._ra_dwarf:
+            raise ValueError(f"the return address is in register {source}, which {self.arch.name} does not have")
+        return UNDEFINED  # samples do not contain that register
+
+    def _simple(self, kind: RegKind, expression: bytes) -> RegRule:
+        """Return a register rule without an expression if the DWARF expression is register + n or [register + n]."""
+        base = self._based(expression)
+        if base is None:
+            return RegRule(kind, expr=expression)
+        reg, off, deref = base
+        if kind == RegKind.EXPR:
+            return RegRule(RegKind.AT_REG if deref else RegKind.REG_PLUS, off, reg)
+        return RegRule(kind, expr=expression) if deref else RegRule(RegKind.AT_REG, off, reg)
+
+    def _based(self, expression: bytes) -> tuple[int, int, bool] | None:
+        """Return (column, n, deref) of the DWARF expressions "breg n" and "breg n; deref", or None for any other."""
+        try:
+            register, at = expression[0] - BREG0, 1
+            if expression[0] == BREGX:
+                register, at = read_uleb128(expression, at)
+            elif not 0 <= register < 32:
+                return None
+            off, at = read_sleb128(expression, at)
+        except (IndexError, ValueError):
+            return None
+        column = self.arch.dwarf.get(register)
+        rest = expression[at:]
+        if column is None or rest not in (b"", bytes([DEREF])):
+            return None
+        return column, off, bool(rest)
+
+    def _make_rule(self, state: State) -> Rule:
+        known = self._registers.get(state.said)
+        if known is None:
+            known = self._registers[state.said] = self._make_registers(state.regs)
+        ra, regs = known
+        rule = Rule(state.cfa_reg, state.cfa_off, ra, regs, signal=self._signal, pac=state.pac)
+        if state.cfa_expr is None:
+            return rule
+        base = self._based(state.cfa_expr)
+        if base is None:
+            return rule._replace(cfa_reg=-1, cfa_off=0, cfa_expr=state.cfa_expr)
+        reg, off, deref = base
+        return rule._replace(cfa_reg=reg, cfa_off=off, cfa_deref=deref)
+
+    def _make_registers(self, said: dict[int, RegRule]) -> Registers:
+        arch, ra = self.arch, said.get(self.ra)
+        if ra is None or ra.kind == RegKind.SAME:
+            # As in GCC and gdb, a return-address column without a rule is that register (a leaf's link register).
+            ra = SAME if self.ra in (RA, arch.pc) else RegRule(RegKind.REG_PLUS, 0, self.ra)
+        return ra, tuple(sorted((c, r) for c, r in said.items() if c not in (RA, arch.pc)))
+
 
 MAX_REMEMBERED = 1024
 """Maximum nesting of DW_CFA_remember_state. Compilers nest twice."""
@@ -27,15 +336,11 @@ thousands.
 Rows = tuple[tuple[int, ...], tuple[Rule, ...]]
 """Rows of a function: offsets from its start, and the unwind rule from each offset on."""
 
-_REGISTER_ONLY = frozenset(
-    {op.DEF_CFA_REGISTER, op.DEF_CFA_OFFSET, op.RESTORE_EXTENDED, op.UNDEFINED_OP, op.SAME_VALUE}
-)
-_REGISTER_AND_UNSIGNED = frozenset(
-    {op.DEF_CFA, op.OFFSET_EXTENDED, op.VAL_OFFSET, op.REGISTER, op.GNU_NEGATIVE_OFFSET_EXTENDED}
-)
-_REGISTER_AND_SIGNED = frozenset({op.DEF_CFA_SF, op.OFFSET_EXTENDED_SF, op.VAL_OFFSET_SF})
-_EXPRESSIONS = frozenset({op.DEF_CFA_EXPRESSION, op.EXPRESSION, op.VAL_EXPRESSION})
-_BARE = frozenset({op.AARCH64_NEGATE_RA_STATE, op.AARCH64_NEGATE_RA_STATE_WITH_PC})
+_REGISTER_ONLY = frozenset({DEF_CFA_REGISTER, DEF_CFA_OFFSET, RESTORE_EXTENDED, UNDEFINED_OP, SAME_VALUE})
+_REGISTER_AND_UNSIGNED = frozenset({DEF_CFA, OFFSET_EXTENDED, VAL_OFFSET, REGISTER, GNU_NEGATIVE_OFFSET_EXTENDED})
+_REGISTER_AND_SIGNED = frozenset({DEF_CFA_SF, OFFSET_EXTENDED_SF, VAL_OFFSET_SF})
+_EXPRESSIONS = frozenset({DEF_CFA_EXPRESSION, EXPRESSION, VAL_EXPRESSION})
+_BARE = frozenset({AARCH64_NEGATE_RA_STATE, AARCH64_NEGATE_RA_STATE_WITH_PC})
 
 
 class CfiProgram:
@@ -52,10 +357,10 @@ class CfiProgram:
         self._code_align = cie.code_align
         self._order = "<" if entries.section.byteorder == "little" else ">"
         self._advance = {
-            op.ADVANCE_LOC1: struct.Struct("B"),
-            op.ADVANCE_LOC2: struct.Struct(self._order + "H"),
-            op.ADVANCE_LOC4: struct.Struct(self._order + "I"),
-            op.MIPS_ADVANCE_LOC8: struct.Struct(self._order + "Q"),
+            ADVANCE_LOC1: struct.Struct("B"),
+            ADVANCE_LOC2: struct.Struct(self._order + "H"),
+            ADVANCE_LOC4: struct.Struct(self._order + "I"),
+            MIPS_ADVANCE_LOC8: struct.Struct(self._order + "Q"),
         }
         self._done: dict[bytes, Rows] = {}
         _Run(self, cie, 0, cie.initial_offset, cie.offset).initial(cie.initial)
@@ -151,10 +456,10 @@ class _Run:
         while i < size:
             byte = code[i]
             i += 1
-            if byte >= op.ADVANCE_LOC:
-                if byte < op.OFFSET:
+            if byte >= ADVANCE_LOC:
+                if byte < OFFSET:
                     delta = (byte & 0x3F) * align
-                elif byte < op.RESTORE:
+                elif byte < RESTORE:
                     operand = code[i]
                     i += 1
                     if operand >= 0x80:
@@ -165,7 +470,7 @@ class _Run:
                 else:
                     state = state.next.get(byte) or machine.step(state, byte)
                     continue
-            elif byte == op.DEF_CFA_OFFSET:
+            elif byte == DEF_CFA_OFFSET:
                 operand = code[i]
                 i += 1
                 if operand >= 0x80:
@@ -173,26 +478,26 @@ class _Run:
                 step = (byte, operand)
                 state = state.next.get(step) or machine.step(state, step)
                 continue
-            elif byte == op.ADVANCE_LOC1:
+            elif byte == ADVANCE_LOC1:
                 delta = code[i] * align
                 i += 1
-            elif byte == op.REMEMBER_STATE:
+            elif byte == REMEMBER_STATE:
                 if len(remembered) >= MAX_REMEMBERED:
                     raise ValueError("remembers too many states")
                 remembered.append(state)
                 continue
-            elif byte == op.RESTORE_STATE:
+            elif byte == RESTORE_STATE:
                 if not remembered:
                     raise ValueError("restores a state that was not remembered")
                 state = remembered.pop()
                 continue
-            elif byte == op.NOP:
+            elif byte == NOP:
                 continue
             elif byte in self._program._advance:
                 field = self._program._advance[byte]
                 delta = field.unpack_from(code, i)[0] * align
                 i += field.size
-            elif byte == op.SET_LOC:
+            elif byte == SET_LOC:
                 target, i = self._program._entries.set_loc(self._cie, code, i, self._code_offset)
                 delta = target - self._start - at
                 self.absolute = True
@@ -216,7 +521,7 @@ class _Run:
 
     def _slow(self, state: State, byte: int, code: bytes, i: int) -> tuple[State, int]:
         """Execute a call frame instruction that is rare, or that occurs once or twice in a function."""
-        key: op.Step
+        key: Step
         if byte in _REGISTER_ONLY:
             register, i = read_uleb128(code, i)
             key = (byte, register)
@@ -228,19 +533,19 @@ class _Run:
             register, i = read_uleb128(code, i)
             operand, i = read_sleb128(code, i)
             key = (byte, register, operand)
-        elif byte == op.DEF_CFA_OFFSET_SF:
+        elif byte == DEF_CFA_OFFSET_SF:
             operand, i = read_sleb128(code, i)
             key = (byte, operand)
         elif byte in _EXPRESSIONS:
             register = 0
-            if byte != op.DEF_CFA_EXPRESSION:
+            if byte != DEF_CFA_EXPRESSION:
                 register, i = read_uleb128(code, i)
             length, i = read_uleb128(code, i)
             if i + length > len(code):
                 raise IndexError
             key = (byte, register, code[i : i + length])
             i += length
-        elif byte == op.GNU_ARGS_SIZE:  # number of bytes that a landing pad pops, which does not affect rows
+        elif byte == GNU_ARGS_SIZE:  # number of bytes that a landing pad pops, which does not affect rows
             _, i = read_uleb128(code, i)
             return state, i
         elif byte in _BARE:

@@ -1,0 +1,301 @@
+"""Chance in sampling by perf_events: random rates of events, and a random choice among records.
+
+No program shall run in step with its samples. An event has a period that the kernel keeps. A program that alternates
+between two functions with that period would be sampled in one of them only. So each event has a different rate near the
+wanted one, and gets another one after the time of some samples. Any two samples that an event takes at different rates
+are independent.
+
+An event on a thread has a period that the kernel keeps, also in the threads that inherit it. A program that alternates
+between two functions with that period would be sampled in one of them only. So each sample is one of several records of
+its time, chosen at random. Their number is not whole, so that the records fall on all phases of such a program.
+
+An event that a new thread inherits begins a new period, and the time after a thread's last period is lost. So a thread
+that lives shorter than a period is never sampled. With a period of 0.125 ms little is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.perf.records import I64, SAMPLE, TIME, U64, Ring, Rings
+from pyprof.model.sample_batch import SampleBatch
+from pyprof.records import replace
+from pyprof.window_flush_protocol import Stride
+
+LIFE_PERIODS = 16
+"""Number of sampling periods after which a perf event gets another rate."""
+SPREAD = (0.5, 1.5)
+"""Range of the random rates of perf events: they are uniformly distributed between these multiples of the wanted rate.
+The resulting periods differ by more than the wanted period, so samples of a program with that period fall evenly on all
+of its phases.
+"""
+_LOST_BY_CHANGE = 0.5
+"""Average number of samples that a change of a perf event's rate costs, because the kernel then begins a whole new
+period.
+"""
+
+
+class RandomRates:
+    """The random rates of a set of perf events, by descriptor.
+
+    Every second rate of an event mirrors the previous one, so that their average is soon the wanted rate: the number of
+    samples measures the time that was spent.
+    """
+
+    def __init__(self, mean_hz: float, uniform: Callable[[float, float], float] = random.uniform) -> None:
+        self._mean_hz = mean_hz
+        self._uniform = uniform
+        self._hz: dict[int, float] = {}
+        self._fresh: set[int] = set()
+        self._samples: Counter[int] = Counter()
+        self._lives = self._lived_samples = 0
+
+    def draw(self) -> float:
+        """Return a random rate for a perf event in Hz. On average it makes up for the samples that changes of rates
+        cost.
+        """
+        return self._corrected_hz() * self._uniform(*SPREAD)
+
+    def _corrected_hz(self) -> float:
+        mean_samples = self._lived_samples / self._lives if self._lives else LIFE_PERIODS
+        return self._mean_hz * (1 + _LOST_BY_CHANGE / mean_samples)
+
+    def begin(self, fd: int, rate_hz: float) -> None:
+        """Remember the rate with which a perf event was opened."""
+        self.forget(fd)
+        self._hz[fd] = rate_hz
+
+    def change(self, fd: int) -> float:
+        """Choose the next rate of a perf event and return it in Hz."""
+        corrected = self._corrected_hz()
+        mirrored = sum(SPREAD) * corrected - self._hz[fd]
+        if fd in self._fresh and SPREAD[0] * corrected <= mirrored <= SPREAD[1] * corrected:
+            self._fresh.remove(fd)
+            self._hz[fd] = mirrored
+        else:
+            self._fresh.add(fd)
+            self._hz[fd] = self.draw()
+        self._samples[fd] = 0
+        return self._hz[fd]
+
+    def is_over(self, fd: int, samples: int) -> bool:
+        """Count samples that a perf event made, and return True if it is time for another rate.
+
+        The time that the samples stand for decides, not their number. The average of the rates is the wanted one only
+        if high and low rates last equally long. Time in which the event did not count is left out.
+        """
+        if fd not in self._hz:
+            return False
+        self._samples[fd] += samples
+        if self._samples[fd] * self._mean_hz < LIFE_PERIODS * self._hz[fd]:
+            return False
+        self._lives += 1
+        self._lived_samples += self._samples[fd]
+        return True
+
+    def forget(self, fd: int) -> None:
+        """Forget a perf event that was closed."""
+        self._hz.pop(fd, None)
+        self._fresh.discard(fd)
+        self._samples.pop(fd, None)
+
+
+class SampleCounter:
+    """A counter of samples in perf's rings, which counts them long before they are consumed."""
+
+    def __init__(self, rings: Rings) -> None:
+        self._rings = rings
+        self._positions: dict[int, int] = {}
+
+    def count(self, into: Counter[int]) -> None:
+        """Add the number of samples of each processor since the last call to a counter."""
+        for cpu, ring in self._rings.rings.items():
+            head = ring.head
+            position = max(self._positions.get(cpu, 0), ring.tail)
+            if head - position <= ring.size:
+                into[cpu] += self._count_ring(ring, position, head)
+            self._positions[cpu] = head
+
+    def _count_ring(self, ring: Ring, position: int, head: int) -> int:
+        view, mask, first, found = self._rings.words.data, ring.size // 8 - 1, ring.first, 0
+        while position < head:
+            header: int = view[first + (position // 8 & mask)]
+            size = header >> 48
+            if size < 8 or size & 7:
+                break  # the reader of the ring counts broken data
+            found += header & 0xFFFF_FFFF == SAMPLE
+            position += size
+        return found
+
+
+_RATE_HZ = 8000
+"""Maximum number of perf records per second of a thread's time."""
+_RECORDS = (2.6165, 2.6195)
+"""Range of the number of perf records per sample. The number is drawn for each recording, so that no program is in step
+with the records.
+
+The square of the golden ratio is 2.618: multiples of its inverse fall most evenly on the phases of a program. At 2.6
+there would be 13 phases, of which a half of the program has 6 or 7.
+"""
+_JUDGED_NS, _MUCH = 50_000_000, 0.15
+"""Time in ns that must be due for a decision, and the share of it without samples above which more perf records are
+made.
+"""
+_MIN_CHECK_INTERVAL_NS, _MAX_CHECK_INTERVAL_NS = 100_000_000, 1 << 62
+
+
+class RandomSelection:
+    """A random choice of one item from each group of consecutive items. Groups continue from call to call.
+
+    If the mean size is not whole, each group has the next smaller or the next larger size by chance. So each item is
+    chosen with the same probability, wherever it is.
+    """
+
+    def __init__(self) -> None:
+        self.start_groups(1)
+
+    def start_groups(self, mean: float) -> None:
+        """Start groups of a new mean size for the random choice. The choice in the current group is already made."""
+        self._least, self._rest = int(mean), mean % 1
+        self._start = 0
+        """Position at which the next group of items begins, counted from the next item."""
+        self._chosen = np.zeros(0, np.int64)
+
+    def choose_items(self, n: int) -> I64:
+        """Return the indices of the next n items that are chosen at random."""
+        count = max(-(-(n - self._start) // self._least), 0)
+        sizes = self._least + (_uniform(count) < self._rest)
+        ends = self._start + np.cumsum(sizes)
+        starts = ends - sizes
+        begun = int(np.searchsorted(starts, n))  # groups that begin later are drawn in the next call
+        chosen = (starts + _uniform(count) * sizes)[:begun].astype(np.int64)
+        chosen = np.concatenate([self._chosen, chosen])
+        self._start = (int(ends[begun - 1]) if begun else self._start) - n
+        self._chosen = chosen[chosen >= n] - n
+        return chosen[chosen < n]
+
+
+def _uniform(count: int) -> npt.NDArray[np.float64]:
+    """Return random numbers in [0, 1) from os.urandom(), because numpy.random takes 20 ms to load."""
+    return np.frombuffer(os.urandom(8 * count), np.uint64) / 2**64
+
+
+class Thinning:
+    """A filter of perf records that keeps one of `factor` records, of those that were made after the first
+    start_thinning().
+    """
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self._records = random.uniform(*_RECORDS)
+        self._since_ns = 0
+        self._draw = RandomSelection()
+
+    def start_thinning(self, rate_hz: float, now_ns: int) -> None:
+        """Keep only a random part of the perf records from now on, so that no program is in step with the samples."""
+        self._change(self._usual(rate_hz), now_ns)
+
+    def multiply(self, rate_hz: float, most_hz: float, now_ns: int) -> None:
+        """Choose a larger number of perf records per sample from now on, because threads are short.
+
+        Args:
+            rate_hz: Rate of samples.
+            most_hz: Rate of records that the rings can hold.
+            now_ns: Current time.
+        """
+        factor = max(min(_RATE_HZ, most_hz) / rate_hz, self._usual(rate_hz))
+        self._change(factor if factor >= 2 else 1.0, now_ns)
+
+    def _usual(self, rate_hz: float) -> float:
+        return self._records if rate_hz * self._records <= _RATE_HZ else 1.0
+
+    def _change(self, factor: float, now_ns: int) -> None:
+        if factor == self.factor:
+            return
+        if self.factor == 1:
+            self._since_ns = now_ns
+        self.factor = factor
+        self._draw.start_groups(factor)
+
+    def thin_records(self, words: U64, pieces: list[I64]) -> list[I64]:
+        """Return the samples to keep: all older ones, and one in `factor` of the perf records made since.
+
+        Args:
+            words: Memory of the rings.
+            pieces: Indices of the samples' first words.
+        """
+        if self.factor == 1 or not pieces:
+            return pieces
+        first = np.concatenate(pieces)
+        dense = words[first + TIME].view(np.int64) >= self._since_ns
+        keep = ~dense
+        keep[np.flatnonzero(dense)[self._draw.choose_items(int(np.count_nonzero(dense)))]] = True
+        return [first[keep]] if keep.any() else []
+
+
+class Starvation:
+    """A check whether much of the processor time has no samples because threads are short.
+
+    Attributes:
+        check_interval_ns: Maximum time until the next call of is_starved(). It is short before the first decision.
+    """
+
+    def __init__(self, rate_hz: float) -> None:
+        self.check_interval_ns = _MIN_CHECK_INTERVAL_NS
+        self._period_ns = round(1e9 / rate_hz)
+        self._due = self._seen = self._births = 0
+
+    def is_starved(self, births: int, due_ns: int, seen_ns: int) -> bool:
+        """Return True if too much processor time since the last decision has no samples.
+
+        Args:
+            births: Number of threads and processes that started since the last call. Each can miss one period at most.
+            due_ns: Total time that samples should stand for.
+            seen_ns: Total time that they stand for.
+        """
+        self._births += births
+        due, missing = due_ns - self._due, due_ns - self._due - (seen_ns - self._seen)
+        if due < _JUDGED_NS:
+            return False
+        starved = _MUCH * due < missing < self._births * self._period_ns
+        self._due, self._seen, self._births, self.check_interval_ns = due_ns, seen_ns, 0, _MAX_CHECK_INTERVAL_NS
+        return starved
+
+
+class Decimation:
+    """A filter that keeps one of n samples, as a Stride demands, and gives the sample that it keeps the weight of all
+    n.
+
+    It is for samples that the kernel takes anyway. Samples that it drops are not unwound.
+    """
+
+    def __init__(self, stride: Stride) -> None:
+        self._stride = stride
+        self._every = 1
+        self._draw = RandomSelection()
+
+    def thin_batch(self, batch: SampleBatch) -> SampleBatch:
+        chosen, every = self.choose(len(batch))
+        if every == 1:
+            return batch
+        part = batch.take_samples(chosen)
+        return replace(part, weight=part.weight * every)
+
+    def choose(self, n: int) -> tuple[I64, int]:
+        """Choose which of the next n samples to keep, before anything is done for them.
+
+        Returns:
+            The indices of the samples to keep, and the factor of their weight.
+        """
+        if self._stride.every != self._every:
+            self._every = self._stride.every
+            self._draw.start_groups(self._every)
+        if self._every == 1 or not n:
+            return np.arange(n), 1
+        return self._draw.choose_items(n), self._every

@@ -1,0 +1,10 @@
+"""Continuous profiling of a fleet: the agent, the server, and their commands. The profiler never imports this package.
+
+agent/         The agent: it records what rules choose, for as long as the machine runs, and stores windows in a spool
+cli/           Commands of the agent and the server. pyprof.cli.main loads them by name
+configuration  Configuration files of the agent and the server: reading, kinds of settings and their checks, times
+file_system    The file system calls of the spool and the server, one method for each
+server/        `pyprof server`: the windows of a fleet, stored as files, indexed in ClickHouse, shown in a page
+systemd        The agent and the server as services of systemd: their units with rights and limits, and notifications
+wire/          What the agent sends and the server receives: names of segments, requests and their responses
+"""

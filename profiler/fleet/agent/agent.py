@@ -1,0 +1,372 @@
+"""The agent as a whole: rules, collectors, windows, the spool. It runs until end() is called."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import PyprofError
+from pyprof.exporters.encoding import dump_json
+from pyprof.fleet.agent.budget import BudgetControl
+from pyprof.fleet.agent.config import AgentConfig, Values
+from pyprof.fleet.agent.control_socket import ControlSocket, Peer
+from pyprof.fleet.agent.ended_processes import EndedProcesses
+from pyprof.fleet.agent.governor import FIRST_SETTLING, CostBudget
+from pyprof.fleet.agent.group_recording import SampledGroup
+from pyprof.fleet.agent.health import Conditions, Health
+from pyprof.fleet.agent.last_minutes import LastMinutes
+from pyprof.fleet.agent.metrics import Gauge
+from pyprof.fleet.agent.on_demand import OnDemand, RecordedNow
+from pyprof.fleet.agent.process_table import LOOK_S, ProcessTable
+from pyprof.fleet.agent.push.pusher import Pushers
+from pyprof.fleet.agent.rules import SamplingChoice
+from pyprof.fleet.agent.spool import NO_ROOM, Caps, Spool
+from pyprof.fleet.agent.windows import ClockSteps, WindowClock, WindowPart, labelled, packed, restored, segments
+from pyprof.fleet.file_system import has_room, locked
+from pyprof.fleet.systemd import Notifier
+from pyprof.fleet.wire.segment_names import default_spool
+from pyprof.model.profile import Profile
+
+if TYPE_CHECKING:
+    from pyprof.fleet.agent.http_page import HttpPages
+
+Say = Callable[..., None]
+"""Function that writes (level, event, **fields) as one line of the agent's log."""
+_ANSWERED_S = 0.8
+"""Time in seconds after a request to end the agent in which clients of its control socket still get a response."""
+_DRAW_S = 600.0
+"""Interval in seconds in which other processes are drawn for recording, if the budget leaves processes out. Each time
+their files are read again.
+"""
+_REFUSALS_S = 10.0
+"""Minimum interval in seconds between log lines of the agent about refused requests; /metrics counts all of them."""
+
+
+class Agent:
+    """The agent; run() is its whole life. end() and reload() may be called from any thread."""
+
+    def __init__(self, load: Callable[[], AgentConfig], say: Say, notifier: Notifier) -> None:
+        """Create an agent from its configuration. run() starts it.
+
+        Args:
+            load: Function that reads the configuration again.
+            say: Function that writes a line of the log.
+            notifier: Notifies systemd.
+        """
+        self._load, self._say, self._notifier = load, say, notifier
+        self._config = load()
+        values = self._config.values
+        self._lock = locked(values.path or default_spool())
+        self._diagnostics = Diagnostics()
+        caps = Caps(values.max_bytes, values.max_files, values.max_age)
+        sinks = [target.name for target in self._config.pushes]
+        root = values.path or default_spool()
+        self._minutes = LastMinutes(root, values.last, values.disk, self._diagnostics)
+        self.spool = Spool(root, caps, self._diagnostics, None, sinks, spare=self._minutes.clear, restore=restored)
+        self._writing = threading.Lock()
+        self._conditions = Conditions(say)
+        self._pushers = Pushers(self.spool, self._writing, self._conditions, self._diagnostics)
+        self._budget = BudgetControl(_budget(values), say, self._conditions)
+        self._ended = EndedProcesses()
+        self._wake = threading.Event()
+        self._ending = self._reloading = False
+        self._on_demand = OnDemand(lambda: RecordedNow(self._config.values, self._table, self._lanes), self._minutes)
+        self._socket = ControlSocket(self._on_demand.answer, self._asked, self.state)
+        self._refusal_said = -_REFUSALS_S
+        self._answer_until = 0.0
+        self._draw_at = 0.0
+        self._starts = 0
+        self._steps = ClockSteps(say)
+        self._begin()
+        numbers = self._pushers.numbers
+        self._health = Health(values.every, self._gauges(), self._diagnostics, self._conditions, numbers)
+        self._lost = Counter[str]()
+
+    def _gauges(self) -> dict[str, Gauge]:
+        return {
+            "processes": lambda: sum(bool(seen.verdict.samplings) for seen in self._table.by_pid.values()),
+            "processes_left_out": self._left_out,
+            "sampling_stride": lambda: self._budget.stride.every,
+            "budget_exceeded": lambda: self._budget.exceeded,
+            "budget_cpu_ratio": lambda: self._config.values.cpu / 100,
+            "budget_needed_cpu_ratio": lambda: self._budget.needed_cpu,
+            "budget_memory_bytes": lambda: self._config.values.memory,
+            "looks_failed": lambda: self._table.failed,
+            "process_ends_lost": lambda: self._ended.lost,
+            "unattributed_cpu_seconds": lambda: self._ended.unattributed_ns / 1e9,
+            "recordings": lambda: sum(lane.running for lane in self._lanes),
+            "kept_bytes": self._minutes.bytes,
+            "spool_bytes": lambda: self.spool.inventory.bytes,
+            "spool_segments": lambda: len(self.spool.inventory),
+        }
+
+    def _left_out(self) -> int:
+        chosen = {pid for pid, seen in self._table.by_pid.items() if seen.verdict.samplings}
+        return len(chosen.difference(*(self._table.recorded(lane.sampling) for lane in self._lanes)))
+
+    def state(self) -> bytes:
+        """Return the state of the agent as JSON, for `pyprof agent status`. Any thread may call this."""
+        return dump_json({**self._health.state(), "pid": os.getpid(), "budget": self._budget.state()})
+
+    def _begin(self) -> None:
+        """Start the agent with the current configuration."""
+        config = self._config
+        self._table = ProcessTable(config.rules, os.getpid())
+        self._table.one_in = self._budget.effort.processes
+        clock = WindowClock(config.values.every)
+        self._lanes = [
+            SampledGroup(
+                sampling,
+                config.values,
+                self._table,
+                clock,
+                self._budget.stride,
+                self._took,
+                self._save,
+                self._failed,
+            )
+            for sampling in config.samplings()
+        ]
+        self._ended.begin(self._table, self._lanes)
+        if self._ending:
+            self._table.leave()
+
+    def end(self) -> None:
+        """End all recordings of the agent, and a search through thousands of processes in the main thread."""
+        self._answer_until = self._answer_until or time.monotonic() + _ANSWERED_S
+        self._ending = True
+        self._wake.set()
+        self._table.leave()
+        self._on_demand.end()
+        for lane in self._lanes:
+            lane.end()
+
+    @property
+    def left(self) -> bool:
+        """True after run() if a recording did not end. Its window is not written, and one of its threads still runs."""
+        return any(lane.left.is_set() for lane in self._lanes)
+
+    @property
+    def opening(self) -> bool:
+        """True after run() if a recording is still being opened, in a thread that still runs."""
+        return any(lane.running for lane in self._lanes)
+
+    def reload(self) -> None:
+        self._reloading = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Run the agent until end() is called.
+
+        Raises:
+            OSError: The spool cannot be read.
+            UsageError: The port is in use, or the group does not exist.
+        """
+        with contextlib.closing(self._pages()) if self._config.values.port else contextlib.nullcontext():
+            self._run()
+
+    def _pages(self) -> HttpPages:
+        from pyprof.fleet.agent.http_page import HttpPages  # most agents have none
+
+        health = self._health
+        pages = {"/metrics": health.metrics_page, "/healthz": health.page, "/readyz": health.ready_page}
+        return HttpPages(self._config.values.port, pages)
+
+    def _run(self) -> None:
+        self.spool.open()
+        self._minutes.open()
+        try:
+            self._socket.begin(self.spool.root, self._config.values.group)
+        except OSError as error:
+            self._say("warning", "nobody can ask", error=str(error))
+        self._say("info", "started", **self._of_spool())
+        if self._config.values.collector in ("auto", "bpf"):
+            self._ended.open(self._say)
+        self._pushers.begin(self._config.pushes)
+        self._notifier.send("READY=1")
+        while not self._ending:
+            if self._reloading:
+                self._reload()
+            for lane in self._lanes:
+                if not self._ending:
+                    lane.tend()
+            self._table.find_processes()
+            self._ended.attribute_ends()
+            self._keep_budget()
+            self._steps.total_ns()
+            self._health.beat()
+            self._notifier.report(self._conditions.reasons)
+            self._notifier.alive()
+            self._wake.wait(LOOK_S)
+            self._wake.clear()
+        self._notifier.send("STOPPING=1")
+        for lane in self._lanes:
+            lane.end()
+        for lane in self._lanes:
+            lane.finish()
+        self._ended.close()
+        self._socket.close(self._answer_until)
+        self._pushers.end()
+        self._say("info", "ended")
+
+    def _keep_budget(self) -> None:
+        starts = sum(lane.starts for lane in self._lanes)
+        if starts and not self._starts:
+            self._budget.pardon(FIRST_SETTLING)
+        elif self._on_demand.under_way or starts != self._starts:  # a recording reads files for the first time
+            self._budget.pardon()
+        self._starts = starts
+        if self._budget.check_budget():
+            before, self._table.one_in = self._table.one_in, self._budget.effort.processes
+            if self._table.one_in > before:
+                self._draw_processes()
+        elif self._table.one_in > 1 and time.monotonic() >= self._draw_at:
+            self._budget.pardon()
+            self._draw_processes()
+
+    def _draw_processes(self) -> None:
+        """Draw other processes to record at random. Collectors cannot release running processes, so recordings start
+        again.
+        """
+        self._draw_at = time.monotonic() + _DRAW_S
+        recent_ns: dict[tuple[int, int], int] = {}
+        for lane in self._lanes:
+            recent_ns.update(lane.recent_ns)
+        self._table.draw(recent_ns)
+        for lane in self._lanes:
+            lane.begin_anew()
+
+    def _close(self) -> None:
+        for lane in self._lanes:
+            lane.end()
+        for lane in self._lanes:
+            lane.close()
+
+    def _reload(self) -> None:
+        """Load the agent's configuration again. If it is wrong, nothing changes. Recordings continue if they do not
+        depend on what has changed, because a restart leaves a gap.
+        """
+        self._reloading = False
+        self._notifier.reloading()
+        try:
+            config = self._load()
+            self._pushers.begin(config.pushes)
+        except (PyprofError, OSError) as error:
+            self._conditions.begin("reload_failed", str(error))
+            self._health.reloaded(False)
+        else:
+            continues = config.is_recorded_like(self._config)
+            if continues:
+                self._config = config
+                self._budget.change_budget(_budget(config.values))
+            else:
+                self._record_by(config)
+            self._health.reloaded(True)
+            self._conditions.end("reload_failed")
+            self._say(
+                "info",
+                "reloaded",
+                rules=len(config.rules),
+                sinks=len(config.pushes),
+                recordings="unchanged" if continues else "restarted",
+            )
+        self._notifier.send("READY=1")
+
+    def _record_by(self, config: AgentConfig) -> None:
+        """End all recordings of the agent, and start those of another configuration."""
+        self._close()
+        self._config = config
+        self._budget.begin(_budget(config.values))
+        self._begin()
+        self._health.every = config.values.every
+
+    def _of_spool(self) -> dict[str, int]:
+        spool = self.spool
+        found = {"spool_segments": len(spool.inventory), "spool_bytes": spool.inventory.bytes}
+        return {**found, "recovered": spool.recovered} if spool.recovered else found
+
+    def _save(self, sampling: SamplingChoice, part: WindowPart, window: str) -> bool:
+        labels = self._table.labels(time.monotonic() - self._config.values.every)
+        data = packed(part, self._budget.notes(), labels)
+        with self._writing:
+            is_stored = self.spool.save(window, time.time_ns(), data)
+            if not is_stored:
+                self._report_spool()
+        return is_stored
+
+    def _took(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:
+        seen = self._table.recorded(sampling).values()
+        services = {each.verdict.service for each in seen}
+        profile = labelled(self._budget.noted(profile), self._table.verdict)
+        found = segments(profile, services, window)
+        with self._writing:
+            kept = self.spool.store_window(found, window)
+            self._health.metrics.took(sampling.mode, profile, kept)
+            self._report_spool()
+            self._conditions.end("recording_failed", mode=sampling.mode, rate=sampling.rate)
+            inventory, dropped = self.spool.inventory, self._health.new_counts()
+            self._say(
+                "info" if kept else "error",
+                "window" if kept else "window not written",
+                mode=sampling.mode,
+                rate=sampling.rate,
+                seconds=round(profile.duration_ns / 1e9, 1),
+                services=len(services),
+                processes=len(seen),
+                samples=profile.summary.samples,
+                own_cpu_percent=self._budget.own_cpu.percent(),
+                spool_segments=len(inventory),
+                spool_bytes=inventory.bytes,
+                **({"dropped": dropped} if dropped else {}),
+            )
+            if kept and profile.summary.samples and not self._minutes.store_window(profile):
+                self._report_disk("a window for pyprof agent record was not stored")
+
+    def _report_spool(self) -> None:
+        """Begin or end the conditions of the spool, and report segments that sinks have lost."""
+        failure = self.spool.failure
+        if failure is not None:
+            self._report_disk(failure.strerror or type(failure).__name__, failure.errno in NO_ROOM)
+        elif has_room(self.spool.root):  # what was dropped makes room for some windows, and the disk is still full
+            self._conditions.end("spool_failed")
+            self._conditions.end("spool_disk_full")
+        for sink, count in (self.spool.lost - self._lost).items():
+            error = f"{count} segment{'s' * (count != 1)} dropped before {sink} had taken them"
+            self._conditions.note("push_lost", error, sink=sink)
+        self._lost = self.spool.lost.copy()
+
+    def _report_disk(self, about: str, is_full: bool = False) -> None:
+        is_full = is_full or not has_room(self.spool.root)
+        self._conditions.begin("spool_disk_full" if is_full else "spool_failed", f"{self.spool.root}: {about}")
+
+    def _asked(self, peer: Peer | None, outcome: str) -> None:
+        self._health.metrics.count("asks", outcome)
+        now = time.monotonic()
+        if outcome == "answered":
+            level = "info"
+        elif now < self._refusal_said + _REFUSALS_S:
+            return
+        else:
+            self._refusal_said, level = now, "warning"
+        by = {"user": peer.uid, "pid": peer.pid} if peer is not None else {}
+        self._say(level, "asked", outcome=outcome, **by)
+
+    def _failed(self, sampling: SamplingChoice, error: BaseException, window: str) -> None:
+        self._health.metrics.count("failures", sampling.mode)
+        hint = error.hint if isinstance(error, PyprofError) else ""
+        about = str(error) or type(error).__name__
+        self._conditions.begin("recording_failed", about, hint, mode=sampling.mode, rate=sampling.rate)
+        with self._writing:
+            recovered = self.spool.recover(window)
+        if recovered:
+            self._say("info", "window recovered", segments=recovered)
+
+
+def _budget(values: Values) -> CostBudget:
+    return CostBudget(values.cpu / 100, values.memory, values.over)

@@ -1,0 +1,138 @@
+"""Enforcement of the agent's budget: it measures the agent's cost, consults the Governor, and logs changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyprof.fleet.agent.governor import AIM, SETTLING, BudgetVerdict, CostBudget, Effort, Governor
+from pyprof.fleet.agent.health import Conditions, OwnCpu, memory, spent
+from pyprof.model.profile import Profile
+from pyprof.model.reasons import said
+from pyprof.records import replace
+from pyprof.window_flush_protocol import Stride
+
+CHECKS = 12
+"""Number of checks in the time over which the agent's budget is enforced."""
+_EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more"}
+
+
+class BudgetControl:
+    """Enforces the budget of an agent.
+
+    Attributes:
+        stride: Stride of the sampling times of all recordings.
+        exceeded: Number of times that the budget was exceeded although the effort could not be reduced.
+        own_cpu: Processor time for the log line of a window.
+    """
+
+    def __init__(self, budget: CostBudget, say: Callable[..., None], conditions: Conditions) -> None:
+        """Start to enforce the agent's budget; say writes a line of the log."""
+        self.stride = Stride()
+        self.exceeded = 0
+        self.own_cpu = OwnCpu()
+        self._say, self._conditions = say, conditions
+        self._memory_bytes, self._memory_at = 0, 0.0
+        self.begin(budget)
+
+    def begin(self, budget: CostBudget) -> None:
+        """Enforce another budget of the agent from now on; the effort starts at its maximum."""
+        now = time.monotonic()
+        self._governor = Governor(budget, now, spent())
+        self._look_at = now
+        self.stride.every = 1
+
+    def change_budget(self, budget: CostBudget) -> None:
+        """Enforce another budget on the running recordings, if it is another one."""
+        if budget == self._governor.budget:
+            return
+        now = time.monotonic()
+        self._governor.change_budget(budget, now, spent())
+        self._look_at = self._memory_at = now
+        self.stride.every = self.effort.times
+
+    def _memory(self) -> int:
+        """Return the memory of the agent and its workers. It is read at most once in the time over which the budget is
+        enforced.
+
+        The kernel walks all their pages for it: with a budget of 0.2 % this was an eighth of the agent's cost.
+        """
+        is_high = self._memory_bytes > self._governor.budget.memory
+        if (now := time.monotonic()) >= self._memory_at or is_high:
+            self._memory_bytes, self._memory_at = memory() or 0, now + self._governor.budget.every_s
+        return self._memory_bytes
+
+    @property
+    def effort(self) -> Effort:
+        return self._governor.effort
+
+    def pardon(self, settling: float = SETTLING) -> None:
+        """Exclude the agent's current cost from the check of its budget, because a user has requested the work, or
+        files are read for the first time.
+
+        Args:
+            settling: See Governor.pardon().
+        """
+        self._governor.pardon(time.monotonic(), settling)
+
+    def check_budget(self) -> bool:
+        """Check the agent's budget, and return True if another set of processes must be recorded. The main loop calls
+        this all the time.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + self._governor.budget.every_s / CHECKS
+        before = self.effort
+        verdict = self._governor.check_cost(now, spent(), self._memory)
+        self.stride.every = self.effort.times
+        governor = self._governor
+        if verdict is BudgetVerdict.BROKEN:
+            self.exceeded += 1
+            self._conditions.begin("budget_exceeded", "", "", **self.state(), **self._needed())
+        elif verdict is not BudgetVerdict.NOTHING:
+            self._say("info", _EVENTS[verdict], **self.state())
+        if governor.cpu <= governor.budget.cpu and governor.memory <= governor.budget.memory:
+            self._conditions.end("budget_exceeded")
+        return self.effort.processes != before.processes
+
+    @property
+    def needed_cpu(self) -> float | None:
+        """The processor budget that the host needs as a share of one processor, None if the budget was enough at the
+        last check.
+        """
+        governor = self._governor
+        return governor.needed_cpu if governor.cpu > governor.budget.cpu else None
+
+    def _needed(self) -> dict[str, object]:
+        """Return the fields of a log line that say what budget of processor time or memory the host needs."""
+        governor = self._governor
+        found: dict[str, object] = {}
+        if self.needed_cpu is not None:
+            found["needed_cpu_percent"] = round(100 * self.needed_cpu, 2)
+        if governor.memory > governor.budget.memory:
+            found["needed_memory"] = round(governor.memory / AIM)
+        return found
+
+    def state(self) -> dict[str, object]:
+        """Return what the agent cost at the last check, its budget, and its effort."""
+        governor, effort = self._governor, self.effort
+        return {
+            "own_cpu_percent": round(100 * governor.cpu, 2),
+            "budget_cpu_percent": round(100 * governor.budget.cpu, 3),
+            "own_memory": governor.memory,
+            "budget_memory": governor.budget.memory,
+            "one_sampling_time_in": effort.times,
+            "one_process_in": effort.processes,
+        }
+
+    def noted(self, profile: Profile) -> Profile:
+        """Return the profile of a window with notes about the effect of the agent's budget."""
+        notes = self.notes()
+        return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, *notes)))
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes about the effect of the agent's budget on windows at present."""
+        if self.effort == Effort():
+            return ()
+        return (said("budget_kept", times=self.effort.times, processes=self.effort.processes),)

@@ -1,0 +1,166 @@
+"""Processor time of processes that lived too short for a look at /proc, from the kernel's reports of ended processes.
+
+Rules decide about such a process by its name, its user and its parent. If it was in the control group of its parent,
+they have the control group and the environment of the parent. What else they ask (exe, cmdline) is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
+from pyprof.collectors.cpu_accounts import TICK_NS, read_boot_ticks
+from pyprof.errors import PyprofError
+from pyprof.fleet.agent.group_recording import SampledGroup
+from pyprof.fleet.agent.process_table import YOUNG_S, Facts, ObservedProcess, ProcessTable
+from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict, TargetRule, user_name
+
+_MAX_ENDED = 10_000
+"""Maximum number of ended processes that wait for the report of their end: zombies, and those whose report was lost."""
+_OF_CGROUP = ("cgroup", "unit", "container")
+
+
+class FactGone(Exception):
+    """A rule needs a fact about a process that went with the process."""
+
+
+class EndedFacts:
+    """Facts about an ended process for the agent's rules."""
+
+    def __init__(self, end: ProcessEnd) -> None:
+        self._end = end
+        self._known = {
+            "pid": str(end.pid),
+            "name": end.name,
+            "parent": end.parent_name,
+            "user": user_name(end.uid),
+        }
+
+    def __call__(self, name: str) -> str:
+        """Return a fact; raise FactGone if it is not known any more."""
+        if (name in _OF_CGROUP or name.startswith("env:")) and self._end.shares_cgroup and name not in self._known:
+            parent = Facts(self._end.parent, self._end.parent_name, 0)
+            if parent("cgroup"):
+                self._known[name] = parent(name)
+        if name not in self._known:
+            raise FactGone(name)
+        return self._known[name]
+
+
+class EndedProcesses:
+    """The processes that have ended since the last look. attribute_ends() may be called from any thread.
+
+    Attributes:
+        unattributed_ns: Processor time of processes that no look had found and whose rule needs what is gone.
+    """
+
+    def __init__(self) -> None:
+        self.unattributed_ns = 0
+        self._ends: ProcessEnds | None = None
+        self._opened_ticks = 0
+        self._table: ProcessTable | None = None
+        self._groups: Sequence[SampledGroup] = ()
+        self._found: object = None
+        self._seen: dict[tuple[int, int], RuleVerdict] = {}
+        self._lock = threading.Lock()
+
+    def open(self, say: Callable[..., None]) -> None:
+        """Load the program that reports ended processes, or log why this is impossible."""
+        try:
+            self._ends = ProcessEnds()
+        except (PyprofError, OSError) as error:
+            say("info", "short processes are not followed", error=str(error))
+        self._opened_ticks = read_boot_ticks()
+
+    @property
+    def lost(self) -> int:
+        """Number of ended processes whose reports had no room."""
+        return self._ends.lost if self._ends is not None else 0
+
+    def begin(self, table: ProcessTable, groups: Sequence[SampledGroup]) -> None:
+        """Attribute ended processes by the rules of a table, to these recordings."""
+        with self._lock:
+            self._table, self._groups = table, groups
+            self._found, self._seen = None, {}
+        for group in groups:
+            group.before_reading = self.attribute_ends
+
+    def attribute_ends(self) -> None:
+        """Give the recordings the processor time of the processes that have ended."""
+        with self._lock:
+            table = self._table
+            if self._ends is None or table is None:
+                return
+            ends = self._ends.read_ends()
+            self._note_running(table)
+            judged: dict[tuple[object, ...], RuleVerdict | None] = {}
+            for end in ends:
+                found = self._seen.pop((end.pid, end.start), None)
+                if found is not None and (found.samplings or not _is_young(end)):
+                    self._add(end, found, is_known=True)
+                elif end.start >= self._opened_ticks and not table.is_own(end.parent):
+                    self._add_short(table, end, judged)
+
+    def _note_running(self, table: ProcessTable) -> None:
+        """Note which processes a search has found. Each is forgotten when its end is reported, or in a clean-up."""
+        if len(self._seen) > 2 * len(table.by_pid) + _MAX_ENDED:
+            self._found, self._seen = None, {}
+        if table.by_pid is not self._found:
+            self._found = table.by_pid
+            self._seen.update(((pid, seen.start), seen.verdict) for pid, seen in table.by_pid.items())
+
+    def _add_short(
+        self, table: ProcessTable, end: ProcessEnd, judged: dict[tuple[object, ...], RuleVerdict | None]
+    ) -> None:
+        facts = end.name, end.parent_name, end.uid, end.parent if end.shares_cgroup else 0
+        if facts not in judged:
+            judged[facts] = verdict_of(table.rules, end)
+        verdict = judged[facts]
+        if verdict is None:
+            self.unattributed_ns += end.run_ns
+        elif verdict.samplings:
+            table.add_ended(end.pid, ObservedProcess(0, end.start, end.name, time.monotonic(), False, verdict))
+            self._add(end, verdict, is_known=False)
+
+    def _add(self, end: ProcessEnd, verdict: RuleVerdict, is_known: bool) -> None:
+        kin = "\0".join(f"{name}={text}" for name, text in verdict.labels)
+        for group in self._groups:
+            if group.sampling in verdict.samplings:
+                group.add_end(end, kin, is_known)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._ends is not None:
+                self._ends.close()
+                self._ends = None
+
+
+def _is_young(end: ProcessEnd) -> bool:
+    """Return True if a process lived so short that it may have become another program after it was found."""
+    return read_boot_ticks() - end.start < YOUNG_S * 1e9 / TICK_NS
+
+
+def verdict_of(rules: Sequence[TargetRule], end: ProcessEnd) -> RuleVerdict | None:
+    """Return what the rules decide about an ended process, None if one of them needs what is gone."""
+    facts = EndedFacts(end)
+    try:
+        found = next((rule for rule in rules if _fits(rule, facts)), None)
+        return found.verdict(facts) if found is not None else NOT_RECORDED
+    except FactGone:
+        return None
+
+
+def _fits(rule: TargetRule, facts: EndedFacts) -> bool:
+    """Return True if a rule fits an ended process; raise FactGone if that depends on what is gone."""
+    gone: FactGone | None = None
+    for key, criterion in rule.criteria:
+        try:
+            if not criterion.fits(facts(key)):
+                return False
+        except FactGone as error:
+            gone = error
+    if gone is not None:
+        raise gone
+    return True

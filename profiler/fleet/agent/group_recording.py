@@ -1,0 +1,350 @@
+"""One collector of the agent: the recording of the processes that are sampled in the same way, and its windows."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from pyprof.collectors.bpf.process_ends import ProcessEnd
+from pyprof.errors import PyprofError
+from pyprof.fleet.agent.config import Values
+from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, summed_times, with_exact_sums
+from pyprof.fleet.agent.process_table import ProcessTable, selected
+from pyprof.fleet.agent.rules import SamplingChoice
+from pyprof.fleet.agent.windows import WindowClock, WindowPart
+from pyprof.model.profile import Profile
+from pyprof.model.reasons import said
+from pyprof.options import RecordOptions
+from pyprof.records import replace
+from pyprof.session import recording_factory
+from pyprof.session.recording import Recording
+from pyprof.session.worker.message_channel import Part
+from pyprof.window_flush_protocol import Stride
+
+IS_CONFINED = False
+"""True if recordings of an agent confine their worker process. A worker without rights could not leave SCHED_IDLE
+(priority.py).
+"""
+_AGAIN_S = 30.0
+"""Time in seconds before a failed collector of the agent starts again."""
+_NAMES_S = 0.8
+"""Time in seconds for resolving names when the agent ends, including time spent waiting for a processor."""
+FLUSH_S = 1.0
+"""Approximate time in seconds that samples wait until they are saved (CollectOptions)."""
+_OF_DURABLE = 0.87
+"""Interval of checkpoints of a window relative to windows.durable; the rest of that time is for naming and writing."""
+_SOON_S = 0.001
+_LOOK_S = 0.02
+_MAX_GAP_NS = 60_000_000_000
+"""Maximum time between two recordings, in nanoseconds, that the first window of the second one includes."""
+_READ_BEFORE_S = 0.02
+"""Time in seconds before the end of a window at which the processor clocks of processes are read."""
+
+
+class SampledGroup:
+    """One collector of the agent with its recording and windows. tend(), close() and finish() are for one thread, the
+    agent's.
+
+    Attributes:
+        left: True if a recording did not end when it had to, because a memory page of a target blocks it.
+        starts: Number of recordings that were started.
+        before_reading: Called before the processor clocks of a window, or a part of it, are summed.
+    """
+
+    def __init__(
+        self,
+        sampling: SamplingChoice,
+        values: Values,
+        table: ProcessTable,
+        clock: WindowClock,
+        stride: Stride,
+        took: Callable[[SamplingChoice, Profile, str], None],
+        save: Callable[[SamplingChoice, WindowPart, str], bool],
+        failed: Callable[[SamplingChoice, BaseException, str], None],
+    ) -> None:
+        """Create the recording of the processes that are sampled in the same way. It does not run yet.
+
+        Args:
+            stride: Stride of the sampling times, for the budget.
+            took: Function that receives each window and its key, in a thread of this object.
+            save: Function that receives the parts of an unfinished window before that, and returns True if it has
+                stored one.
+            failed: Function that receives the error that ended a recording or prevented its start, and the key of the
+                window under way, "" for none.
+        """
+        self.sampling = sampling
+        self._options = RecordOptions(
+            rate=sampling.rate,
+            mode=sampling.mode,
+            native=sampling.python,
+            collector=values.collector,
+            max_overhead=values.max_stopped / 100,
+            sandbox=IS_CONFINED,
+        )
+        self._table, self._clock, self._stride = table, clock, stride
+        self._took, self._save_part, self._failed = took, save, failed
+        self._saved_every_s = _OF_DURABLE * values.durable
+        self.left = threading.Event()
+        self.starts = 0
+        self.before_reading: Callable[[], None] = lambda: None
+        self._is_ending = False
+        self._recording: Recording | None = None
+        self._thread: threading.Thread | None = None
+        self._known: frozenset[tuple[int, int]] = frozenset()
+        self._not_before = 0.0
+        self._clocks = ProcessClocks() if sampling.mode == "cpu" else None
+        self._times: deque[list[ProcessTime]] = deque()
+        self._window_ns = self._counted_ns = self._stored_ns = 0
+        self._resumed_from_ns = 0
+        self._carried: list[ProcessTime] = []
+        self._stored: list[ProcessTime] = []
+        self._unstored: list[ProcessTime] = []
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def tend(self) -> None:
+        """Start to record if a process is to be recorded, or add new processes to the recording."""
+        if self.running:
+            self._find_new()
+        elif time.monotonic() >= self._not_before:
+            self._begin()
+        else:
+            self._poll_clocks()
+
+    def _find_new(self) -> None:
+        """Make the recording look for new processes. The collector does that only with each batch, which is late for
+        new ones.
+        """
+        found = self._table.chosen(self.sampling)
+        if self._recording is not None:
+            if not found <= self._known:
+                self._recording.look_around()
+            self._known = found
+            if self._recording.span_ns[0]:
+                self._poll_clocks()
+
+    def _poll_clocks(self) -> None:
+        if self._clocks is not None:
+            self._clocks.poll(self._table.matching(self.sampling))
+
+    def _begin(self) -> None:
+        """Start a thread that records. Opening thousands of processes takes seconds, in which the agent may be told to
+        end.
+        """
+        self._release()
+        self._not_before = time.monotonic() + _AGAIN_S
+        self._is_ending = False
+        self.left.clear()
+        self._thread = threading.Thread(target=self._live, name="pyprof windows", daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
+        try:
+            selection = selected(lambda: self._table.now_recorded(self.sampling))
+            if selection is None:
+                self._not_before = 0.0
+                return
+            self._recording = recording_factory.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
+        except (PyprofError, OSError) as error:  # too many processes or open files, which is temporary
+            self._failed(self.sampling, error, "")
+            return
+        recording = self._recording
+        if self._is_ending:  # nothing was recorded
+            self._recording = None
+            recording.close()
+            return
+        recording.watch(lambda _: self.left.set())
+        self._begin_clocks()
+        recording.on_cut = partial(self._end_window, recording)
+        recording.on_part = partial(self._end_part, recording)
+        self.starts += 1
+        recording.start()
+        self._windows(recording)
+
+    def _begin_clocks(self) -> None:
+        """Begin the sums of a recording where those in the spool end, so that a killed worker loses none of them."""
+        if self._clocks is None:
+            return
+        self._times.clear()
+        self._stored, self._carried = [], self._unstored
+        processes = self._table.matching(self.sampling)
+        if self._stored_ns and time.monotonic_ns() < self._stored_ns + _MAX_GAP_NS:
+            self._resumed_from_ns, self._window_ns = self._stored_ns, self._counted_ns
+            self._clocks.resume(processes)
+        else:
+            self._window_ns = self._counted_ns = self._stored_ns = self._resumed_from_ns = 0
+            self._carried = self._unstored = []
+            self._clocks.begin(processes)
+
+    def _windows(self, recording: Recording) -> None:
+        window = ""
+        try:
+            last: Profile | None = None
+            while recording.running:
+                ends, window = time.monotonic() + self._clock.left(time.time()), uuid.uuid4().hex
+                self._save(recording, ends, window)
+                recording.wait(max(ends - time.monotonic() - _READ_BEFORE_S, 0.0))
+                self._read_clocks()
+                last = next(recording.windows(max(ends - time.monotonic(), _SOON_S)), None)
+                if last is not None:
+                    self._deliver(recording, last, window)
+            rest = recording.stop()
+            if rest is not last and rest.duration_ns:
+                self._deliver(recording, rest, "" if last is not None else window)
+            if recording.failure is not None:
+                raise recording.failure
+        except BaseException as error:
+            self._note_failure(recording)
+            self._failed(self.sampling, error, window)
+
+    def _deliver(self, recording: Recording, profile: Profile, window: str) -> None:
+        self._took(self.sampling, self._exact(recording, profile), window)
+        self._stored_ns, self._stored, self._unstored = self._counted_ns, [], []
+
+    def _save(self, recording: Recording, ends: float, window: str) -> None:
+        """Save checkpoints at equal intervals until the end of the window (monotonic) or of the recording.
+
+        There are as few as windows.durable allows, because each one has about the same cost, independent of its size.
+        """
+        began = time.monotonic()
+        count = math.ceil((ends - began) / self._saved_every_s)
+        for nth in range(1, count):
+            due = began + (ends - began) * nth / count
+            if recording.wait(max(due - time.monotonic(), 0.0)):
+                return
+            self._read_clocks()
+            if (part := recording.packed_part()) is None:
+                return
+            self._keep_part(part, window)
+
+    def _keep_part(self, part: Sequence[Part], window: str) -> None:
+        """Save a checkpoint with the sums that the spool does not have yet."""
+        times = self._unstored if self._clocks is not None else None
+        if self._save_part(self.sampling, WindowPart(part, times), window):
+            self._stored_ns, self._stored = self._counted_ns, summed_times([*self._stored, *self._unstored])
+            self._unstored = []
+
+    def _note_failure(self, recording: Recording) -> None:
+        """Note where the sums in the spool end if a recording failed before its first checkpoint."""
+        if not self._stored_ns:
+            self._stored_ns = self._counted_ns = recording.span_ns[0]
+
+    @property
+    def recent_ns(self) -> Mapping[tuple[int, int], int]:
+        """Processor time of processes in the last window, by pid and start; empty if the clocks are not read."""
+        return self._clocks.recent_ns if self._clocks is not None else {}
+
+    def _read_clocks(self) -> None:
+        """Read the processor clocks of processes because a window or a part of it ends soon.
+
+        The end is interpolated from this reading on.
+        """
+        if self._clocks is not None:
+            self._clocks.read_near_end(self._table.matching(self.sampling))
+
+    def add_end(self, end: ProcessEnd, kin: str, is_known: bool) -> None:
+        """Add the final processor time of an ended process (ProcessClocks.add_end)."""
+        if self._clocks is not None:
+            self._clocks.add_end(end, kin, is_known)
+
+    def _end_part(self, recording: Recording) -> None:
+        """Compute the on-CPU time of each process in a part of a window that was just taken from the recording."""
+        if self._clocks is not None:
+            self.before_reading()
+            begun_ns, until_ns = recording.span_ns
+            processes = self._table.matching(self.sampling)
+            times = self._clocks.end_part(processes, self._window_ns or begun_ns, until_ns)
+            self._unstored, self._counted_ns = summed_times([*self._unstored, *times]), until_ns
+
+    def _end_window(self, recording: Recording) -> None:
+        """Compute the on-CPU time of each process in a window that was just closed."""
+        if self._clocks is not None:
+            self.before_reading()
+            begun_ns, until_ns = recording.span_ns
+            processes = self._table.matching(self.sampling)
+            times = self._clocks.end_window(processes, self._window_ns or begun_ns, until_ns)
+            times = summed_times([*self._carried, *times])
+            stored = (each._replace(ns=-each.ns, unread_ns=-each.unread_ns) for each in self._stored)
+            rest = summed_times([*stored, *times])
+            self._unstored, self._carried = [each._replace(ns=max(each.ns, 0)) for each in rest], []
+            self._times.append(times)
+            self._window_ns = self._counted_ns = until_ns
+
+    def _exact(self, recording: Recording, profile: Profile) -> Profile:
+        """Scale the samples of a window to the oldest processor times that have not been used yet.
+
+        The first window after a failure also has the time since the last sums in the spool.
+        """
+        if self._clocks is None:
+            return profile
+        if not self._times:  # the last one of the recording
+            self._end_window(recording)
+        if self._resumed_from_ns:
+            profile = _extended(profile, recording.span_ns[0] - self._resumed_from_ns)
+            self._resumed_from_ns = 0
+        return with_exact_sums(profile, self._times.popleft())
+
+    def so_far(self) -> Profile | None:
+        """Return the unfinished window of the recording. Any thread may call this.
+
+        Raises:
+            PyprofError: The window is just ending.
+        """
+        recording = self._recording
+        return recording.peek() if recording is not None and self.running else None
+
+    def begin_anew(self) -> None:
+        """Restart the recording for another set of processes, without waiting; a collector cannot release a running
+        process.
+        """
+        self._not_before = 0.0
+        self.end()
+
+    def end(self) -> None:
+        """End the recording of this group of processes without waiting for its last window."""
+        is_first, self._is_ending = not self._is_ending, True
+        if self._recording is not None:
+            self._recording.end()
+            if is_first:
+                self._read_clocks()
+
+    def close(self) -> None:
+        """End the recording of this group, wait until the last window was delivered, and release all resources."""
+        self.finish()
+        self._release()
+
+    def finish(self) -> None:
+        """End the recording of this group and wait, without releasing resources, because this process ends next.
+
+        A blocked recording is not waited for, and one that has not begun only for a short time.
+        """
+        self.end()
+        until = time.monotonic() + _NAMES_S
+        while self.running and not self.left.is_set() and self._thread is not None:
+            self._thread.join(_LOOK_S)
+            if time.monotonic() > until:
+                if self._recording is None:
+                    break
+                self._recording.hasten()
+                until = math.inf
+
+    def _release(self) -> None:
+        if self._recording is not None and not self.left.is_set():
+            self._recording.close()
+        self._recording = self._thread = None
+
+
+def _extended(profile: Profile, gap_ns: int) -> Profile:
+    """Return a window that begins earlier, with a note that this time has no samples."""
+    note = said("window_resumed", seconds=f"{gap_ns / 1e9:.1f}")
+    summary = replace(profile.summary, notes=(*profile.summary.notes, note))
+    return replace(
+        profile, start_ns=profile.start_ns - gap_ns, duration_ns=profile.duration_ns + gap_ns, summary=summary
+    )

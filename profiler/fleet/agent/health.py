@@ -1,0 +1,352 @@
+"""The agent's health, for /healthz, /readyz and /metrics: its own cost, and the conditions that impair it.
+
+Each condition that holds is in the log, in /healthz and in the metric pyprof_agent_failing. Its name is that of a row
+of model/fleet_reasons.py.
+
+A restart loses samples and repairs neither a receiver nor a disk. So only two conditions make the agent unhealthy.
+Others make it not ready (data is late or lost) or only degraded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+
+from pyprof.collectors.linux.children import find_descendants
+from pyprof.diagnostics import Diagnostics
+from pyprof.exporters.encoding import dump_json
+from pyprof.fleet.agent.metrics import ACCURACY, Gauge, Metrics, PushNumber
+from pyprof.fleet.wire.metric_format import CONTENT_TYPE
+from pyprof.fleet.wire.push_responses import LATER
+from pyprof.model.fleet_reasons import CONDITIONS
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_FIELDS = slice(11, 15)
+"""Fields of /proc/PID/stat after the name that state processor time: utime, stime, and those of waited-for children."""
+
+
+class OwnCpu:
+    """Processor time of the agent; percent() returns the share of one processor since its last call."""
+
+    def __init__(self) -> None:
+        self._at, self._spent_s = time.monotonic(), spent()
+
+    def percent(self) -> float:
+        now, spent_s = time.monotonic(), spent()
+        share = max(spent_s - self._spent_s, 0.0) / max(now - self._at, 1e-3)
+        self._at, self._spent_s = now, spent_s
+        return round(100 * share, 2)
+
+
+def spent(agent: int | None = None) -> float:
+    """Return the seconds of processor time that the agent has used so far, including its ended processes.
+
+    Args:
+        agent: Pid of the agent, None for this process.
+    """
+    return sum(map(_of, _processes(agent))) / _TICKS
+
+
+def _processes(agent: int | None) -> tuple[int, ...]:
+    pid = os.getpid() if agent is None else agent
+    return pid, *find_descendants([pid])
+
+
+def _of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return sum(map(int, fields[_FIELDS]))
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def memory(agent: int | None = None) -> int | None:
+    """Return the memory of the agent in bytes, shared memory only once (Pss); None if the kernel does not state it.
+
+    Args:
+        agent: See spent().
+    """
+    found = [_pss_kb(pid) for pid in _processes(agent)]
+    return None if found[0] is None else sum(kb or 0 for kb in found) << 10
+
+
+def _pss_kb(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(b"Pss:"))
+    except (OSError, StopIteration, IndexError, ValueError):
+        return None
+
+
+UNHEALTHY = frozenset({"loop_stuck", "no_windows"})
+"""Conditions of the agent that a restart may end; /healthz answers 503."""
+NOT_READY = UNHEALTHY | {"recording_failed", "spool_disk_full", "spool_failed", "push_failing"}
+"""Conditions of the agent under which data is late or lost; /readyz answers 503."""
+MIN_INTERVAL_S = 60.0
+"""Minimum time in seconds between two log lines about the beginning of the same condition with the same cause."""
+REMINDER_S = 3600.0
+"""Time after which the log repeats a condition of the agent that still holds, in seconds."""
+EVENT_S = 600.0
+"""Time for which an event, such as a refused segment, counts as a condition, in seconds."""
+PLACES = ("sink", "mode", "rate")
+"""Fields of a log line that tell conditions with the same reason apart."""
+FIGURES = ("needed_cpu_percent", "needed_memory")
+"""Fields whose change is a reason to log the condition again."""
+FIGURE_RISE, FIGURE_FALL = 1.05, 1.25
+"""Ratios from which on a figure has changed: a budget that is set to what an earlier line said must be enough."""
+_ROWS = {reason.name: reason for reason in CONDITIONS}
+
+
+class _Condition:
+    """One condition that keeps the agent from its work, now or earlier, and what the log says about it."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, object] = {}
+        self.began = 0.0
+        self.until = -math.inf
+        self._unlogged = 0
+        self._logged_at: dict[str, float] = {}
+        self._logged = ""
+        self._logged_figures: dict[str, float] = {}
+
+    def holds(self, now: float) -> bool:
+        return now < self.until
+
+    def renew(self, fields: dict[str, object], now: float, until: float) -> None:
+        """Note that the condition of the agent holds, or that its event has happened again."""
+        is_new = not self.holds(now)
+        if is_new:
+            self.began = now
+        self._unlogged += is_new or until < math.inf
+        self.fields, self.until = fields, until
+
+    def take_line(self, now: float) -> tuple[str, str, dict[str, object]] | None:
+        """Return the level, event and fields of the log line that is due about a condition, None if none is."""
+        if not self.holds(now):
+            return self._take_end(now)
+        summary = str(self.fields.get("cause") or self.fields["error"])
+        figures = {name: float(str(self.fields[name])) for name in FIGURES if name in self.fields}
+        is_news = (
+            summary != self._logged
+            or (self.until < math.inf and self._unlogged)
+            or _have_changed(self._logged_figures, figures)
+        )
+        cause = str(self.fields.get("cause", ""))  # one of a fixed set, so the number of lines is bounded
+        last = self._logged_at.get(cause, -math.inf) if is_news else max(self._logged_at.values())
+        if now - last < (MIN_INTERVAL_S if is_news else REMINDER_S):
+            return None
+        more = {"unlogged_before": self._unlogged - 1} if self._unlogged > 1 else {}
+        if now >= self.began + 1:
+            more["since_seconds"] = round(now - self.began)
+        self._logged_at[cause], self._logged, self._unlogged = now, summary, 0
+        self._logged_figures = figures
+        level, event = ("error", "unhealthy") if self.fields["reason"] in UNHEALTHY else ("warning", "degraded")
+        return level, event, {**self.fields, **more}
+
+    def _take_end(self, now: float) -> tuple[str, str, dict[str, object]] | None:
+        if not self._logged:
+            return None
+        self._logged = ""
+        place = {name: self.fields[name] for name in ("reason", *PLACES) if name in self.fields}
+        return "info", "healthy again", {**place, "seconds": round(now - self.began)}
+
+
+def _have_changed(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    """Return True if a figure of a condition is new, is gone, or has changed by FIGURE_RISE or FIGURE_FALL."""
+    if before.keys() != after.keys():
+        return True
+    return any(
+        value > FIGURE_RISE * before[name] or before[name] > FIGURE_FALL * value for name, value in after.items()
+    )
+
+
+class Conditions:
+    """All conditions of the agent. Its methods may be called from any thread."""
+
+    def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
+        """Create an empty set of the agent's conditions; say writes a line of the log."""
+        self._say, self._clock = say, clock
+        self._known: dict[tuple[object, ...], _Condition] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, reason: str, error: str = "", remedy: str = "", **fields: object) -> None:
+        """Note that something keeps the agent from its work, until end().
+
+        Args:
+            reason: A row of CONDITIONS.
+            error: What happened, "" for the sentence of the row.
+            remedy: What helps, "" for the remedy of the row.
+            fields: The sink or mode, the cause (a word), and other fields of the log line.
+        """
+        self._renew(reason, error, remedy, fields, math.inf)
+
+    def note(self, reason: str, error: str = "", remedy: str = "", **fields: object) -> None:
+        """Note an event that hinders the agent, which counts as a condition for EVENT_S. The arguments are those of
+        begin().
+        """
+        self._renew(reason, error, remedy, fields, self._clock() + EVENT_S)
+
+    def _renew(self, reason: str, error: str, remedy: str, fields: dict[str, object], until: float) -> None:
+        row = _ROWS[reason]
+        found = {"reason": reason, **fields, "error": error or row.sentence, "remedy": remedy or row.retry}
+        with self._lock:
+            condition = self._known.setdefault(_key(reason, fields), _Condition())
+            condition.renew(found, self._clock(), until)
+        self.write_lines()
+
+    def end(self, reason: str, **fields: object) -> None:
+        """Note that a condition of the agent no longer holds."""
+        with self._lock:
+            condition = self._known.get(_key(reason, fields))
+            if condition is None or condition.until == -math.inf:
+                return
+            condition.until = -math.inf
+        self.write_lines()
+
+    def write_lines(self) -> None:
+        """Write the log lines about conditions that are due. The main loop calls this once a second."""
+        with self._lock:
+            lines = [condition.take_line(self._clock()) for condition in self._known.values()]
+        for line in lines:
+            if line is not None:
+                level, event, fields = line
+                self._say(level, event, **fields)
+
+    def failures(self) -> list[Mapping[str, object]]:
+        """Return the fields of each condition of the agent that holds, with since_seconds."""
+        now = self._clock()
+        with self._lock:
+            return [
+                {**each.fields, "since_seconds": round(now - each.began)}
+                for each in self._known.values()
+                if each.holds(now)
+            ]
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """The names of the agent's conditions that hold."""
+        return frozenset(str(each["reason"]) for each in self.failures())
+
+
+def _key(reason: str, fields: Mapping[str, object]) -> tuple[object, ...]:
+    return reason, *(fields.get(name) for name in PLACES)
+
+
+SILENT_S = 30.0
+"""Time in seconds after which the agent's main loop, which runs once a second, counts as stuck."""
+WINDOWS = 3
+"""Number of window lengths after START_S without a finished window, after which an agent with processes is
+unhealthy.
+"""
+START_S = 60.0
+"""Time in seconds in which the agent begins a recording, also again after a failure, and names its first window."""
+_WAITING = frozenset(LATER.values())
+
+
+class Health:
+    """The agent's health. beat() is for the agent's main loop, the other methods for any thread."""
+
+    def __init__(
+        self,
+        every: float,
+        gauges: Mapping[str, Gauge],
+        diagnostics: Diagnostics,
+        conditions: Conditions,
+        pushes: Callable[[], Iterable[PushNumber]] = tuple,
+    ) -> None:
+        """Create the agent's health, from the gauges and counters that decide it.
+
+        Args:
+            every: Length of a window in seconds.
+            gauges: Gauges of the metrics, with "processes" among them; others are added here.
+            diagnostics: Counters of the agent.
+            conditions: Conditions of the agent; check() adds two.
+            pushes: Returns the metrics of sinks.
+        """
+        self.every = every
+        self._diagnostics, self._conditions = diagnostics, conditions
+        self._reported: dict[str, int] = {}
+        self._reload = 1.0, time.time()
+        self._beat = time.monotonic()
+        self._idle_at = self._beat
+        self._processes = gauges["processes"]
+        own: dict[str, Gauge] = {
+            "cpu_seconds": spent,
+            "memory_bytes": memory,
+            "last_window_timestamp_seconds": lambda: self.metrics.last_window_s,
+            "reload_success": lambda: self._reload[0],
+            "reload_timestamp_seconds": lambda: self._reload[1],
+            **{name: partial(self._accuracy, name) for name in ACCURACY},
+        }
+        self.metrics = Metrics({**gauges, **own}, lambda: self._diagnostics.counts, pushes, self._failing)
+
+    def _accuracy(self, name: str) -> float | None:
+        return self.metrics.accuracy.get(name)
+
+    def _failing(self) -> Collection[str]:
+        self.check()
+        return self._conditions.reasons
+
+    def beat(self) -> None:
+        """Note that the agent's main loop runs, and write the log lines that are due."""
+        self._beat = time.monotonic()
+        if not self._processes():
+            self._idle_at = self._beat
+        self.check()
+        self._conditions.write_lines()
+
+    def reloaded(self, success: bool) -> None:
+        self._reload = float(success), time.time()
+
+    def new_counts(self) -> dict[str, int]:
+        """Return by how much each counter of dropped data has grown since the last call, by its name. A segment that
+        waits to be sent is not dropped.
+        """
+        counts = {name: count for name, count in self._diagnostics.counts.items() if name not in _WAITING}
+        found = {name: count - self._reported.get(name, 0) for name, count in counts.items()}
+        self._reported = counts
+        return {name: count for name, count in found.items() if count}
+
+    def check(self) -> None:
+        """Begin or end the agent's conditions that follow from the time that has passed."""
+        now = time.monotonic()
+        self._set("loop_stuck", now - self._beat > SILENT_S)
+        last = max(self.metrics.last_window_at, self._idle_at)
+        self._set("no_windows", now - last > WINDOWS * self.every + START_S)
+
+    def _set(self, reason: str, holds: bool) -> None:
+        if holds:
+            self._conditions.begin(reason)
+        else:
+            self._conditions.end(reason)
+
+    def page(self) -> tuple[int, str, str]:
+        """Return the response for the agent's /healthz: 503 if a restart may help."""
+        return self._page(UNHEALTHY)
+
+    def ready_page(self) -> tuple[int, str, str]:
+        """Return the response for the agent's /readyz: 503 if data is late or lost."""
+        return self._page(NOT_READY)
+
+    def state(self) -> dict[str, object]:
+        """Return the agent's status (ok, degraded or unhealthy), and its conditions that hold as failures."""
+        self.check()
+        failures = self._conditions.failures()
+        reasons = {each["reason"] for each in failures}
+        return {
+            "status": "unhealthy" if reasons & UNHEALTHY else "degraded" if reasons else "ok",
+            "failures": failures,
+        }
+
+    def _page(self, red: Collection[str]) -> tuple[int, str, str]:
+        body = dump_json(self.state()).decode()
+        is_red = not self._conditions.reasons.isdisjoint(red)
+        return 503 if is_red else 200, "application/json", f"{body}\n"
+
+    def metrics_page(self) -> tuple[int, str, str]:
+        return 200, CONTENT_TYPE, self.metrics.text()

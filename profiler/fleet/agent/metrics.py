@@ -1,0 +1,195 @@
+"""Metrics of a running agent in the OpenMetrics text format (openmetrics.io, 1.0). Label values come from fixed sets or
+are names that the operator gave to sinks. They never come from processes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+import numpy as np
+
+from pyprof.fleet.agent.control_socket import OUTCOMES
+from pyprof.fleet.agent.spool import REASONS
+from pyprof.fleet.wire.metric_format import MetricKind
+from pyprof.model.analysis.confidence_interval import profile_basis, sampling_basis
+from pyprof.model.fleet_reasons import CONDITIONS
+from pyprof.model.profile import Profile
+from pyprof.options import SIMPLE_MODES
+
+PREFIX = "pyprof_agent_"
+Gauge = Callable[[], float | None]
+PushNumber = tuple[str, Mapping[str, str], float]
+"""One value of a sink's metric: (name of a metric of PUSHES, its labels, its value)."""
+
+
+_CONDITION = ("reason", tuple(reason.name for reason in CONDITIONS))
+_MODE, _REASON = ("mode", SIMPLE_MODES), ("reason", REASONS)
+COUNTERS = (
+    MetricKind("windows", "counter", "Windows that are in the spool.", _MODE),
+    MetricKind("windows_not_written", "counter", "Windows that the spool could not take when they ended.", _MODE),
+    MetricKind("samples", "counter", "Samples in windows.", _MODE),
+    MetricKind("sampling_times_missed", "counter", "Sampling times that were not kept.", _MODE),
+    MetricKind("pauses", "counter", "Stops of threads for their samples.", _MODE),
+    MetricKind("failures", "counter", "Recordings that ended early, or could not begin.", _MODE),
+    MetricKind("asks", "counter", "Requested recordings, by what came of it.", ("outcome", OUTCOMES)),
+    MetricKind("dropped", "counter", "Segments that were dropped, and files that are none.", _REASON),
+    MetricKind("budget_exceeded", "counter", "Times that the budget was not kept though no less could be done."),
+    MetricKind("cpu_seconds", "counter", "Processor time of the agent and its workers."),
+    MetricKind("looks_failed", "counter", "Looks at the list of processes that failed."),
+    MetricKind("process_ends_lost", "counter", "Ended processes whose report had no room."),
+    MetricKind(
+        "unattributed_cpu_seconds",
+        "counter",
+        "Processor time of short processes whose rule needs what is gone with them (exe, cmdline, env).",
+    ),
+)
+GAUGES = (
+    MetricKind("failing", "gauge", "1 while the agent does not do all of its work for this reason.", _CONDITION),
+    MetricKind("memory_bytes", "gauge", "Memory of the agent and its workers, what they share once."),
+    MetricKind("processes", "gauge", "Processes that the rules choose."),
+    MetricKind("processes_left_out", "gauge", "Of these, processes that are not recorded for the budget's sake."),
+    MetricKind("sampled_ratio", "gauge", "Part of the processor time of the last window that samples stand for."),
+    MetricKind("shares_samples", "gauge", "Equal samples that know as much as those of the last window."),
+    MetricKind(
+        "shares_half_width_ratio",
+        "gauge",
+        "Half the width of the 95 % interval of a share of a half in the last window, all services together.",
+    ),
+    MetricKind(
+        "shares_half_width_widest_ratio",
+        "gauge",
+        "The same of the service with the widest interval among those with more than a second of processor time.",
+    ),
+    MetricKind("sampling_stride", "gauge", "Of so many sampling times one is used, for the budget's sake."),
+    MetricKind("budget_cpu_ratio", "gauge", "Budget of processor time, as a share of one processor."),
+    MetricKind("budget_needed_cpu_ratio", "gauge", "Budget of processor time that the host needs, if it is exceeded."),
+    MetricKind("budget_memory_bytes", "gauge", "Budget of memory."),
+    MetricKind("recordings", "gauge", "Recordings under way."),
+    MetricKind("kept_bytes", "gauge", "Bytes of the windows that are kept for those who ask."),
+    MetricKind("spool_bytes", "gauge", "Bytes of all segments."),
+    MetricKind("spool_segments", "gauge", "Segments."),
+    MetricKind("last_window_timestamp_seconds", "gauge", "When the last window was taken."),
+    MetricKind("reload_success", "gauge", "Was the configuration right when it was read last?"),
+    MetricKind("reload_timestamp_seconds", "gauge", "When the configuration was read last."),
+)
+PUSHES = (
+    MetricKind("push_queue_segments", "gauge", "Segments that a sink has not taken yet."),
+    MetricKind("push_queue_bytes", "gauge", "Their bytes."),
+    MetricKind("push_lag_seconds", "gauge", "Since the end of the oldest window that a sink has not taken yet."),
+    MetricKind("push_clock_ahead_seconds", "gauge", "By how much our clock is ahead of the receiver's."),
+    MetricKind("push_sent", "counter", "Segments that a sink has taken."),
+    MetricKind("push_failures", "counter", "Tries that a sink did not take, by why."),
+    MetricKind("push_lost", "counter", "Segments that the spool dropped before a sink had taken them."),
+    MetricKind("push_refused", "counter", "Segments that a sink refused for good, by why."),
+)
+"""Metrics of each sink: they have the labels sink and type, and reason if there are reasons."""
+
+
+ACCURACY = ("sampled_ratio", "shares_samples", "shares_half_width_ratio", "shares_half_width_widest_ratio")
+"""Names of the gauges that accuracy_of() returns."""
+_MIN_JUDGED_NS = 1_000_000_000
+"""Processor time of a service in a window above which the width of its confidence interval is used, in nanoseconds."""
+
+
+def accuracy_of(profile: Profile) -> dict[str, float]:
+    """Return how accurately the shares of functions in a labelled window are known; empty if its values are not
+    sampled.
+    """
+    if (basis := profile_basis(profile)) is None:
+        return {}
+    services = [dict(thread.labels).get("service", "") for thread in profile.threads]
+    number = {service: at for at, service in enumerate(dict.fromkeys(services))}
+    row_service = np.array([number[service] for service in services], np.int64)[profile.thread]
+    counts, amounts = profile.values[:, 0], profile.values[:, -1]
+    widths = [basis.half_width]
+    for at in number.values():
+        is_own = row_service == at
+        if int(amounts[is_own].sum()) > _MIN_JUDGED_NS:
+            widths.append(sampling_basis(counts[is_own], amounts[is_own]).half_width)
+    return dict(zip(ACCURACY, (basis.sampled, basis.samples, basis.half_width, max(widths)), strict=True))
+
+
+class Metrics:
+    """The metrics of an agent. count(), took() and text() may be called from any thread.
+
+    Attributes:
+        accuracy: How accurately the shares of the last window of on-CPU samples are known, by the names of ACCURACY.
+    """
+
+    def __init__(
+        self,
+        gauges: Mapping[str, Gauge],
+        dropped: Callable[[], Mapping[str, int]],
+        pushes: Callable[[], Iterable[PushNumber]] = tuple,
+        failing: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """Create the metrics of a running agent.
+
+        Args:
+            gauges: Functions by name that return a number, or None if it is not known. They are called by text(), and
+                include counters that other objects keep.
+            dropped: Returns counts by reason.
+            pushes: Returns the metrics of sinks.
+            failing: Returns the names of the conditions that hold.
+        """
+        self._pushes, self._failing = pushes, failing
+        self.last_window_s = self.last_window_at = 0.0
+        self.accuracy: Mapping[str, float] = {}
+        self._gauges = gauges
+        self._dropped = dropped
+        self._counts: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def count(self, name: str, label: str, number: int = 1) -> None:
+        with self._lock:
+            self._counts[name, label] = self._counts.get((name, label), 0) + number
+
+    def took(self, mode: str, profile: Profile, kept: bool) -> None:
+        """Count a recorded window of the agent."""
+        self.last_window_s, self.last_window_at = time.time(), time.monotonic()
+        summary = profile.summary
+        self.count("windows" if kept else "windows_not_written", mode)
+        self.count("samples", mode, summary.samples)
+        self.count("sampling_times_missed", mode, summary.skipped)
+        self.count("pauses", mode, summary.stops.count)
+        self.accuracy = accuracy_of(profile) or self.accuracy
+
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        dropped, failing = self._dropped(), self._failing()
+        for metric in (*COUNTERS, *GAUGES):
+            yield from _head(metric)
+            label, values = metric.labels
+            for value in values:
+                is_condition = metric.labels is _CONDITION
+                number = float(value in failing) if is_condition else self._number(metric, dropped, value)
+                if number is not None:
+                    suffix = "_total" if metric.kind == "counter" else ""
+                    labels = f'{{{label}="{value}"}}' if label else ""
+                    yield f"{PREFIX}{metric.name}{suffix}{labels} {number:.15g}"
+        pushed = list(self._pushes())
+        for metric in PUSHES:
+            yield from _head(metric)
+            suffix = "_total" if metric.kind == "counter" else ""
+            for name, of_sink, value_of in pushed:
+                if name == metric.name:
+                    shown = ",".join(f'{key}="{text}"' for key, text in of_sink.items())
+                    yield f"{PREFIX}{name}{suffix}{{{shown}}} {value_of:.15g}"
+        yield "# EOF"
+
+    def _number(self, metric: MetricKind, dropped: Mapping[str, int], value: str) -> float | None:
+        if metric.name in self._gauges:
+            return self._gauges[metric.name]()
+        if metric.labels is _REASON:
+            return dropped.get(value, 0)
+        with self._lock:
+            return self._counts.get((metric.name, value), 0)
+
+
+def _head(metric: MetricKind) -> Iterator[str]:
+    yield f"# TYPE {PREFIX}{metric.name} {metric.kind}"
+    yield f"# HELP {PREFIX}{metric.name} {metric.help}"

@@ -1,0 +1,357 @@
+"""The processes of the machine, and the rules' verdict about each.
+
+A look reads the list in /proc once if a process or thread has begun or ended since the last look. It also reads the
+state of processes that are new or young, since a new process may call exec. A look that fails changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.targets import attach_checks
+from pyprof.collectors.targets.selection import Selection
+from pyprof.errors import FormatError, PyprofError
+from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict, SamplingChoice, TargetRule, judge, user_name
+from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
+from pyprof.model.thread_identity import Labels
+from pyprof.records import dataclass
+
+LOOK_S = 1.0
+"""Minimum time in seconds between two searches for processes."""
+YOUNG_S = 3.0
+_AGAIN_S = 30.0
+"""Time in seconds after which the agent reads each process again: it may be another one, or run another program."""
+GONE_S = 600.0
+"""Time in seconds for which the labels of an ended process are kept."""
+MAX_GONE = 20_000
+"""Maximum number of ended processes whose labels are kept."""
+_MIN_WEIGHT_NS = 1_000_000
+"""Weight in nanoseconds of a process that did not run, so that it may be drawn too."""
+_MAX_ENVIRONMENT = 1 << 16
+_UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount|swap|slice))(?:/|$)")
+_CONTAINER = re.compile(r"(?:^|[/:_.-])([0-9a-f]{64})(?:[/.]|$)")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_TICK_NS = 1_000_000_000 // _TICKS
+
+
+class Facts:
+    """Facts about a process for the agent's rules, read when a rule needs them; "" for those that are not known."""
+
+    def __init__(self, pid: int, comm: str, ppid: int) -> None:
+        self._pid, self._known = pid, {"pid": str(pid), "name": comm, "ppid": str(ppid)}
+
+    def __call__(self, name: str) -> str:
+        if name not in self._known:
+            self._known[name] = self._find(name)
+        return self._known[name]
+
+    def _find(self, name: str) -> str:
+        pid = self._pid
+        if name.startswith("env:"):
+            return _variable(pid, name.removeprefix("env:"))
+        if name == "exe":
+            return _known(procfs.read_exe(pid))
+        if name == "cmdline":
+            return procfs.read_command_line(pid)
+        if name == "parent":
+            return _known(procfs.read_name(int(self("ppid"))))
+        if name == "user":
+            return _user(pid)
+        cgroup = self("cgroup") if name != "cgroup" else _cgroup(pid)
+        if name == "unit":
+            units = [unit for unit in _UNIT.findall(cgroup) if not unit.endswith(".slice")]
+            return str(units[-1]) if units else ""
+        if name == "container":
+            found = _CONTAINER.findall(cgroup)
+            return str(found[-1])[:12] if found else ""
+        return cgroup if name == "cgroup" else ""
+
+
+def _known(text: str) -> str:
+    return "" if text == "?" else text
+
+
+def _cgroup(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cgroup", "rb") as file:
+            return choose_cgroup(os.fsdecode(file.read(_MAX_ENVIRONMENT)))
+    except OSError:
+        return ""
+
+
+def choose_cgroup(text: str) -> str:
+    """Return a process's control group from the text of /proc/PID/cgroup: the path that names a container, else one
+    below the root.
+
+    The unified hierarchy is the first choice, then systemd's. A host that mounts both versions may keep the unified
+    path of a container at the root or at the container runtime's unit.
+    """
+    lines = [line.split(":", 2) for line in text.splitlines()]
+    paths = {parts[1]: parts[2] for parts in lines if len(parts) == 3}
+    ordered = [paths.pop(name) for name in ("", "name=systemd") if name in paths] + list(paths.values())
+    found = next(filter(_CONTAINER.search, ordered), "") or next((path for path in ordered if path != "/"), "")
+    return found or next(iter(ordered), "")
+
+
+def _variable(pid: int, name: str) -> str:
+    """Return an environment variable of a process without secrets, because it becomes a label that is visible to all
+    readers.
+    """
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            text = file.read(_MAX_ENVIRONMENT)
+    except OSError:
+        return ""
+    begin = os.fsencode(name) + b"="
+    value = next((os.fsdecode(each[len(begin) :]) for each in text.split(b"\0") if each.startswith(begin)), "")
+    return REDACTED if value and looks_secret(name) else without_secrets(value)
+
+
+def _user(pid: int) -> str:
+    try:
+        return user_name(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedProcess:
+    """A process of the machine as the agent saw it last.
+
+    Attributes:
+        entry: Number of its entry in /proc, see procfs.list_pids_with_inodes().
+        start: Start in clock ticks since boot.
+        at: Monotonic time in seconds when it was seen.
+        young: True if it had just started.
+    """
+
+    entry: int
+    start: int
+    comm: str
+    at: float
+    young: bool
+    verdict: RuleVerdict
+
+
+class ProcessLabels(NamedTuple):
+    """Labels that the rules give to a process; began_ns is its start by the monotonic clock, accurate to a tick."""
+
+    pid: int
+    began_ns: int
+    labels: Labels
+
+
+class ProcessTable:
+    """The processes of the machine, and which of them the agent records.
+
+    Attributes:
+        by_pid: Processes at the last successful search.
+        rules: The rules that decide.
+        failed: Number of failed searches.
+        one_in: A collector samples one of this many of its processes, to keep the budget.
+    """
+
+    def __init__(self, rules: Sequence[TargetRule], own: int) -> None:
+        """Create a table of processes, without any process yet.
+
+        Args:
+            own: Pid of this process, which is not recorded, nor are its descendants.
+        """
+        self.by_pid: dict[int, ObservedProcess] = {}
+        self.failed = 0
+        self.one_in = 1
+        self.rules = rules
+        self._own = own
+        self._ours = {own}
+        self._gone: dict[int, list[tuple[float, ObservedProcess]]] = {}
+        self._forget_at = 0.0
+        self._next = 0.0
+        self._census, self._again_at = b"", 0.0
+        self._left = False
+        self._recent_ns: Mapping[tuple[int, int], int] = {}
+        self._ranks: dict[tuple[int, int], float] = {}
+        self._random = random.Random()
+
+    def leave(self) -> None:
+        """Stop the search for processes: a running search ends and finds nothing. Any thread may call this."""
+        self._left = True
+
+    def find_processes(self) -> dict[int, ObservedProcess]:
+        """Search for processes, at most once in LOOK_S, and return them. Any thread may call this."""
+        now = time.monotonic()
+        if now < self._next:
+            return self.by_pid
+        self._next = now + LOOK_S
+        census = procfs.read_census()
+        if census and census == self._census and now < self._again_at:
+            return self.by_pid
+        try:
+            uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+            found: dict[int, ObservedProcess] = {}
+            for pid, entry in procfs.list_pids_with_inodes().items():
+                if self._left:
+                    return self.by_pid
+                seen = self.by_pid.get(pid)
+                if seen is None or seen.young or seen.entry != entry or now - seen.at >= _AGAIN_S:
+                    seen = self._read_process(pid, entry, now, uptime, seen)
+                if seen is not None:
+                    found[pid] = seen
+        except OSError:
+            self.failed += 1
+            return self.by_pid
+        for pid, seen in self.by_pid.items():
+            if seen.verdict.service and (pid not in found or found[pid].start != seen.start):
+                self._gone.setdefault(pid, []).append((now, seen))
+        if now >= self._forget_at or sum(map(len, self._gone.values())) > MAX_GONE:
+            self._forget(now)
+        self._ours &= found.keys() | {self._own}
+        self.by_pid = found
+        any_young = any(seen.young for seen in found.values())
+        self._again_at = now if any_young else min((seen.at for seen in found.values()), default=now) + _AGAIN_S
+        self._census = census
+        return found
+
+    def _forget(self, now: float) -> None:
+        self._forget_at = now + _AGAIN_S
+        kept = [(at, pid, seen) for pid, gone in list(self._gone.items()) for at, seen in gone if now < at + GONE_S]
+        self._gone = {}
+        for at, pid, seen in sorted(kept, key=lambda each: each[0])[-(MAX_GONE // 2) :]:
+            self._gone.setdefault(pid, []).append((at, seen))
+
+    def is_own(self, pid: int) -> bool:
+        """Return True if a process is the agent, or a process that it has started."""
+        return pid in self._ours
+
+    def add_ended(self, pid: int, seen: ObservedProcess) -> None:
+        """Remember a process that had ended before a search could find it. Any thread may call this."""
+        self._gone.setdefault(pid, []).append((seen.at, seen))
+
+    def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
+        """Return (pid, start) of the processes that a collector must sample, by the last search."""
+        return frozenset((pid, seen.start) for pid, seen in self.recorded(sampling).items())
+
+    def of_service(self, service: str) -> dict[int, ObservedProcess]:
+        """Search for processes, and return those of a service by pid, including those that the budget leaves out."""
+        seen_by_pid = self.find_processes()
+        return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
+
+    def now_recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
+        """Look at the machine's processes again, and return recorded()."""
+        self.find_processes()
+        return self.recorded(sampling)
+
+    def matching(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
+        """Return the processes that the rules assign to a collector, by pid, including those that the budget leaves
+        out.
+        """
+        return {pid: seen for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings}
+
+    def recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
+        """Return the processes of matching() that the budget does not leave out, which draw() has selected."""
+        found = self.matching(sampling)
+        if self.one_in == 1:
+            return found
+        ranked = sorted(found.items(), key=lambda each: self._rank(each[0], each[1]))
+        return dict(ranked[: -(-len(ranked) // self.one_in)])
+
+    def draw(self, recent_ns: Mapping[tuple[int, int], int]) -> None:
+        """Choose at random the processes that recorded() returns, weighted by their processor time.
+
+        This is weighted sampling without replacement by Efraimidis and Spirakis (2006).
+
+        Args:
+            recent_ns: Processor time in the last window, by pid and start.
+        """
+        self._recent_ns, self._ranks = recent_ns, {}
+
+    def _rank(self, pid: int, seen: ObservedProcess) -> float:
+        """Return the rank of a process in the random order of processes; those with the smallest ranks are recorded."""
+        key = pid, seen.start
+        if key not in self._ranks:
+            weight = max(self._recent_ns.get(key, 0), _MIN_WEIGHT_NS)
+            self._ranks[key] = self._random.expovariate(1.0) / weight
+        return self._ranks[key]
+
+    def _read_process(
+        self, pid: int, entry: int, now: float, uptime: float, known: ObservedProcess | None
+    ) -> ObservedProcess | None:
+        """Read the state of a process, of which the last search knew something or nothing; None if it is gone.
+
+        Raises:
+            OSError: The state of the process is not known.
+        """
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                stat = procfs.parse_stat(file.read())
+        except (FileNotFoundError, ProcessLookupError, FormatError):
+            return None
+        if stat.is_zombie:
+            return None
+        if stat.ppid in self._ours:
+            self._ours.add(pid)
+        if stat.is_kernel_thread or pid in self._ours:
+            return ObservedProcess(entry, stat.start, stat.comm, now, False, NOT_RECORDED)
+        young = uptime - stat.start / _TICKS < YOUNG_S
+        if known is not None and (known.start, known.comm) == (stat.start, stat.comm) and not known.young:
+            return ObservedProcess(entry, stat.start, stat.comm, now, young, known.verdict)
+        return ObservedProcess(
+            entry, stat.start, stat.comm, now, young, judge(self.rules, Facts(pid, stat.comm, stat.ppid))
+        )
+
+    def labels(self, since: float) -> list[ProcessLabels]:
+        """Return the labels of all processes with a service, including those that ended after a monotonic time in
+        seconds.
+        """
+        gone = [(pid, seen) for pid, ended in list(self._gone.items()) for at, seen in ended if at >= since]
+        found = [*gone, *((pid, seen) for pid, seen in self.by_pid.items() if seen.verdict.service)]
+        ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        return [ProcessLabels(pid, seen.start * _TICK_NS - ahead_ns, seen.verdict.labels) for pid, seen in found]
+
+    def verdict(self, pid: int, started_ns: int) -> RuleVerdict:
+        """Return what the agent's rules decide about a process, which may have ended recently.
+
+        Args:
+            started_ns: Start by the monotonic clock. Of several processes with the pid, the nearest start counts.
+        """
+        known = [seen for _, seen in self._gone.get(pid, ())]
+        if pid in self.by_pid and self.by_pid[pid].verdict.service:
+            known.append(self.by_pid[pid])
+        if not known:
+            return NOT_RECORDED
+        began_ns = started_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        return min(known, key=lambda seen: abs(seen.start * _TICK_NS - began_ns)).verdict
+
+
+@dataclass(eq=False)
+class RuleSelection(Selection):
+    """A selection of processes by the agent's rules; chosen returns the current pids."""
+
+    chosen: Callable[[], Collection[int]] = tuple
+
+    def find(self, known: Container[int]) -> Iterable[int]:
+        return [pid for pid in self.chosen() if pid not in known and pid not in self.ours]
+
+
+def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
+    """Return a selection of processes by the agent's rules, or None if no process may be sampled yet.
+
+    Args:
+        chosen: Function that returns the current pids from a ProcessTable, which looks at most once a second.
+    """
+    possible, refused = [], 0
+    for pid in chosen():
+        try:
+            attach_checks.check_readable(pid)
+            possible.append(pid)
+        except PyprofError:
+            refused += 1
+    if not possible:
+        return None
+    sentence = (f"Left out: {refused} processes that may not be sampled.",) if refused else ()
+    return RuleSelection(tuple(possible), sentence, True, False, lambda _: False, chosen=chosen)

@@ -1,0 +1,299 @@
+"""Queues of sinks: one thread for each sink sends its oldest segment first. Sampling never waits for it.
+
+The links are authoritative: a segment is sent, then its link is removed. An agent that is killed in between sends it
+again under the same name. What cannot be sent now stays in the queue within the spool's limits. What the receiver
+refuses for good is set aside in refused/WORD/.
+
+The sinks are started again with a new configuration. A receiver's clock is compared by the date of its responses.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.fleet.agent.health import Conditions
+from pyprof.fleet.agent.push.sink_types import PushTarget, made
+from pyprof.fleet.agent.spool import QUEUE, Spool
+from pyprof.fleet.wire.push_responses import LATER, REFUSED, NotSent, RefusedForGood, SegmentSink, cause_and_remedy
+from pyprof.fleet.wire.segment_names import SegmentName
+
+_LOOK_S = 1.0
+_FIRST_S, _MAX_S = 1.0, 300.0
+_ODD = frozenset({"unavailable", "timeout", "nonsense", "otherwise"})
+"""Kinds of failures that one segment alone may cause, so that it is set aside after enough attempts."""
+_TRIES = 6
+"""Number of attempts to send a segment after which another one is tried, to see whether the segment causes the
+failure.
+"""
+
+
+class Pusher:
+    """A thread that sends the queued segments of one sink.
+
+    Attributes:
+        sent: Number of segments sent.
+        later: Numbers of failed attempts by reason.
+        refused: Numbers of refused segments by reason.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sink: SegmentSink,
+        spool: Spool,
+        writing: AbstractContextManager[object],
+        conditions: Conditions,
+        diagnostics: Diagnostics,
+    ) -> None:
+        """Create a sender of one sink's queue. start() starts its thread.
+
+        Args:
+            writing: Lock that is held while the spool is used, never during a request.
+            conditions: Conditions of the agent.
+        """
+        self.name = name
+        self.sent = 0
+        self.later = dict.fromkeys(LATER, 0)
+        self.refused = dict.fromkeys(REFUSED, 0)
+        self._sink, self._spool, self._writing = sink, spool, writing
+        self._conditions, self._diagnostics = conditions, diagnostics
+        self._ending = threading.Event()
+        self._failures = 0
+        self._after_s = 0.0
+        self._tried: tuple[SegmentName | None, int] = None, 0
+        self._thread = threading.Thread(target=self._run, name=f"pyprof push {name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop sending segments without waiting, since a folder of a missing machine may block forever. Unsent segments
+        stay in the queue.
+        """
+        self._ending.set()
+
+    def lag(self) -> tuple[int, int, float]:
+        """Return (segments, bytes) in the sink's queue, and the seconds since the end of the oldest window in it, 0 for
+        none.
+        """
+        with self._writing:
+            place = self._spool.inventory.place(f"{QUEUE}/{self.name}")
+            oldest_ns = place.oldest_ns
+            return len(place.names), place.bytes, max(time.time() - oldest_ns / 1e9, 0.0) if oldest_ns else 0.0
+
+    def _run(self) -> None:
+        while not self._ending.wait(self.pause()):
+            self.push()
+
+    def pause(self) -> float:
+        """Return the seconds until the next attempt to send a segment."""
+        if not self._failures:
+            return _LOOK_S
+        backoff = min(_MAX_S, _FIRST_S * (1 << min(self._failures, 16))) * random.uniform(0.5, 1.0)
+        return max(backoff, self._after_s * random.uniform(1.0, 1.1))
+
+    def push(self) -> int:
+        """Send the segments of the queue until one is not accepted, and return how many were sent."""
+        before = self.sent
+        while not self._ending.is_set():
+            with self._writing:
+                name = self._spool.inventory.place(f"{QUEUE}/{self.name}").first()
+            if name is None or not self._tried_one(name):
+                break
+        return self.sent - before
+
+    def _tried_one(self, name: SegmentName) -> bool:
+        """Try to send a segment, and return False if it must wait."""
+        try:
+            self._push(name)
+        except NotSent as error:
+            return self._waits(name, error.word, str(error), error.after_s, error.stated)
+        except OSError as error:
+            return self._waits(name, "disk", error.strerror or type(error).__name__)
+        except Exception as error:  # if the thread ended, nothing more would be sent
+            return self._waits(name, "otherwise", f"{type(error).__name__}: {error}")
+        return True
+
+    def _push(self, name: SegmentName) -> None:
+        """Send a segment to the sink, or set it aside.
+
+        Raises:
+            NotSent: The segment must wait.
+            OSError: The sink failed.
+        """
+        data = self._read(name)
+        if data is None:  # the spool has dropped and counted it meanwhile
+            self._gone(name)
+            return
+        try:
+            self._sink.send(name, data)
+        except RefusedForGood as error:
+            self._set_aside(name, error.word, str(error), error.stated)
+        else:
+            self._gone(name)
+            self.sent += 1
+        self._goes_on()
+
+    def _gone(self, name: SegmentName) -> None:
+        with self._writing:
+            self._spool.sent(self.name, name)
+
+    def _set_aside(self, name: SegmentName, word: str, about: str, stated: str = "") -> None:
+        with self._writing:
+            self._spool.refused(self.name, name, word)
+            self._diagnostics.count(REFUSED[word])
+        self.refused[word] += 1
+        cause, remedy = cause_and_remedy(word, stated)
+        self._conditions.note("push_refused", about, remedy, sink=self.name, cause=cause, segment=name.path)
+
+    def _goes_on(self) -> None:
+        self._tried = None, 0
+        self._after_s = 0.0
+        self._failures = 0
+        self._conditions.end("push_failing", sink=self.name)
+
+    def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0, stated: str = "") -> bool:
+        """Record a failed attempt to send a segment. Return True if the segment itself caused the failures and was set
+        aside.
+        """
+        with self._writing:
+            self._diagnostics.count(LATER[word])
+        self.later[word] += 1
+        before, tries = self._tried
+        self._tried = name, tries + 1 if before == name and word in _ODD else int(word in _ODD)
+        if self._tried[1] >= _TRIES and self._another_is_taken(name):
+            self._set_aside(name, "never_taken", about)
+            self._goes_on()
+            return True
+        if not self._ending.is_set():
+            cause, remedy = cause_and_remedy(word, stated)
+            self._conditions.begin("push_failing", about, remedy, sink=self.name, cause=cause)
+        self._failures += 1
+        self._after_s = after_s
+        return False
+
+    def _another_is_taken(self, name: SegmentName) -> bool:
+        with self._writing:
+            other = next((each for each in self._spool.queued(self.name) if each != name), None)
+        data = self._read(other) if other is not None else None
+        if other is None or data is None:
+            return False
+        try:
+            self._sink.send(other, data)
+        except Exception:
+            return False
+        self._gone(other)
+        self.sent += 1
+        return True
+
+    def _read(self, name: SegmentName) -> bytes | None:
+        """Read a queued segment, None if its file is gone.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        try:
+            with open(f"{self._spool.root}/{QUEUE}/{self.name}/{name.path}", "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+
+MAX_DIFFERENCE_S = 30.0
+"""Difference in seconds between the agent's and the receiver's clock above which the agent warns: windows have the
+agent's time, queries use the server's.
+"""
+Number = tuple[str, dict[str, str], float]
+"""One value of a sink's metric: (name of the metric, its labels, its value)."""
+
+
+class ReceiverClock:
+    """The clock of one sink's receiver; ahead_s is how far this machine's clock was ahead at the last response."""
+
+    def __init__(self, sink: str, conditions: Conditions) -> None:
+        """Create a comparison of clocks for the receiver of the sink with this name."""
+        self.ahead_s = 0.0
+        self._sink, self._conditions = sink, conditions
+        self._stated_s = 0.0
+
+    def compare(self, ahead_s: float) -> None:
+        """Record the difference of clocks at a response. A change of the difference is a new line of the log."""
+        self.ahead_s = ahead_s
+        if abs(ahead_s) <= MAX_DIFFERENCE_S:
+            self._stated_s = 0.0
+            self._conditions.end("clock_differs", sink=self._sink)
+            return
+        if abs(ahead_s - self._stated_s) > MAX_DIFFERENCE_S:
+            self._stated_s = ahead_s
+        seconds = round(self._stated_s)
+        error = f"this host's clock is {abs(seconds)} s {'ahead of' if seconds > 0 else 'behind'} the receiver's"
+        self._conditions.begin("clock_differs", error, sink=self._sink, ahead_seconds=seconds)
+
+
+class Pushers:
+    """All sinks of the agent and their queues; the arguments are those of Pusher."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        writing: AbstractContextManager[object],
+        conditions: Conditions,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self._spool, self._writing = spool, writing
+        self._conditions, self._diagnostics = conditions, diagnostics
+        self._of: list[tuple[PushTarget, Pusher]] = []
+        self._clocks: dict[str, ReceiverClock] = {}
+
+    def begin(self, targets: Sequence[PushTarget]) -> None:
+        """Start the sinks of a configuration. Sinks that are unchanged continue.
+
+        Raises:
+            UsageError: A sink cannot be created; then nothing has changed.
+        """
+        known = [target for target, _ in self._of]
+        clocks = {
+            target.name: ReceiverClock(target.name, self._conditions) for target in targets if target not in known
+        }
+        new = [
+            (target, made(target, clocks[target.name].compare), clocks[target.name])
+            for target in targets
+            if target not in known
+        ]
+        with self._writing:
+            self._spool.begin_queues([target.name for target in targets])
+        for target, pusher in self._of:
+            if target not in targets:
+                pusher.end()
+                for reason in ("push_failing", "push_refused", "push_lost", "clock_differs"):
+                    self._conditions.end(reason, sink=target.name)
+        self._of = [(target, pusher) for target, pusher in self._of if target in targets]
+        for target, sink, clock in new:
+            self._clocks[target.name] = clock
+            pusher = Pusher(target.name, sink, self._spool, self._writing, self._conditions, self._diagnostics)
+            self._of.append((target, pusher))
+            pusher.start()
+
+    def end(self) -> None:
+        for _, pusher in self._of:
+            pusher.end()
+
+    def numbers(self) -> Iterator[Number]:
+        for target, pusher in list(self._of):
+            sink = {"sink": target.name, "type": target.kind}
+            segments, size, age_s = pusher.lag()
+            yield "push_queue_segments", sink, segments
+            yield "push_queue_bytes", sink, size
+            yield "push_lag_seconds", sink, age_s
+            yield "push_clock_ahead_seconds", sink, self._clocks[target.name].ahead_s
+            yield "push_sent", sink, pusher.sent
+            yield "push_lost", sink, self._spool.lost[target.name]
+            for word, count in pusher.later.items():
+                yield "push_failures", {**sink, "reason": word}, count
+            for word, count in pusher.refused.items():
+                yield "push_refused", {**sink, "reason": word}, count

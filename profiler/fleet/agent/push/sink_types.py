@@ -1,0 +1,201 @@
+"""Each type of sink: the settings in its [[push]], and its construction. Checks and --print-config use this table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from pyprof.errors import UsageError
+from pyprof.fleet.configuration import Setting
+from pyprof.records import dataclass, field
+
+if TYPE_CHECKING:
+    from pyprof.fleet.wire.push_client import Endpoint
+    from pyprof.fleet.wire.push_responses import SegmentSink
+
+
+@dataclass(frozen=True, slots=True)
+class PushTarget:
+    """A [[push]] table of the agent's configuration; values are its checked settings without name and type."""
+
+    name: str
+    kind: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+COMMON = (
+    Setting("push", "name", "NAME", '"nas"', "name of the sink in the spool, the log and the metrics"),
+    Setting("push", "type", "SINK", '"folder"', "pyprof, pyroscope, otlp, parca, folder or bucket"),
+)
+_URL = Setting("push", "url", "URL", '"https://host:4318"', "http or https")
+_HTTP = (
+    Setting("push", "token_file", "PATH", "", "file whose first line is a bearer token; chmod 600"),
+    Setting("push", "user", "TEXT", "", "user of basic authentication, with password_file"),
+    Setting("push", "password_file", "PATH", "", "file whose first line is the password; chmod 600"),
+    Setting("push", "ca_file", "PATH", "", "certificates (PEM), instead of the system's"),
+    Setting("push", "proxy", "URL", "", "proxy, instead of https_proxy and http_proxy in the environment"),
+    Setting("push", "headers", "HEADERS", "", 'such as { X-Scope-OrgID = "team" }; no secrets'),
+    Setting("push", "timeout", "SPAN", '"30s"', "of a request"),
+)
+_PROTOCOL = Setting("push", "protocol", "PROTOCOL", '"http"', 'or "grpc", which needs the extra [push]')
+KINDS: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
+    "pyprof": ((_URL, *_HTTP), ("url",)),
+    "pyroscope": (
+        (
+            _URL,
+            *_HTTP,
+            Setting("push", "api", "API", '"push"', 'or "ingest", for servers that lack push.v1'),
+            Setting(
+                "push",
+                "max_age",
+                "SPAN",
+                '"1h"',
+                "age above which windows are set aside, because the server would refuse them",
+            ),
+        ),
+        ("url",),
+    ),
+    "otlp": ((_URL, *_HTTP, _PROTOCOL), ("url",)),
+    "parca": ((_URL, *_HTTP, _PROTOCOL), ("url",)),
+    "folder": (
+        (Setting("push", "path", "PATH", '"/mnt/nas/profiles"', "path of an existing folder"),),
+        ("path",),
+    ),
+    "bucket": (
+        (
+            Setting(
+                "push", "url", "BUCKET", '"s3://bucket/prefix"', "bucket address for fsspec; needs the extra [push]"
+            ),
+            Setting(
+                "push",
+                "options",
+                "HEADERS",
+                "",
+                'options of the package: { endpoint_url = "https://host" }; no secrets',
+            ),
+        ),
+        ("url",),
+    ),
+}
+"""Type of sink -> settings in addition to COMMON, and names of the required ones."""
+
+
+_ON_DATE = "on date"
+"""Key of a sink's function on_date, in addition to its settings, whose names have no blank."""
+
+
+def wrong(target: PushTarget) -> str:
+    """Return what is wrong with the combination of a sink's settings, "" for nothing."""
+    values = target.values
+    if values.get("token_file") and values.get("password_file"):
+        return "token_file and password_file: one of them"
+    if bool(values.get("user")) != bool(values.get("password_file")):
+        return "user and password_file belong together"
+    needed = {"grpc": "grpc"}.get(values.get("protocol", "")) or {"bucket": "fsspec"}.get(target.kind)
+    if needed and find_spec(needed) is None:
+        return f"{needed} is not installed: pip install 'pyprof-live[push]'"
+    return ""
+
+
+def missing(target: PushTarget) -> str:
+    """Return which file or folder of a sink cannot be used at this moment, "" for none. Pushes fail without it."""
+    from pyprof.fleet.wire.push_client import Credentials, ca
+    from pyprof.fleet.wire.push_responses import NotSent
+
+    values = target.values
+    if target.kind == "folder" and not os.path.isdir(values["path"]):
+        return f"{values['path']} is no folder"
+    try:
+        Credentials(*(values.get(key, "") for key in ("token_file", "user", "password_file"))).header()
+        ca(values.get("ca_file", ""))
+    except NotSent as error:
+        return str(error)
+    return ""
+
+
+def made(target: PushTarget, on_date: Callable[[float], None] = lambda ahead_s: None) -> SegmentSink:
+    """Create the sink of a [[push]] table; on_date is that of Endpoint.
+
+    Raises:
+        UsageError: A library is missing.
+    """
+    try:
+        return _MAKERS[target.kind]({**target.values, _ON_DATE: on_date})
+    except ImportError as error:
+        raise UsageError(f"push to {target.name}: {error}", "pip install 'pyprof-live[push]'") from None
+
+
+def _endpoint(values: dict[str, Any]) -> Endpoint:
+    from pyprof.fleet.wire.push_client import Credentials, Endpoint
+
+    return Endpoint(
+        values["url"].rstrip("/"),
+        Credentials(*(values.get(key, "") for key in ("token_file", "user", "password_file"))),
+        values.get("headers", {}),
+        values.get("ca_file", ""),
+        values.get("proxy", ""),
+        values.get("timeout", 30.0),
+        values[_ON_DATE],
+    )
+
+
+def _pyprof(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.fleet.agent.push.segment_sinks import ServerSink
+
+    return ServerSink(_endpoint(values))
+
+
+def _pyroscope(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.fleet.agent.push.otlp_parca_pyroscope import PyroscopeSink
+
+    return PyroscopeSink(_endpoint(values), values.get("api") == "ingest", values.get("max_age", 3600.0))
+
+
+def _otlp(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.fleet.agent.push import otlp_parca_pyroscope
+    from pyprof.fleet.wire.push_client import GrpcCall
+
+    endpoint = _endpoint(values)
+    grpc = values.get("protocol") == "grpc"
+    return otlp_parca_pyroscope.OtlpSink(
+        GrpcCall(endpoint, otlp_parca_pyroscope.OTLP_METHOD) if grpc else otlp_parca_pyroscope.otlp_by_http(endpoint)
+    )
+
+
+def _parca(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.fleet.agent.push import otlp_parca_pyroscope
+    from pyprof.fleet.wire.push_client import GrpcCall
+
+    endpoint = _endpoint(values)
+    grpc = values.get("protocol") == "grpc"
+    return otlp_parca_pyroscope.ParcaSink(
+        otlp_parca_pyroscope.parca_by_grpc(GrpcCall(endpoint, otlp_parca_pyroscope.PARCA_METHOD))
+        if grpc
+        else otlp_parca_pyroscope.parca_by_http(endpoint)
+    )
+
+
+def _folder(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.fleet.agent.push.segment_sinks import FolderSink
+
+    return FolderSink(values["path"])
+
+
+def _bucket(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.fleet.agent.push.segment_sinks import BucketSink
+
+    import_module("fsspec")
+    return BucketSink(values["url"], values.get("options", {}))
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any]], SegmentSink]] = {
+    "pyprof": _pyprof,
+    "pyroscope": _pyroscope,
+    "otlp": _otlp,
+    "parca": _parca,
+    "folder": _folder,
+    "bucket": _bucket,
+}

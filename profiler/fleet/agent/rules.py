@@ -1,0 +1,158 @@
+"""Rules: which processes are recorded, how, and what they are called. The first rule that matches a process decides.
+
+The input is facts about a process (Facts) from the kernel. The process chose some of them; they are used only as text.
+"""
+
+from __future__ import annotations
+
+import pwd
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import translate
+from functools import lru_cache
+
+from pyprof.fleet.configuration import Wrong
+from pyprof.model.thread_identity import LONGEST, Labels
+from pyprof.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingChoice:
+    """The way in which processes are sampled; processes with equal values share a collector."""
+
+    rate: float
+    mode: str
+    python: str
+
+
+_HOLE = re.compile(r"\{([^{}]*)\}")
+_FACTS = ("name", "exe", "user", "unit", "cgroup", "container", "parent", "pid")
+_ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,99}")
+_MAX_LETTERS = 200
+"""Maximum number of characters of a label's value, which a process may have chosen."""
+
+RuleLookup = Callable[[str], str]
+"""Function that returns a fact about a process by name, "" if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """A condition of a rule, which is that one of the patterns matches.
+
+    Attributes:
+        search: The pattern may match anywhere in the text.
+        below: The pattern may match a parent of a path.
+    """
+
+    patterns: tuple[re.Pattern[str], ...]
+    search: bool = False
+    below: bool = False
+
+    def fits(self, text: str) -> bool:
+        if self.search:
+            return any(pattern.search(text) for pattern in self.patterns)
+        candidates = _upwards(text) if self.below else [text]
+        return any(pattern.fullmatch(each) for pattern in self.patterns for each in candidates)
+
+
+def _upwards(path: str) -> list[str]:
+    parts = path.rstrip("/").split("/")
+    return ["/".join(parts[:count]) or "/" for count in range(len(parts), 0, -1)][:64]
+
+
+@lru_cache(maxsize=1000)
+def user_name(uid: int) -> str:
+    """Return the name of a user by uid, or the number as text if there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+def criterion(key: str, value: object) -> Criterion:
+    """Parse a criterion of a rule; raise Wrong if the value is not valid."""
+    texts: Sequence[object] = value if isinstance(value, list) else [value]
+    if key == "user":
+        texts = [user_name(int(str(text))) if re.fullmatch(r"[0-9]{1,10}", str(text)) else text for text in texts]
+    words = [text for text in texts if isinstance(text, str) and text]
+    if not texts or len(words) != len(texts):
+        raise Wrong("is not a text, or a list of texts")
+    try:
+        patterns = tuple(re.compile(text if key == "cmdline" else translate(text)) for text in words)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise Wrong(f"is not a regular expression: {error}") from None
+    return Criterion(patterns, search=key == "cmdline", below=key == "cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A label's text with placeholders. A placeholder lists facts about a process; the first one that is not empty is
+    used.
+    """
+
+    texts: tuple[str, ...]
+    holes: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        """Parse the template of a label; raise Wrong if it is not valid."""
+        parts = _HOLE.split(text)
+        if any("{" in part or "}" in part for part in parts[::2]):
+            raise Wrong("has a bracket { or } that does not belong to a name")
+        holes = [tuple(part.split("|")) for part in parts[1::2]]
+        for name in (name for hole in holes for name in hole):
+            if name not in _FACTS and not _ENV.fullmatch(name):
+                raise Wrong(f"names {{{name}}}; there are {', '.join(_FACTS)} and env:NAME")
+        return cls(tuple(parts[::2]), tuple(holes))
+
+    def filled(self, ask: RuleLookup) -> str:
+        found = [self.texts[0]]
+        for hole, text in zip(self.holes, self.texts[1:], strict=True):
+            found += [next(filter(None, map(ask, hole)), ""), text]
+        whole = "".join(letter if letter.isprintable() else "?" for letter in "".join(found))
+        return whole.strip()[: min(_MAX_LETTERS, LONGEST)]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleVerdict:
+    """The decision of the agent's rules about one process.
+
+    Attributes:
+        labels: Labels, including its service.
+        samplings: How it is sampled, () if it is not recorded.
+    """
+
+    service: str = ""
+    labels: Labels = ()
+    samplings: tuple[SamplingChoice, ...] = ()
+
+
+NOT_RECORDED = RuleVerdict()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRule:
+    """A rule of the agent; templates are those of labels by name, including "service"."""
+
+    include: bool
+    criteria: tuple[tuple[str, Criterion], ...]
+    templates: tuple[tuple[str, Template], ...]
+    samplings: tuple[SamplingChoice, ...]
+
+    def fits(self, ask: RuleLookup) -> bool:
+        return all(criterion.fits(ask(key)) for key, criterion in self.criteria)
+
+    def verdict(self, ask: RuleLookup) -> RuleVerdict:
+        if not self.include:
+            return NOT_RECORDED
+        labels: Mapping[str, str] = {name: template.filled(ask) for name, template in self.templates}
+        service = labels["service"] or "unknown"
+        filled = {**labels, "service": service}
+        return RuleVerdict(
+            service, tuple(sorted((name, text) for name, text in filled.items() if text)), self.samplings
+        )
+
+
+def judge(rules: Sequence[TargetRule], ask: RuleLookup) -> RuleVerdict:
+    found = next((rule for rule in rules if rule.fits(ask)), None)
+    return found.verdict(ask) if found is not None else NOT_RECORDED

@@ -1,0 +1,314 @@
+"""Windows of the agent: when they end, their checkpoints, and their division into segments by service.
+
+Windows end at multiples of their length since the epoch, shifted by a random part that differs between agents, so that
+hosts do not all work at the same moment. The monotonic clock measures their length.
+
+A window of all processes is divided into segments: one for each service, with the rules' labels on each thread.
+
+Checkpoints are the parts of an unfinished window, as the worker sent them, with the rules' labels of their processes.
+They become segments only if the agent was killed, so they are stored without being parsed. Each has the on-CPU time of
+the processes by the kernel's clocks: the sums of a recovered window are exact up to its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pyprof.exporters import pprof
+from pyprof.exporters.base import ExportOptions
+from pyprof.fleet.agent.process_clocks import ProcessTime, summed_times, with_exact_sums
+from pyprof.fleet.agent.process_table import ProcessLabels
+from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict
+from pyprof.fleet.agent.spool import SpoolSegment
+from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.model.analysis.confidence_interval import profile_basis
+from pyprof.model.analysis.merge import merge
+from pyprof.model.analysis.sample_filter import selected
+from pyprof.model.profile import Profile
+from pyprof.model.reasons import said
+from pyprof.objfile.byte_source import open_regular
+from pyprof.records import dataclass, replace
+from pyprof.session.worker import response_codec
+from pyprof.session.worker.message_channel import Part
+
+_SHIFT = 0.05
+"""Maximum shift of a window's end relative to the window's length."""
+_LEAST = 0.25
+"""Minimum length of a window relative to the configured one; a shorter window continues to the next end."""
+
+
+class WindowClock:
+    """The end times of windows of `every` seconds."""
+
+    def __init__(self, every: float, shift: float | None = None) -> None:
+        self.every = every
+        self._shift = random.uniform(0, _SHIFT * every) if shift is None else shift
+
+    def left(self, now: float) -> float:
+        """Return the seconds from a time (since the epoch) to the next end of a window."""
+        found = self.every - (now - self._shift) % self.every
+        return found if found >= _LEAST * self.every else found + self.every
+
+
+_TOLERANCE_NS = 100_000_000
+"""Differences in nanoseconds between clocks that do not count as a step. They come from scheduling between two
+readings, or cannot be seen in a window.
+"""
+_READINGS = 3
+
+
+class ClockSteps:
+    """Steps of the wall clock since this object was created. All methods may be called from any thread.
+
+    The recorder follows a step when it ends a window: the window keeps its start time, and the next one has the new
+    time. This class finds the steps for the log.
+    """
+
+    def __init__(
+        self,
+        say: Callable[..., None],
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Read the wall clock and the monotonic clock for the first time.
+
+        Args:
+            say: Function that writes a line of the log, one for each step.
+            wall_ns: Returns the wall clock.
+            monotonic_ns: Returns the monotonic clock.
+        """
+        self._say, self._wall_ns, self._monotonic_ns = say, wall_ns, monotonic_ns
+        self._lock = threading.Lock()
+        self._first_ns = self._known_ns = self._ahead_ns()
+
+    def total_ns(self) -> int:
+        """Return how far the wall clock was set forward since the beginning; negative if it was set back."""
+        with self._lock:
+            step_ns = self._ahead_ns() - self._known_ns
+            if abs(step_ns) > _TOLERANCE_NS:
+                self._known_ns += step_ns
+                self._say("warning", "clock was set", seconds=round(step_ns / 1e9, 1))
+            return self._known_ns - self._first_ns
+
+    def _ahead_ns(self) -> int:
+        """Return by how much the wall clock is ahead of the monotonic clock, from the reading with the shortest
+        interruption.
+        """
+        readings = []
+        for _ in range(_READINGS):
+            before, wall, after = self._monotonic_ns(), self._wall_ns(), self._monotonic_ns()
+            readings.append((after - before, wall - (before + after) // 2))
+        return min(readings)[1]
+
+
+MAX_SERVICES = 500
+"""Maximum number of services in a window; all others become the service OTHER, since the names come from processes."""
+OTHER = "other"
+_EVIDENCE = ExportOptions(evidence=True)
+
+
+def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Profile:
+    """Give each thread of a profile the labels of its process, including "service"; verdict is called with pid and
+    start.
+    """
+    verdicts = [verdict(*thread.process_key) for thread in profile.threads]
+    threads = [
+        replace(thread, labels=found.labels or (("service", OTHER),))
+        for thread, found in zip(profile.threads, verdicts, strict=True)
+    ]
+    return replace(profile, threads=tuple(threads))
+
+
+def segments(
+    profile: Profile, services: Iterable[str], window: str = "", has_exact_sums: bool = True
+) -> list[SpoolSegment]:
+    """Split a labelled window into one segment for each service.
+
+    Args:
+        services: Services that had processes. One without samples gets an empty segment, which distinguishes it from
+            one that was not recorded.
+        window: See SegmentName.new().
+        has_exact_sums: True if sums are those of the kernel's clocks, False if they are what samples stand for.
+    """
+    found: dict[str, list[int]] = {}
+    for index, thread in enumerate(profile.threads):
+        service = dict(thread.labels)["service"]
+        found.setdefault(service if service in found or len(found) < MAX_SERVICES else OTHER, []).append(index)
+    for service in services:
+        if len(found) < MAX_SERVICES:
+            found.setdefault(service, [])
+    return [_segment(profile, service, indices, window, has_exact_sums) for service, indices in sorted(found.items())]
+
+
+def _segment(profile: Profile, service: str, threads: list[int], window: str, has_exact_sums: bool) -> SpoolSegment:
+    wanted = np.zeros(len(profile.threads), np.bool_)
+    wanted[threads] = True
+    part = selected(profile, wanted[profile.thread] if len(profile.thread) else np.zeros(0, np.bool_))
+    part = _with_basis(part, has_exact_sums)
+    out = io.BytesIO()
+    pprof.write(_used(replace(part, title=service)), out, _EVIDENCE)
+    return SpoolSegment(SegmentName.new(service, profile.start_ns + profile.duration_ns, window), out.getvalue())
+
+
+def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
+    """Add a note to the profile of a service that says how accurate its shares are.
+
+    Args:
+        profile: On-CPU samples of one service in one window.
+        has_exact_sums: True if the sums are those of the kernel's clocks, so that only the shares within a process are
+            estimates.
+    """
+    if (basis := profile_basis(profile)) is None:
+        return profile
+    samples, width = f"{basis.samples:.0f}", round(100 * basis.half_width)
+    if has_exact_sums:
+        note = said("shares_by_samples", samples=samples, sampled=round(100 * basis.sampled), width=width)
+    else:
+        note = said("sums_by_samples", samples=samples, width=width)
+    return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, note)))
+
+
+def _used(profile: Profile) -> Profile:
+    """Remove the modules without frames from a profile."""
+    used = sorted({frame.module for frame in profile.frames if frame.module >= 0})
+    index: Mapping[int, int] = {module: at for at, module in enumerate(used)} | {-1: -1}
+    return replace(
+        profile,
+        modules=tuple(profile.modules[module] for module in used),
+        frames=tuple(replace(frame, module=index[frame.module]) for frame in profile.frames),
+    )
+
+
+_BEGINS = b"pyprof part of a window\n"
+_MAX_BYTES = 1 << 30
+
+
+class WindowPart(NamedTuple):
+    """The data that an unfinished window got since the previous part.
+
+    Attributes:
+        data: See Recording.packed_part().
+        times: On-CPU time of each process by the kernel's clocks, None if they are not read.
+    """
+
+    data: Sequence[Part]
+    times: Sequence[ProcessTime] | None
+
+
+def packed(part: WindowPart, notes: Sequence[str], labels: Iterable[ProcessLabels]) -> bytes:
+    """Encode a checkpoint file of an unfinished window.
+
+    Args:
+        part: The part of the window to save.
+        notes: Notes for the summary.
+        labels: Labels of the processes.
+    """
+    sets: dict[object, int] = {}
+    processes = [(each.pid, each.began_ns, sets.setdefault(each.labels, len(sets))) for each in labels]
+    data = b"".join(part.data)
+    head = {
+        "layout": response_codec.layout(),
+        "checksum": zlib.crc32(data),
+        "sizes": [memoryview(each).nbytes for each in part.data],
+        "times": part.times,
+        "notes": list(notes),
+        "labels": list(sets),
+        "processes": processes,
+    }
+    return b"".join((_BEGINS, json.dumps(head).encode(), b"\n", data))
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedPart:
+    """The contents of a checkpoint file.
+
+    Attributes:
+        verdicts: Start times and labels of processes, by pid.
+        times: See WindowPart; None also of a file by an older version.
+    """
+
+    profile: Profile
+    verdicts: Mapping[int, Sequence[tuple[int, RuleVerdict]]]
+    times: Sequence[ProcessTime] | None
+
+
+def _unpacked(data: bytes) -> _SavedPart:
+    """Decode a checkpoint file of an unfinished window.
+
+    Raises:
+        ValueError: packed() of this version did not make it. Other exceptions are possible if its contents are broken.
+    """
+    head, _, rest = data.removeprefix(_BEGINS).partition(b"\n")
+    if not data.startswith(_BEGINS):
+        raise ValueError("no part of a window")
+    fields: Mapping[str, Any] = json.loads(head)
+    if fields["layout"] != response_codec.layout():
+        raise ValueError("by another version")
+    parts, at = [], 0
+    for size in fields["sizes"]:
+        parts.append(memoryview(rest)[at : at + size])
+        at += size
+    if at != len(rest) or zlib.crc32(rest) != fields["checksum"]:
+        raise ValueError("not what was written")
+    profile = response_codec.unpacked_profile(parts)
+    sets = [tuple((str(key), str(value)) for key, value in each) for each in fields["labels"]]
+    verdicts: dict[int, list[tuple[int, RuleVerdict]]] = {}
+    for pid, began_ns, of in fields["processes"]:
+        verdicts.setdefault(int(pid), []).append((int(began_ns), RuleVerdict(labels=sets[of])))
+    times = fields.get("times")
+    if times is not None:
+        times = [
+            ProcessTime(int(pid), int(began), str(name), int(ns), int(unread), int(children), "".join(map(str, kin)))
+            for pid, began, name, ns, unread, children, *kin in times
+        ]
+    summary = replace(profile.summary, notes=(*profile.summary.notes, *map(str, fields["notes"])))
+    return _SavedPart(replace(profile, summary=summary), verdicts, times)
+
+
+def _read(path: str) -> bytes:
+    with open(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+            raise ValueError("too large")
+        return file.read()
+
+
+def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> Sequence[SpoolSegment]:
+    """Return the segments of an unfinished window from its checkpoint files (spool.Restore)."""
+    parts: list[_SavedPart] = []
+    for path in paths:
+        try:
+            parts.append(_unpacked(_read(path)))
+        except Exception:  # the agent must start whatever is wrong with a file
+            broken()
+    try:
+        return _segments(parts, window) if parts else ()
+    except Exception:  # for example, they are not from one window
+        broken()
+        return ()
+
+
+def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment]:
+    """Return the segments of a window from its parts, with exact sums if all parts have the times of their
+    processes.
+    """
+    whole = merge(part.profile for part in parts)
+    has_exact_sums = all(part.times is not None for part in parts)
+    if has_exact_sums:
+        whole = with_exact_sums(whole, summed_times(time for part in parts for time in part.times or ()))
+
+    def verdict(pid: int, started_ns: int) -> RuleVerdict:
+        known = [each for part in parts for each in part.verdicts.get(pid, ())] or [(0, NOT_RECORDED)]
+        return min(known, key=lambda each: abs(each[0] - started_ns))[1]
+
+    summary = replace(whole.summary, notes=(*whole.summary.notes, said("window_recovered")))
+    return segments(labelled(replace(whole, summary=summary), verdict), (), window, has_exact_sums)

@@ -1,0 +1,231 @@
+"""`pyprof agent`: record what rules choose, for as long as the machine runs, and keep it in a spool."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyprof.cli.arguments import positive
+from pyprof.cli.terminal_output import HelpFormatter, line
+from pyprof.errors import UsageError
+from pyprof.options import SIMPLE_MODES
+
+if TYPE_CHECKING:
+    from pyprof.cli.log_lines import Log
+    from pyprof.fleet.agent.config import AgentConfig
+
+WHAT = ("run", "status", "install", "record", "resend")
+_MAX_S = 10.0
+"""Maximum time in seconds from the first signal to the end of the agent.
+
+A memory page of a target that never arrives blocks its reader. Windows are saved regularly, so little is lost.
+"""
+
+DESCRIPTION = """\
+Profile processes continuously. The rules of a configuration file choose them; without one, the
+agent records all processes of the calling user. It writes a window of samples each minute to a
+folder, the spool, which `pyprof query` reads. SIGTERM writes the current window and ends the
+agent. SIGHUP makes it read the configuration again.
+
+commands:
+  run        record until SIGTERM or Ctrl-C (default)
+  status     print the agent's health, the contents of the spool, and files without symbols
+  install    write a systemd unit that runs the agent
+  record     get a detailed recording of one service from the running agent
+  resend     send windows of the spool to their sinks again
+"""
+
+EPILOG = """\
+examples:
+  pyprof agent                                      this user's processes, until Ctrl-C
+  pyprof agent --print-config > agent.toml          every setting, with what it means
+  pyprof agent --config agent.toml --check          all errors, each with its line
+  pyprof agent --config agent.toml --log json
+  pyprof agent install --config /etc/pyprof/agent.toml    a systemd unit
+  pyprof agent status                               contents of the spool, and files without symbols
+  pyprof agent resend --config FILE --since 3h      send windows again that a receiver has lost
+  pyprof agent record --service web -d 30 -r 499    the last ten minutes, and 30 more seconds at 499 Hz
+"""
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "agent",
+        help="profile the processes that rules choose, for as long as the machine runs",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument("what", nargs="?", choices=WHAT, default="run", help="see above (default: run)")
+    parser.add_argument("--config", metavar="FILE", help="rules and settings (TOML)")
+    parser.add_argument("--check", action="store_true", help="only check the configuration")
+    parser.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
+    parser.add_argument(
+        "--log", choices=("text", "json"), default="text", help="format of log lines (default: %(default)s)"
+    )
+    parser.add_argument("--spool", metavar="DIR", help="folder of the spool; replaces the setting spool.path")
+    parser.add_argument(
+        "--cpu-budget",
+        type=float,
+        metavar="PERCENT",
+        help="limit of the agent's own processor time, in percent; replaces the setting budget.cpu (default: 1)",
+    )
+    parser.add_argument(
+        "--since",
+        default="1h",
+        metavar="TIME",
+        help="with status or resend: only windows since TIME, such as 14:00 or 2h (ago) (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="with status: print one JSON document")
+    parser.add_argument(
+        "--forget",
+        metavar="SINK",
+        help="with status: delete the windows that wait for SINK, which the configuration no longer names",
+    )
+    parser.add_argument(
+        "--unit-dir",
+        default="/etc/systemd/system",
+        metavar="DIR",
+        help="with install: folder for the systemd unit (default: %(default)s)",
+    )
+    asked = parser.add_argument_group("options of record")
+    asked.add_argument("--service", metavar="NAME", help="the service to record; `pyprof agent status` lists them")
+    asked.add_argument(
+        "-d", "--duration", type=positive, default=30.0, metavar="S", help="record for S seconds (default: 30)"
+    )
+    asked.add_argument(
+        "-r",
+        "--rate",
+        type=positive,
+        default=499.0,
+        metavar="HZ",
+        help="samples a second of each thread (default: 499)",
+    )
+    asked.add_argument(
+        "--mode",
+        choices=SIMPLE_MODES,
+        default="",
+        help="see pyprof record (default: the first mode in the rule of the service)",
+    )
+    asked.add_argument("-o", "--output", metavar="FILE", help="write to FILE (default: pyprof-SERVICE-TIME.pyprof)")
+    asked.add_argument("-f", "--format", metavar="FORMAT", help="format of the output (default: by the suffix of -o)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pyprof.fleet.agent import config
+
+    if arguments.print_config:
+        print(config.printed(), end="")
+        return 0
+    if arguments.check:
+        return _check(arguments)
+    if arguments.what == "record":
+        from pyprof.fleet.cli.agent_record import record
+
+        return record(arguments, _spool(arguments))
+    if arguments.what == "install":
+        from pyprof.fleet.cli.agent_administration import install
+
+        for text in install(_load(arguments), arguments.config, arguments.unit_dir):
+            line(text)
+        return 0
+    if arguments.what == "status":
+        from pyprof.fleet.cli.agent_administration import status
+
+        status(arguments, _load(arguments), _spool(arguments))
+        return 0
+    if arguments.what == "resend":
+        from pyprof.fleet.cli.agent_administration import resend
+
+        for text in resend(arguments, _load(arguments), _spool(arguments)):
+            line(text)
+        return 0
+    return _run(arguments)
+
+
+def _load(arguments: argparse.Namespace) -> AgentConfig:
+    """Load the agent's configuration and apply the command-line options.
+
+    Raises:
+        BadConfig: The configuration is wrong.
+        UsageError: An option is wrong.
+    """
+    from pyprof.fleet import configuration
+    from pyprof.fleet.agent import config
+    from pyprof.records import replace
+
+    if arguments.config is None:
+        found = config.without_file()
+    else:
+        found = config.parse(configuration.read(arguments.config), arguments.config)
+    given: dict[str, Any] = {}
+    if arguments.spool:
+        given["path"] = arguments.spool
+    if arguments.cpu_budget is not None:
+        if not 0 < arguments.cpu_budget <= 100:
+            raise UsageError("--cpu-budget is not above 0 and at most 100", "--cpu-budget 1")
+        given["cpu"] = arguments.cpu_budget
+    return replace(found, values=replace(found.values, **given)) if given else found
+
+
+def _spool(arguments: argparse.Namespace) -> str:
+    """Return the folder of the agent's spool.
+
+    Raises:
+        BadConfig: The configuration is wrong.
+        UsageError: An option is wrong.
+    """
+    from pyprof.fleet.wire.segment_names import default_spool
+
+    return _load(arguments).values.path or default_spool()
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from pyprof.fleet.agent.push.sink_types import missing
+    from pyprof.fleet.configuration import BadConfig
+
+    if arguments.config is None:
+        raise UsageError("--check checks a file", "--config FILE --check")
+    try:
+        found = _load(arguments)
+    except BadConfig as error:
+        for each in error.errors:
+            line(f"{arguments.config}: {each}")
+        return error.exit_code
+    for target in found.pushes:
+        if text := missing(target):
+            line(f"{arguments.config}: warning: push {target.name}: {text}")
+    count = len(found.rules)
+    line(f"{arguments.config}: {count} rule{'s' * (count != 1)}, no error")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from pyprof.cli.interrupts import EndBySignals, listen
+    from pyprof.cli.log_lines import Log, log_thread_failures
+    from pyprof.fleet.agent.agent import Agent
+    from pyprof.fleet.systemd import Notifier
+
+    prefix = "" if arguments.log == "json" else "pyprof agent: "
+    log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
+    log_thread_failures(log)
+    agent = Agent(lambda: _load(arguments), log, Notifier(os.environ))
+    # SIGHUP means reload, so it does not end the agent; this holds under nohup too
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    ending = EndBySignals(agent.end, lambda: _left(log), _MAX_S)
+    listen(lambda number: agent.reload() if number == signal.SIGHUP else ending(number))
+    agent.run()
+    if agent.left:
+        _left(log)
+    if agent.opening:
+        os._exit(0)
+    return 0
+
+
+def _left(log: Log) -> None:
+    log("error", "left before the windows under way were written: of them there is what was saved before")
+    os._exit(1)

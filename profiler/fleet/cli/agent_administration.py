@@ -1,0 +1,306 @@
+"""`pyprof agent install`, `status` and `resend`: the systemd unit, the state of the agent and its spool, and segments
+to send again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import errno
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+from pyprof.cli.terminal_output import advice, json, line, printable
+from pyprof.cli.text_format import duration, many
+from pyprof.errors import PyprofError, RecordingError, UsageError
+from pyprof.exporters import output_file
+from pyprof.fleet import systemd
+from pyprof.fleet.agent import spool_query
+from pyprof.fleet.agent.config import AgentConfig
+from pyprof.fleet.agent.control_socket import NoAgent, agent_state
+from pyprof.fleet.agent.push.sink_types import made
+from pyprof.fleet.agent.spool_status import QueueState, SpoolState, Unnamed, forget, queues, state
+from pyprof.fleet.configuration import TimeSpan, moment
+from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood, SegmentSink, cause_and_remedy
+from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.objfile.byte_source import open_regular
+from pyprof.records import field_names, is_record
+
+_CONFIG = "/etc/pyprof/agent.toml"
+
+
+def make_folder(path: str) -> None:
+    os.makedirs(path, 0o700, exist_ok=True)
+
+
+def install(
+    config: AgentConfig, path: str | None, folder: str, make: Callable[[str], None] = make_folder
+) -> Iterator[str]:
+    """Write the agent's systemd unit into a folder, and yield lines that say what was done.
+
+    Args:
+        path: Path of the configuration.
+        folder: Folder for the unit.
+        make: Creates the spool's folder if it is not the default one, because the service does not create it.
+    """
+    if path is None:
+        raise UsageError(
+            "the service needs a configuration, which says whose processes it records",
+            f"pyprof agent --print-config > {_CONFIG}, edit it, then: pyprof agent install --config {_CONFIG}",
+        )
+    command = [sys.executable, "-m", "pyprof", "agent", "--config", os.path.abspath(path), "--log", "json"]
+    spool = os.path.abspath(config.values.path) if config.values.path else ""
+    if spool:
+        command += ["--spool", spool]
+    folders = [target.values["path"] for target in config.pushes if target.kind == "folder"]
+    hosts = [target.values["url"] for target in config.pushes if target.kind != "folder"]
+    try:
+        text = systemd.agent_unit(command, [spool, *folders] if spool else folders, bool(hosts), config.values.group)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    to = os.path.join(folder, systemd.AGENT_UNIT_NAME)
+    try:
+        _write(to, text)
+        if spool:
+            make(spool)
+    except OSError as error:
+        reason = "it was not written by pyprof" if error.errno == errno.EEXIST else error.strerror
+        raise UsageError(f"{to} cannot be written: {reason}", "--unit-dir DIR writes it elsewhere") from None
+    yield f"wrote {to}"
+    yield f"  it runs: {' '.join(command)}"
+    yield "  as root, with nothing of root's rights but:"
+    yield from (f"    {name:20} {meaning}" for name, meaning in systemd.AGENT_CAPABILITIES.items())
+    reaches = f"may reach any host, to push to {', '.join(hosts)}" if hosts else "reaches no other host"
+    yield f"  it writes to {', '.join([spool or '/var/lib/pyprof', *folders])} only, and {reaches}"
+    if config.values.group:
+        yield f"  members of {config.values.group} may ask it for recordings (pyprof agent record)"
+    yield "  it has at most 500 MB, and little of the processors while others need them"
+    yield "next: systemctl daemon-reload && systemctl enable --now pyprof-agent"
+
+
+def _write(to: str, text: str) -> None:
+    """Write the systemd unit file.
+
+    Raises:
+        OSError: Writing failed; EEXIST if there is a file that pyprof did not write.
+    """
+    if output_file.stat_entry(to) is not None:
+        with open(open_regular(to), "rb") as file:
+            known = file.read(len(systemd.AGENT_UNIT_MARK))
+        if known != systemd.AGENT_UNIT_MARK.encode():
+            raise FileExistsError(errno.EEXIST, "there is another file", to)
+
+    def write(out: BinaryIO) -> None:
+        os.fchmod(out.fileno(), 0o644)
+        out.write(text.encode())
+
+    output_file.replace_file(to, write)
+
+
+_BY_NAME = ("pyprof", "folder", "bucket")
+"""Types of sinks that recognise a segment by its name, so that it counts once however often it is sent."""
+_TRIES = 60
+"""Number of attempts to send a segment to a receiver that asks to wait."""
+
+
+def resend(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Iterator[str]:
+    """Send the segments since --since to all sinks that recognise them, and yield a line for each sink.
+
+    Raises:
+        PyprofError: A sink does not take a segment, or the spool cannot be read.
+        UsageError: No sink is configured that recognises segments.
+    """
+    targets = [target for target in config.pushes if target.kind in _BY_NAME]
+    if not targets:
+        raise UsageError(f"no sink of the types {', '.join(_BY_NAME)} is configured", "--config FILE with a [[push]]")
+    since_ns = moment(arguments.since, datetime.datetime.now())
+    # windows from while the clock was ahead end in the future
+    names = spool_query.segments(root, TimeSpan(since_ns, sys.maxsize))
+    for target in targets:
+        refused = _send_all(target.name, made(target), root, names)
+        more = f", {refused:,} refused" if refused else ""
+        yield f"{target.name}: has {many(len(names) - refused, 'segment')} since {arguments.since}{more}"
+
+
+def _send_all(sink_name: str, sink: SegmentSink, root: str, names: Sequence[SegmentName]) -> int:
+    """Send segments to a sink, and return how many it refused for good.
+
+    Raises:
+        PyprofError: The sink does not take a segment now.
+    """
+    refused = 0
+    for at, name in enumerate(names):
+        try:
+            with open(f"{root}/{name.path}", "rb") as file:
+                _send(sink, name, file.read())
+        except FileNotFoundError:  # the spool has dropped it meanwhile
+            continue
+        except RefusedForGood:
+            refused += 1
+        except NotSent as error:
+            cause, remedy = cause_and_remedy(error.word, error.stated)
+            raise PyprofError(
+                f"{sink_name} took {at:,} of {many(len(names), 'segment')}: {cause}: {error}",
+                f"{remedy}; then the same command again",
+            ) from None
+        except OSError as error:
+            raise PyprofError(f"{sink_name} took {at:,} of {many(len(names), 'segment')}: {error.strerror}") from None
+    return refused
+
+
+def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> None:
+    """Send a segment to a sink, and wait as often as its receiver asks for it.
+
+    Raises:
+        NotSent: The receiver does not take it now.
+        RefusedForGood: The receiver never takes it.
+        OSError: Writing failed.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            sink.send(name, data)
+            return
+        except NotSent as error:
+            if error.word != "limited" or not left:
+                raise
+            time.sleep(max(error.after_s, 1.0))
+
+
+_SHOWN = ("reason", "error", "remedy", "since_seconds", "sink", "cause", "mode", "rate")
+"""Fields of a condition that have a place in the lines of a condition."""
+
+
+def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> None:
+    """Print the state of a running or ended agent.
+
+    Raises:
+        RecordingError: The spool cannot be read.
+        UsageError: An option is wrong.
+    """
+    sinks = [target.name for target in config.pushes]
+    try:
+        if arguments.forget is not None:
+            line(_forget(root, arguments, sinks))
+            return
+        waiting = queues(root)
+    except OSError as error:
+        raise RecordingError(f"{error.filename or root} cannot be read: {error.strerror}") from None
+    now = datetime.datetime.now()
+    found = state(root, TimeSpan(moment(arguments.since, now), moment("now", now)))
+    agent = _agent(root)
+    if arguments.json:
+        spool = {"path": root, "since": arguments.since, **_plain(found), "queues": _plain(tuple(waiting))}
+        json({"agent": agent, "spool": spool})
+        return
+    for text in _lines(agent, found, waiting, root, arguments, sinks):
+        line(text)
+
+
+def _lines(
+    agent: Mapping[str, Any],
+    found: SpoolState,
+    waiting: list[QueueState],
+    root: str,
+    arguments: argparse.Namespace,
+    sinks: list[str],
+) -> Iterator[str]:
+    yield from _health(agent)
+    yield ""
+    if found.services:
+        yield from _services(found, root, arguments.since)
+    else:
+        yield f"{root}: no segment since {arguments.since}"
+    if found.unnamed:
+        yield ""
+        yield "time without names of functions, by file:"
+        for each in found.unnamed:
+            yield from _unnamed(each)
+    if waiting:
+        yield ""
+        yield from _queues(waiting, sinks if arguments.config is not None else None)
+
+
+def _plain(value: Any) -> Any:
+    """Return dataclasses as dicts, and tuples of them as lists, for JSON."""
+    if is_record(type(value)):
+        return {name: _plain(getattr(value, name)) for name in field_names(type(value))}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _agent(root: str) -> dict[str, Any]:
+    """Return the state of the running agent. If there is none, or it may not be asked, the status says so."""
+    try:
+        return agent_state(root)
+    except NoAgent as error:
+        return {"status": "not_running", "error": error.message, "remedy": error.hint, "failures": []}
+    except PyprofError as error:
+        return {"status": "unknown", "error": error.message, "remedy": error.hint, "failures": []}
+
+
+def _health(agent: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line about the agent, and lines about each condition that holds."""
+    if "error" in agent:
+        yield f"agent: {str(agent['status']).replace('_', ' ')}: {printable(agent['error'])}"
+        return
+    budget = agent["budget"]
+    cost = f"{budget['own_cpu_percent']:g} % of a processor ({budget['budget_cpu_percent']:g} % allowed)"
+    memory = f"{budget['own_memory'] / 1e6:.0f} MB ({budget['budget_memory'] / 1e6:.0f} allowed)"
+    used = f"1 of {budget['one_sampling_time_in']} sampling times, 1 of {budget['one_process_in']} processes"
+    yield f"agent: {agent['status']}, {cost}, {memory}, {used}"
+    for each in agent["failures"]:
+        place = "".join(f" {each[name]}" for name in ("sink", "mode", "rate", "cause") if name in each)
+        since = duration(1e9 * each["since_seconds"])
+        yield f"  {each['reason']}{printable(place)}, for {since}: {printable(each['error'])}"
+        more = [f"{name} {value}" for name, value in each.items() if name not in _SHOWN and name not in budget]
+        if more:
+            yield f"    {printable(', '.join(more))}"
+        yield f"    hint: {printable(advice(each['remedy']))}"
+
+
+def _forget(root: str, arguments: argparse.Namespace, sinks: list[str]) -> str:
+    """Delete the queue of a former sink, and return a line about it."""
+    sink = arguments.forget
+    if arguments.config is None:
+        raise UsageError("--forget must see which sinks are configured", "--config FILE")
+    if sink in sinks:
+        raise UsageError(
+            f"{sink} is configured", "without its [[push]], and SIGHUP for the agent, before it is forgotten"
+        )
+    count = forget(root, sink)
+    return f"{count:,} segments waited for {printable(sink)}, which is forgotten; those in the spool stay"
+
+
+def _services(found: SpoolState, root: str, since: str) -> Iterator[str]:
+    yield f"{root}, since {since}:"
+    yield f"{'segments':>9} {'KB':>7} {'samples':>9} {'each for':>9} {'whole':>8} {'newest':>12}  service"
+    for each in found.services:
+        whole = f"{100 * each.whole:.1f} %" if each.whole is not None else "-"
+        kb = each.bytes / 1000
+        counts = f"{each.segments:9,} {kb:7,.0f} {each.samples:9,} {each.stand_for:9.2f}"
+        yield f"{counts} {whole:>8} {_age(each.newest_ns):>12}  {printable(each.service)}"
+
+
+def _unnamed(each: Unnamed) -> Iterator[str]:
+    build_id = f", build-id {printable(each.build_id)}" if each.build_id else ""
+    yield f"{100 * each.share:6.1f} %  {printable(each.service)}: {printable(each.path)}{build_id}"
+    for problem in each.problems:
+        yield f"{'':10}{printable(problem.text)}"
+        if problem.remedy:
+            yield f"{'':12}{printable(advice(problem.remedy))}"
+
+
+def _queues(waiting: list[QueueState], sinks: list[str] | None) -> Iterator[str]:
+    """Yield the lines of the table of queues; sinks are the configured ones, None if no configuration was given."""
+    yield f"{'waiting':>9} {'KB':>7} {'oldest':>12}  sink"
+    for each in waiting:
+        gone = sinks is not None and each.sink not in sinks
+        more = f"  not configured: pyprof agent status --forget {each.sink}" if gone else ""
+        oldest = _age(each.oldest_ns) if each.segments else "-"
+        yield f"{each.segments:9,} {each.bytes / 1000:7,.0f} {oldest:>12}  {each.sink}{more}"
+
+
+def _age(moment_ns: int) -> str:
+    return f"{duration(max(time.time_ns() - moment_ns, 0))} ago"

@@ -1,0 +1,169 @@
+"""`pyprof server`: receive and store windows of agents, answer queries, and serve a page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyprof.cli.terminal_output import HelpFormatter, line, refuse
+from pyprof.errors import PyprofError, UsageError
+
+if TYPE_CHECKING:
+    from pyprof.cli.log_lines import Log
+    from pyprof.fleet.server.config import ServerConfig
+
+_MAX_S = 10.0
+"""Maximum time in seconds from the first signal to the server until its process has ended.
+
+Received windows that are not in the database by then are in files, and enter it at the next start.
+"""
+
+DESCRIPTION = """\
+Store the windows of many agents as files, and answer queries by a web page and HTTP.
+Needs pip install 'pyprof-live[server]'. SIGTERM ends it after the requests that it is
+answering.
+"""
+
+EPILOG = """\
+examples:
+  pyprof server --data ~/fleet                       http://127.0.0.1:4242, without tokens
+  pyprof server --print-config > server.toml         every setting, with what it means
+  pyprof server --config server.toml --check
+  pyprof server --config server.toml --rebuild       the database anew, from the files
+  pyprof server --print-unit                         a systemd unit
+  pyprof server --print-sql                          tables of the ClickHouse database, on one server and in a cluster
+"""
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "server",
+        help="store the windows of many agents, and answer queries",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="file with settings and tenants (TOML)")
+    parser.add_argument("--data", metavar="DIR", help="folder of the stored windows; replaces the setting server.data")
+    parser.add_argument("--port", type=int, metavar="PORT", help="HTTP port; replaces the setting server.port")
+    parser.add_argument(
+        "--log", choices=("text", "json"), default="text", help="format of log lines (default: %(default)s)"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="only check the configuration")
+    what.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
+    what.add_argument(
+        "--print-sql",
+        action="store_true",
+        help="print the SQL statements that create the tables of the server's ClickHouse database",
+    )
+    what.add_argument("--print-unit", action="store_true", help="print a systemd unit that runs the server")
+    what.add_argument(
+        "--rebuild", action="store_true", help="empty the database, and fill it again from the files of all windows"
+    )
+    parser.set_defaults(run=run)
+
+
+def _unit(config: str | None, data: str) -> str:
+    """Return the text of the server's systemd unit.
+
+    Raises:
+        UsageError: A path cannot be written in a unit.
+    """
+    import os
+
+    from pyprof.fleet import systemd
+    from pyprof.fleet.server.config import ServerConfig
+
+    command = [sys.executable, "-m", "pyprof", "server", "--log", "json", "--data", data]
+    command += ["--config", os.path.abspath(config)] if config else []
+    try:
+        return systemd.server_unit(command, [data] if data != ServerConfig().data else [])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pyprof.cli.log_lines import Log, log_thread_failures
+    from pyprof.fleet.configuration import BadConfig
+    from pyprof.fleet.server import config, lifecycle
+    from pyprof.fleet.server.store import sql_engine
+    from pyprof.records import replace
+
+    if arguments.print_config:
+        print(config.printed(), end="")
+        return 0
+    try:
+        found = config.load(arguments.config)
+    except BadConfig as error:
+        if not arguments.check:
+            raise
+        for each in error.errors:
+            line(f"{arguments.config}: {each}")
+        return error.exit_code
+    if arguments.check:
+        line(f"{arguments.config or 'the defaults'}: no error")
+        return 0
+    if arguments.print_sql:
+        print(sql_engine.printed(found.days), end="")
+        return 0
+    data = os.path.abspath(arguments.data) if arguments.data else found.data
+    if arguments.print_unit:
+        print(_unit(arguments.config, data), end="")
+        return 0
+    found = replace(found, data=data, port=found.port if arguments.port is None else arguments.port)
+    if not 1 <= found.port <= 65535:
+        raise UsageError(f"--port {found.port} is not a port number", "--port 4242")
+    prefix = "" if arguments.log == "json" else "pyprof server: "
+    log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
+    log_thread_failures(log)
+    if arguments.rebuild:
+        count = lifecycle.rebuild(found, log)
+        line(f"{count:,} segments of {found.data} are in the database")
+    else:
+        _serve(found, log, arguments.log == "json")
+    return 0
+
+
+def _serve(found: ServerConfig, log: Log, is_json: bool) -> NoReturn:
+    """Run the server, and exit this process at once when it has ended.
+
+    The end of the interpreter would unwind threads that are in a query of chdb, such as that of a health check. chdb's
+    handler of the crash then keeps a lock for which exit(3) waits.
+    """
+    from pyprof.cli.interrupts import EndBySignals, listen
+    from pyprof.fleet.server import lifecycle
+
+    code = 0
+    try:
+        lifecycle.serve(found, log, lambda end: listen(EndBySignals(_with_alarm(end), lambda: os._exit(1))))
+    except PyprofError as error:
+        code = error.exit_code
+        if is_json:
+            from pyprof.cli.log_lines import log_failure
+
+            log_failure(error)
+        else:
+            refuse(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _with_alarm(end: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that ends the server, and makes the kernel end this process if that takes too long.
+
+    A timer in Python would wait for the GIL, which a call of the database may keep. The main thread calls this.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+
+    def end_in_time() -> None:
+        signal.setitimer(signal.ITIMER_REAL, _MAX_S)
+        end()
+
+    return end_in_time

@@ -1,0 +1,72 @@
+"""Conversion of other projects' pushes to segments: the sender of each URL path, and its response."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+
+from pyprof.errors import FormatError
+from pyprof.exporters import pprof as written
+from pyprof.exporters.base import ExportOptions
+from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.importers import otlp, pprof, pyroscope_parca_requests
+from pyprof.importers.profile_builder import PushedProfile
+from pyprof.records import dataclass
+
+Read = Callable[[Mapping[str, str], str, bytes], list[PushedProfile]]
+"""Function that reads a push from (parameters of the query, content type, body); raises FormatError."""
+_PROTO = "application/x-protobuf"
+SENDERS: Mapping[str, Read] = {
+    "/ingest": pyroscope_parca_requests.read_pyroscope_ingest,
+    "/push.v1.PusherService/Push": lambda _, kind, body: pyroscope_parca_requests.read_pyroscope_push(kind, body),
+    "/profiles/writeraw": lambda _, kind, body: pyroscope_parca_requests.read_parca_write(kind, body),
+    "/v1development/profiles": lambda _, _kind, body: otlp.read_otlp(body),
+}
+"""Readers of other projects' pushes by URL path: Pyroscope's two, Parca's, OpenTelemetry's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPush:
+    """Profiles that the agent of another project pushes to the server.
+
+    Attributes:
+        path: One of SENDERS.
+        words: Parameters of the query.
+        encoding: Content-Encoding.
+    """
+
+    path: str
+    words: Mapping[str, str]
+    content_type: str
+    encoding: str
+    body: bytes
+
+    def segments(self, now_ns: int, most: int) -> list[tuple[SegmentName, bytes]]:
+        """Convert the profiles of a push to segments. Equal pushes give equal names, so a repeated push counts once.
+
+        Args:
+            now_ns: End of profiles that have no times.
+            most: Maximum inflated size of the body in bytes.
+
+        Raises:
+            FormatError: The push is broken or too large.
+        """
+        if self.encoding not in ("", "identity", "gzip"):
+            raise FormatError("body", 0, f"encoding {self.encoding[:40]!r} is not read, only gzip")
+        body = pprof.inflate(self.body, most) if self.encoding == "gzip" else self.body
+        digest = hashlib.blake2b(self.body, digest_size=16).hexdigest()
+        found = []
+        for number, each in enumerate(SENDERS[self.path](self.words, self.content_type, body)):
+            profile = each.profile
+            end_ns = profile.start_ns + profile.duration_ns if profile.start_ns > 0 else now_ns
+            out = io.BytesIO()
+            written.write(profile, out, ExportOptions(evidence=True))
+            found.append((SegmentName.new(each.service, end_ns, f"{digest} {number}"), out.getvalue()))
+        return found
+
+    @property
+    def answer(self) -> tuple[bytes, str]:
+        """Body and content type of the response to an accepted push: an empty message in the sender's format."""
+        is_json = self.content_type.partition(";")[0].strip().lower() == pyroscope_parca_requests.JSON
+        return (b"{}", pyroscope_parca_requests.JSON) if is_json else (b"", self.content_type or _PROTO)

@@ -1,0 +1,204 @@
+"""A server from its configuration: everything opened in order, and closed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from pyprof.errors import UsageError
+from pyprof.fleet.server.authorization import INTERVAL_S, RefusalLog
+from pyprof.fleet.server.config import ServerConfig
+from pyprof.fleet.server.ingest.indexer import Indexer, Retention
+from pyprof.fleet.server.ingest.segment_files import SegmentFiles
+from pyprof.fleet.server.ingest.stack_caches import TenantStackCaches
+from pyprof.fleet.server.metrics import DISK_FULL, STORE_FAILED, ServerHealth, ServerMetrics
+from pyprof.fleet.server.store.database import Store
+from pyprof.fleet.server.store.sql_engine import opened
+from pyprof.fleet.server.store.symbol_files import SymbolFiles
+from pyprof.fleet.systemd import Notifier
+from pyprof.records import dataclass
+
+Say = Callable[..., None]
+_GRACE_S = 1
+"""Time in seconds for running requests when the server ends."""
+_MAX_AT_ONCE = 1024
+_MAX_MESSAGE = 1000
+"""Maximum number of characters of a library's message that the log keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    files: SegmentFiles
+    store: Store
+    books: TenantStackCaches
+    indexer: Indexer
+    numbers: ServerMetrics
+    symbols: SymbolFiles
+    health: ServerHealth
+    refusals: RefusalLog
+
+
+@contextmanager
+def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
+    """Open the parts of a server (database, files, indexer), without starting the indexer.
+
+    Raises:
+        OutputError: The folder cannot be used.
+        StoreError: The database cannot be opened.
+        UsageError: Packages are missing.
+    """
+    files = SegmentFiles(os.path.join(config.data, "segments"))
+    try:
+        store = Store(opened(config.store_address(), config.days))
+        try:
+            waiting: list[Indexer] = []
+
+            def check_store() -> None:
+                store.check()
+                waiting[0].check()
+
+            health = ServerHealth({DISK_FULL: files.check, STORE_FAILED: check_store}, say)
+            numbers = ServerMetrics(
+                {
+                    "index_waiting": lambda _: waiting[0].waiting if waiting else 0,
+                    "windows_without_file": lambda _: waiting[0].without_file if waiting else 0,
+                    "failing": lambda reason: reason in health.failures,
+                }
+            )
+            books = TenantStackCaches()
+            retention = Retention(config.max_age, config.max_bytes, config.hours_after)
+            indexer = Indexer(files, store, books, retention, say, numbers.count)
+            waiting.append(indexer)
+            symbols = SymbolFiles(os.path.join(config.data, "symbols"), config.symbols)
+            yield ServerParts(files, store, books, indexer, numbers, symbols, health, RefusalLog(say))
+        finally:
+            store.close()
+    finally:
+        files.close()
+
+
+def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], None]) -> None:
+    """Run a server until the function that `ends` receives is called.
+
+    Args:
+        ends: Receives a function that ends the server. Running requests are then answered, and received segments are
+            inserted into the database.
+
+    Raises:
+        OutputError: The folder cannot be used.
+        StoreError: The database cannot be opened.
+        UsageError: Packages are missing, or the address is in use.
+    """
+    try:
+        import httptools  # noqa: F401
+        import uvicorn  # noqa: F401
+
+        from pyprof.fleet.server.http_app import FleetServer
+    except ImportError:
+        raise UsageError(
+            "the server lacks starlette, uvicorn or httptools", "pip install 'pyprof-live[server]'"
+        ) from None
+    systemd = Notifier(os.environ)
+    with parts(config, say) as found:
+        fleet = FleetServer(config, found)
+        server = _server(config, fleet.app, lambda: systemd.send("READY=1"), say)
+        ends(lambda: setattr(server, "should_exit", True))
+        found.indexer.start()
+        found.health.start()
+        say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
+        try:
+            run_http(server, config)
+        finally:
+            systemd.send("STOPPING=1")
+            fleet.close()
+            found.health.close()
+            found.indexer.close()
+            say("info", "ended")
+
+
+def run_http(server: Any, config: ServerConfig) -> None:
+    """Serve HTTP until the server is requested to end.
+
+    Raises:
+        UsageError: The address cannot be listened at.
+    """
+    with suppress(SystemExit):  # uvicorn exits if it cannot open its socket, and has logged the reason
+        server.run()
+    if not server.started:
+        raise UsageError(f"{config.host}:{config.port} cannot be listened at", "another --port")
+
+
+class _LogHandler(logging.Handler):
+    """A log handler that passes lines of uvicorn and other libraries to the server's log, in its form: one a minute
+    from each place in their code, because clients cause some of them.
+    """
+
+    def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(logging.WARNING)
+        self._say, self._clock = say, clock
+        self._logged: dict[tuple[str, str, int], tuple[float, int]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now, place = self._clock(), (record.name, record.pathname, record.lineno)
+        last, unlogged = self._logged.get(place, (now - INTERVAL_S, 0))
+        if now - last < INTERVAL_S:
+            self._logged[place] = last, unlogged + 1
+            return
+        self._logged[place] = now, 0
+        more = {"unlogged_before": unlogged} if unlogged else {}
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        try:
+            text = record.getMessage().strip()
+            if record.exc_info and record.exc_info[1] is not None:
+                text = f"{text}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+            self._say(level, "library message", logger=record.name, message=text[:_MAX_MESSAGE], **more)
+        except Exception:  # logging must not end a request
+            self.handleError(record)
+
+
+def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say) -> Any:
+    """Return a uvicorn HTTP server that calls ready() when it listens."""
+    import uvicorn
+
+    logging.getLogger().handlers = [_LogHandler(say)]
+
+    from pyprof.fleet.server.request_limits import BoundedProtocol
+
+    class QuietServer(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            """Leave signals alone: uvicorn's handlers would end the process before the database is closed."""
+            yield
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready()
+
+    return QuietServer(
+        uvicorn.Config(
+            app,
+            host=config.host,
+            port=config.port,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            interface="asgi3",
+            http=BoundedProtocol,
+            loop="asyncio",  # uvloop would replace the file descriptor into which signals are written
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+            limit_concurrency=_MAX_AT_ONCE,
+        )
+    )
+
+
+def rebuild(config: ServerConfig, say: Say) -> int:
+    """Rebuild the server's database from the segment files, and return the number of segments."""
+    with parts(config, say) as found:
+        found.store.empty()
+        return found.indexer.catch_up()

@@ -1,0 +1,131 @@
+"""Conversion of rows of the database to a Profile, with the cost of each stack over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pyprof.fleet.server.ingest.segment_rows import file_offset, frame_of, module_of
+from pyprof.importers.profile_builder import About, Builder
+from pyprof.model.analysis.confidence_interval import SamplingBasis, basis_of_sums
+from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
+from pyprof.model.reasons import said
+from pyprof.model.summary import Summary
+from pyprof.model.thread_identity import Labels
+from pyprof.records import dataclass, replace
+
+Named = Callable[[Frame, str, int], Frame]
+Stack = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StackCost:
+    """The cost of one stack in a part of a query's span.
+
+    Attributes:
+        thread: What its samples have in common.
+        end_ns: The end of the part of the span.
+        squares: See squared_weights().
+    """
+
+    stack: Stack
+    thread: str
+    labels: Labels
+    end_ns: int
+    value: int
+    count: int
+    squares: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The number of stacks that were left out of a query's response, and their amount together."""
+
+    count: int
+    amount: int
+
+
+def dearest(costs: list[StackCost], most: int) -> tuple[list[StackCost], Rest]:
+    """Return the costs of the `most` most expensive stacks, and the number and amount of the others."""
+    sums: dict[Stack, int] = {}
+    for cost in costs:
+        sums[cost.stack] = sums.get(cost.stack, 0) + cost.value
+    if len(sums) <= most:
+        return costs, Rest(0, 0)
+    left = sorted(sums, key=lambda stack: (-sums[stack], stack))[most:]
+    out = set(left)
+    return [cost for cost in costs if cost.stack not in out], Rest(len(left), sum(sums[stack] for stack in left))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileHead:
+    """The properties of a whole merged profile.
+
+    Attributes:
+        covered_ns: Time that windows cover.
+        note: What was left out.
+    """
+
+    title: str
+    value_type: ValueType
+    from_ns: int
+    covered_ns: int
+    note: str
+
+
+def profile_of(
+    costs: Sequence[StackCost], frames: Mapping[Stack, list[str]], head: ProfileHead, named: Named | None = None
+) -> tuple[Profile, SamplingBasis | None]:
+    """Return a profile of stack costs, and the number of samples behind its shares (SamplingBasis): None where values
+    are measured and not sampled.
+
+    Its times are those of the parts of the span. Its duration is the time that windows cover.
+
+    Args:
+        costs: Costs of the stacks.
+        frames: Frames of each stack, outermost first.
+        head: The properties of the whole profile.
+        named: Function that returns a frame of a build-id, at an offset in its file, with the names that it lacks.
+    """
+    builder = Builder()
+    numbers: dict[str, int] = {}
+    stacks: dict[Stack, int] = {}
+    for cost in sorted(costs, key=lambda each: (each.end_ns, each.stack, each.thread, each.labels)):
+        node = stacks.get(cost.stack)
+        if node is None:
+            node = stacks[cost.stack] = builder.add_stack(_numbers(builder, numbers, frames.get(cost.stack, ()), named))
+        thread = ThreadInfo(0, 0, cost.thread, "", labels=cost.labels)
+        builder.add_sample(node, (cost.count, cost.value), thread, max(cost.end_ns - head.from_ns, 0))
+    kinds = (ValueType("samples", "count"), head.value_type)
+    about = About(head.title, kinds, head.note, head.from_ns, head.covered_ns, 1, Summary())
+    found = builder.build(about)
+    samples, notes = int(found.values[:, 0].sum()), found.summary.notes
+    if (basis := _basis(costs, head.value_type)) is not None:
+        count, width = f"{basis.samples:,.0f}", f"{100 * basis.half_width:.1f}"
+        notes = (*notes, said("shares_of_windows", samples=count, sampled=round(100 * basis.sampled), width=width))
+    return replace(found, summary=replace(found.summary, samples=samples, notes=notes)), basis
+
+
+def _basis(costs: Iterable[StackCost], kind: ValueType) -> SamplingBasis | None:
+    """Return the number of samples behind the shares of stack costs, however many samples were added up in each of
+    them.
+    """
+    sampled = total = squares = 0.0
+    for cost in costs:
+        total, squares = total + cost.value, squares + cost.squares
+        sampled += cost.value if cost.count else 0
+    return basis_of_sums(sampled, total, squares) if kind.type == "cpu" and total else None
+
+
+def _numbers(builder: Builder, numbers: dict[str, int], texts: Iterable[str], named: Named | None) -> list[int]:
+    found = []
+    for text in texts:
+        number = numbers.get(text)
+        if number is None:
+            module = module_of(text)
+            place = builder.add_module(module) if module is not None else -1
+            frame, offset = frame_of(text, place), file_offset(text)
+            if named is not None and module is not None and offset is not None:
+                frame = named(frame, module.build_id, offset)
+            number = numbers[text] = builder.add_frame(frame)
+        found.append(number)
+    return found

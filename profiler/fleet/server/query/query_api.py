@@ -1,0 +1,281 @@
+"""The responses of the query interface: values for JSON, and profiles in every format. docs/server.md has the
+parameters.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from pyprof.errors import UsageError
+from pyprof.exporters import registry
+from pyprof.exporters.base import ExportOptions
+from pyprof.fleet.server.authorization import Refused
+from pyprof.fleet.server.query.sample_selection import LABEL, SampleQuery, selection, whole_number
+from pyprof.fleet.server.query.sql_queries import ClientQueries
+from pyprof.model.analysis.confidence_interval import CONFIDENCE, SamplingBasis
+from pyprof.model.analysis.function_costs import Function, costs, functions_of
+from pyprof.model.profile import Frame, Profile
+from pyprof.records import replace
+
+_MAX_ROWS, _MAX_POINTS, _MAX_LINES = 1000, 2000, 12
+_FUNCTIONS, _POINTS = 100, 240
+_SERVICES_NAMED = 5
+_DIGITS = 6
+"""Number of decimal digits of shares and their bounds in responses: stores add up floating-point numbers in different
+orders.
+"""
+Words = Mapping[str, str]
+Answer = dict[str, Any]
+WORDS: Mapping[str, frozenset[str]] = {
+    "services": frozenset({"limit", "compare"}),
+    "labels": frozenset(),
+    "timeline": frozenset({"by", "points", LABEL}),
+    "functions": frozenset({"limit", LABEL}),
+    "builds": frozenset({"limit"}),
+    "profile": frozenset({"format", LABEL}),
+    "diff": frozenset({"format", LABEL}),
+}
+"""Parameters of each query besides service, type and span. LABEL means that its samples may be selected by labels.
+
+Other parameters are refused, because a parameter without effect would give the answer to another question.
+"""
+SIDES: Mapping[str, tuple[str, ...]] = {"diff": ("a.", "b.")}
+"""Prefixes of the selections in the parameters of each query; queries that are not listed have none."""
+
+
+def services(store: ClientQueries, tenant: str, words: Words) -> Answer:
+    """Answer a query with the amounts of all services.
+
+    The parameter `compare` is a number of seconds. `before` is then the amount in the same span that much earlier, null
+    for services without a window there.
+    """
+    chosen = selection(tenant, words)
+    limit, earlier_s = whole_number(words, "limit", _MAX_ROWS, _MAX_ROWS), whole_number(words, "compare", 1, 10**8)
+    found = store.services(chosen)
+    rates = store.rates(chosen)
+    by_ns = earlier_s * 10**9
+    earlier = replace(chosen, from_ns=max(chosen.from_ns - by_ns, 0), to_ns=max(chosen.to_ns - by_ns, 1))
+    before = {row[0]: row[1] for row in store.services(earlier)} if "compare" in words else {}
+    rates_before = store.rates(earlier) if "compare" in words else {}
+    rows = [
+        {
+            "service": service,
+            "amount": amount,
+            "before": before.get(service),
+            "rate": rates[service].per_second if service in rates else None,
+            "rate_before": rates_before[service].per_second if service in rates_before else None,
+            "recorded": rates[service].recorded_s if service in rates else None,
+            "hosts": hosts,
+            "windows": windows,
+        }
+        for service, amount, hosts, windows, _ in found[:limit]
+    ]
+    rest = _rest([row[1] for row in found[limit:]])
+    return {"unit": found[0][4] if found else "nanoseconds", "services": rows, "rest": rest}
+
+
+def _rest(amounts: list[int]) -> dict[str, int] | None:
+    return {"count": len(amounts), "amount": sum(amounts)} if amounts else None
+
+
+def labels(store: ClientQueries, tenant: str, words: Words) -> Answer:
+    found: dict[str, set[str]] = {}
+    for each in store.labels(selection(tenant, words)).values():
+        for name, value in each:
+            found.setdefault(name, set()).add(value)
+    return {"labels": {name: sorted(values)[:_MAX_ROWS] for name, values in sorted(found.items()) if name != "service"}}
+
+
+def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
+    """Answer a query with the amounts of each time step: one line for each value of the label `by`, largest first.
+
+    An amount is null for a time step without a window of that value: a host that was not recorded did not use zero
+    seconds. Whether a value of another label was recorded is not known where it has no samples.
+    """
+    chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MAX_POINTS)
+    unit, longest_ns = store.windows(chosen)
+    step_ns = max(chosen.length_ns // points, longest_ns, 10**9)
+    covered = dict(store.time_line(chosen, step_ns))
+    steps = -(-chosen.length_ns // step_ns)
+    by = words.get("by", "")
+    sums: dict[str, dict[int, int]] = {}
+    if not by and not chosen.labels:
+        sums[""] = covered
+    else:
+        known = store.labels(chosen)
+        for step, series, amount in store.series_line(chosen, step_ns):
+            own = dict(known.get(series, ()))
+            if set(chosen.labels) <= set(own.items()):
+                line = sums.setdefault(own.get(by, "(none)") if by else "", {})
+                line[step] = line.get(step, 0) + amount
+    hosts = [value for name, value in chosen.labels if name == "host"]
+    is_by_hosts = len(hosts) == len(chosen.labels) and by in ("", "host")
+    recorded = store.host_steps(chosen, step_ns) if is_by_hosts and (hosts or by) else {"": set(covered)}
+
+    def absent(value: str, step: int) -> int | None:
+        """Return 0 for a time step in which a host, or any host, was recorded and used nothing; None for other steps
+        and other labels.
+        """
+        host = hosts[0] if hosts and not by else value
+        return 0 if is_by_hosts and step in recorded.get(host, ()) else None
+
+    ordered = sorted(sums.items(), key=lambda line: (-sum(line[1].values()), line[0]))
+    lines = [
+        {"value": value, "amounts": [line.get(step, absent(value, step)) for step in range(steps)]}
+        for value, line in ordered[:_MAX_LINES]
+    ]
+    times = [(chosen.from_ns + (step + 0.5) * step_ns) / 1e9 for step in range(steps)]
+    rest = _rest([sum(line.values()) for _, line in ordered[_MAX_LINES:]])
+    return {"unit": unit, "step": step_ns / 1e9, "times": times, "series": lines, "rest": rest}
+
+
+def functions(store: ClientQueries, tenant: str, words: Words) -> Answer:
+    """Answer a query with the functions that cost most by themselves, then by their total.
+
+    own_range and total_range hold the true share of all time with 95 % probability. They and `ranges`, which describes
+    the method, are null where values are measured and not sampled.
+    """
+    limit = whole_number(words, "limit", _FUNCTIONS, _MAX_ROWS)
+    profile, basis = store.profile_with_basis(selection(tenant, words), by_service=True)
+    found = costs(profile)
+    rows = list(dict.fromkeys((*found.by_own(limit), *found.by_total(max(limit // 4, 1)))))
+    of_function = _services_of(profile)
+    shown = [
+        {
+            "function": cost.name,
+            "module": cost.module,
+            "own": cost.own,
+            "total": cost.total,
+            "own_range": _range(basis, cost.own, found.value),
+            "total_range": _range(basis, cost.total, found.value),
+            "services": (own := of_function.get(cost.function, []))[:_SERVICES_NAMED],
+            "more_services": max(len(own) - _SERVICES_NAMED, 0),
+        }
+        for cost in rows
+    ]
+    rest = _rest([cost.own for cost in found.functions if cost not in set(rows)])
+    unit, samples = profile.value_types[-1].unit, None if basis is None else round(basis.samples)
+    head = {"unit": unit, "total": found.value, "samples": samples, "ranges": _ranges(basis)}
+    return {**head, "functions": shown, "rest": rest}
+
+
+def _range(basis: SamplingBasis | None, part: int, whole: int) -> list[float] | None:
+    """Return the confidence bounds of a share, None where the share is measured and not sampled."""
+    return None if basis is None else [round(bound, _DIGITS) for bound in basis.interval(part / whole)]
+
+
+def _ranges(basis: SamplingBasis | None) -> Answer | None:
+    """Return a description of how confidence ranges of shares were made."""
+    if basis is None:
+        return None
+    sampled, width = round(basis.sampled, _DIGITS), round(basis.half_width, _DIGITS)
+    return {"method": "wilson", "confidence": CONFIDENCE, "sampled": sampled, "half_width": width}
+
+
+def _services_of(profile: Profile) -> dict[object, list[str]]:
+    """Return the services in which each function has own cost, most expensive first."""
+    sums: dict[object, dict[str, int]] = {}
+    frame = profile.frame.tolist()
+    innermost = [_innermost(profile, each) for each in profile.frames]
+    for node, thread, value in zip(
+        profile.stack.tolist(), profile.thread.tolist(), profile.values[:, -1].tolist(), strict=True
+    ):
+        function = innermost[frame[node]] if node else None
+        if function is not None:
+            own = sums.setdefault(function, {})
+            name = profile.threads[thread].name
+            own[name] = own.get(name, 0) + value
+    return {function: sorted(own, key=lambda name: (-own[name], name)) for function, own in sums.items()}
+
+
+def _innermost(profile: Profile, frame: Frame) -> Function | None:
+    found = functions_of(profile, frame)
+    return found[-1][0] if found else None
+
+
+def builds(store: ClientQueries, tenant: str, words: Words) -> Answer:
+    chosen, limit = selection(tenant, words), whole_number(words, "limit", _FUNCTIONS, _MAX_ROWS)
+    found = store.builds(chosen)
+    rows = [
+        {
+            "path": path,
+            "build_id": build_id,
+            "amount": amount,
+            "unnamed": unnamed,
+            "cut": cut,
+            "symbols": (has_symbols := store.has_symbols(tenant, build_id)),
+            "mend": _remedy(path, build_id, unnamed, has_symbols),
+        }
+        for path, build_id, amount, unnamed, cut in found[:limit]
+    ]
+    return {"unit": store.windows(chosen)[0], "builds": rows, "rest": _rest([row[2] for row in found[limit:]])}
+
+
+def _remedy(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
+    """Return a sentence that says how to get names for the functions of a file without names, "" if nothing is missing
+    or known to help.
+    """
+    if not unnamed or has_symbols:
+        return ""
+    if path.startswith(("[anon", "//anon", "[JIT")) or not path:
+        return "code generated at run time: a perf map or jitdump of the JIT names it"
+    return f"debuginfod-find debuginfo {build_id}" if build_id else ""
+
+
+def profile(store: ClientQueries, tenant: str, words: Words) -> tuple[bytes, str, str]:
+    """Answer a query with the profile as a file, its media type, and its name."""
+    chosen = selection(tenant, words)
+    try:
+        format_of = registry.find_format(words.get("format", "") or registry.DEFAULT.name)
+    except UsageError as error:
+        raise Refused("bad_question", f"{error}: {error.hint}") from None
+    if format_of.name == registry.RECORDING:
+        data = _recording(store.profile(chosen))
+    else:
+        out = io.BytesIO()
+        format_of.write(store.profile(chosen), out, ExportOptions(evidence=True))
+        data = out.getvalue()
+    kind = "text/html; charset=utf-8" if format_of is registry.DEFAULT else "application/octet-stream"
+    return data, kind, f"{_file_name(chosen)}{format_of.suffixes[0]}"
+
+
+def _recording(found: Profile) -> bytes:
+    """Return a profile as the bytes of a recording file. It is a database, which needs a file."""
+    import os
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="pyprof-") as folder:
+        path = os.path.join(folder, "x.pyprof")
+        found.save(path)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def _file_name(chosen: SampleQuery) -> str:
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in chosen.service or "fleet")
+    return f"{name[:60]}-{chosen.from_ns // 10**9}"
+
+
+def diff(store: ClientQueries, tenant: str, words: Words) -> tuple[bytes, str, str]:
+    """Answer a query that compares two selections, whose parameters begin with a. and b.; costs are per second of time
+    in windows.
+
+    The parameter `format` is html, json or csv.
+    """
+    from pyprof.exporters.comparison_file import find_writer
+
+    first, second = selection(tenant, words, "a."), selection(tenant, words, "b.")
+    if first.type != second.type:
+        raise Refused("bad_question", f"{first.type} and {second.type} are not alike: a.type is not b.type")
+    name = words.get("format", "") or "html"
+    try:
+        writer = find_writer("", name)
+        found = store.profile(first).diff(store.profile(second), normalize="time")
+    except UsageError as error:
+        raise Refused("bad_question", str(error)) from None
+    out = io.BytesIO()
+    writer(found, out)
+    kind = "text/html; charset=utf-8" if name == "html" else "application/json" if name == "json" else "text/csv"
+    return out.getvalue(), kind, f"diff.{name}"

@@ -1,0 +1,376 @@
+"""Queries of the database. Only listed windows count: rows of others belong to an attempt that failed.
+
+The SQL gives the same results on servers of 2018 and of today: it has no CTE and no maps, and each subquery has an
+alias.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pyprof.fleet.server.authorization import Refused
+from pyprof.fleet.server.ingest.segment_rows import HOUR_NS, hour_of
+from pyprof.fleet.server.query.merged_profile import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
+from pyprof.fleet.server.query.sample_selection import SampleQuery
+from pyprof.fleet.server.store.rollups import HOUR, CountedRows, Rollup, above, choose_rollups
+from pyprof.fleet.server.store.sql_engine import Engine, StoreError, literal
+from pyprof.fleet.server.store.symbol_files import SymbolFiles
+from pyprof.model.analysis.confidence_interval import SamplingBasis
+from pyprof.model.profile import Profile, ValueType
+from pyprof.model.reasons import said
+from pyprof.model.thread_identity import Labels
+from pyprof.records import dataclass, field
+
+MAX_STACKS = 50_000
+"""Maximum number of stacks of a queried profile; the most expensive ones are kept, and the amount of the others is
+stated.
+"""
+MAX_SERIES = 10_000
+_MAX_COSTS = 200_000
+"""Maximum number of stack costs of a queried profile that are added up in Python."""
+_MAX_NAMED = 2000
+"""Maximum number of stacks that an SQL statement lists one by one."""
+_PARTS, _PARTS_OF_ALL = 60, 200
+"""Number of parts of a query's span, which limits the accuracy of sample times; and maximum for all sets of labels
+together.
+"""
+_TOO_DEAR = {159, 241}
+"""ClickHouse's error numbers for statements that took too much time or too much memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Detail:
+    """The level of detail of stack costs in a query.
+
+    Attributes:
+        labels: Labels of each series, empty to ignore labels.
+        parts: Number of parts of the span.
+    """
+
+    labels: Mapping[int, Labels]
+    parts: int
+
+
+_COARSE = _Detail({}, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The amount that a service uses per second of recorded time.
+
+    Attributes:
+        per_second: Amount per second of recorded time, the hosts' rates added.
+        recorded_s: Recorded time of the host that was recorded longest, in seconds.
+    """
+
+    per_second: float
+    recorded_s: float
+
+
+class ClientDisconnected(Exception):
+    """The client has disconnected and does not wait for the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningQuery:
+    """A running query of a client of the server.
+
+    Attributes:
+        seconds: Maximum time of each statement.
+        bytes: Maximum memory of each statement.
+        mark: Comment in the SQL statements, by which they are found.
+        gone: Set when the client has disconnected.
+    """
+
+    seconds: int
+    bytes: int
+    mark: str = field(default_factory=lambda: secrets.token_hex(16))
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+class ClientQueries:
+    """The database queries of one client. All methods raise StoreError if the database fails, Refused if a query costs
+    too much, and ClientDisconnected if the client has disconnected.
+    """
+
+    def __init__(self, engine: Engine, asked: RunningQuery, symbols: SymbolFiles | None = None) -> None:
+        self._engine, self._asked, self._symbols = engine, asked, symbols
+
+    def services(self, chosen: SampleQuery) -> list[tuple[str, int, int, int, str]]:
+        """Return the services with samples as (service, amount, hosts, windows, unit), most expensive first."""
+        found = self._rows(
+            f"SELECT service, sum(amount) AS whole, uniqExact(host), count(), any(unit) FROM {self._of('windows')} "
+            f"WHERE {self._where(chosen)} GROUP BY service ORDER BY whole DESC, service"
+        )
+        return [(str(row[0]), int(row[1]), int(row[2]), int(row[3]), str(row[4])) for row in found]
+
+    def rates(self, chosen: SampleQuery) -> dict[str, Rate]:
+        """Return each service's amount per second of recorded time.
+
+        The time of a host counts once for each window, however many segments the window has. The rates of a service's
+        hosts are added, so a host that was recorded for a part of the span counts as much as the others.
+        """
+        windows = (
+            "SELECT service, host, end_ns, sum(amount) AS amount, max(length_ns) AS length "
+            f"FROM {self._of('windows')} WHERE {self._where(chosen)} GROUP BY service, host, end_ns"
+        )
+        hosts = (
+            "SELECT service, host, sum(amount) AS amount, sum(length) AS length "
+            f"FROM ({windows}) AS windows GROUP BY service, host"
+        )
+        found = self._rows(
+            "SELECT service, sum(amount / greatest(length, 1)), max(length) "
+            f"FROM ({hosts}) AS hosts GROUP BY service ORDER BY service"
+        )
+        return {str(row[0]): Rate(1e9 * float(row[1]), int(row[2]) / 1e9) for row in found}
+
+    def host_steps(self, chosen: SampleQuery, step_ns: int) -> dict[str, set[int]]:
+        """Return the time steps of the span in which each host has a window."""
+        found = self._rows(
+            f"SELECT DISTINCT host, intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step "
+            f"FROM {self._of('windows')} WHERE {self._where(chosen)} ORDER BY host, step"
+        )
+        steps: dict[str, set[int]] = {}
+        for host, step in found:
+            steps.setdefault(str(host), set()).add(int(step))
+        return steps
+
+    def labels(self, chosen: SampleQuery) -> dict[int, Labels]:
+        """Return the labels of each series (label set) of a service.
+
+        Raises:
+            Refused: There are too many series.
+        """
+        found = self._rows(
+            f"SELECT series, any(names), any(label_values) FROM {self._of('series')} "
+            f"WHERE {self._where(chosen, False)} GROUP BY series ORDER BY series LIMIT {MAX_SERIES + 1}"
+        )
+        if len(found) > MAX_SERIES:
+            raise Refused("too_many_series", f"more than {MAX_SERIES:,} sets of labels are in this span")
+        return {int(row[0]): tuple(zip(map(str, row[1]), map(str, row[2]), strict=True)) for row in found}
+
+    def time_line(self, chosen: SampleQuery, step_ns: int) -> list[tuple[int, int]]:
+        """Return the amount of one service, or of all services, in each time step of the span, as (number of the step,
+        amount).
+        """
+        found = self._rows(
+            f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, sum(amount) FROM {self._of('windows')} "
+            f"WHERE {self._where(chosen)} GROUP BY step ORDER BY step"
+        )
+        return [(int(row[0]), int(row[1])) for row in found]
+
+    def series_line(self, chosen: SampleQuery, step_ns: int) -> list[tuple[int, int, int]]:
+        """Return the amount of each series in each time step of the span, as (number of the step, series, amount)."""
+        found = self._rows(
+            f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(amount) "
+            f"FROM {self._of('window_series')} WHERE {self._listed(chosen)} "
+            "GROUP BY step, series ORDER BY step, series"
+        )
+        return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
+
+    def builds(self, chosen: SampleQuery) -> list[tuple[str, str, int, int, int]]:
+        """Return the object files with samples as (path, build ID, amount, amount without names, amount truncated
+        there), worst first.
+        """
+        sums = {"whole": "amount", "bare": "unnamed", "lost": "cut"}
+        summed = self._counted(chosen).summed("builds", {"path": "path", "build_id": "build_id"}, sums)
+        found = self._rows(
+            f"SELECT path, build_id, whole, bare, lost FROM ({summed}) AS summed "
+            "ORDER BY bare + lost DESC, whole DESC, path, build_id"
+        )
+        return [(str(row[0]), str(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in found]
+
+    def windows(self, chosen: SampleQuery) -> tuple[str, int]:
+        """Return the unit of the values of the selected windows, and the length of the longest window in
+        nanoseconds.
+        """
+        unit, longest = self._rows(
+            f"SELECT any(unit), max(length_ns) FROM {self._of('windows')} WHERE {self._where(chosen)}"
+        )[0]
+        return str(unit) or "nanoseconds", int(longest)
+
+    def profile(self, chosen: SampleQuery) -> Profile:
+        """Return the profile of the selected samples. Raises Refused where there are none."""
+        return self.profile_with_basis(chosen)[0]
+
+    def profile_with_basis(self, chosen: SampleQuery, by_service: bool = False) -> tuple[Profile, SamplingBasis | None]:
+        """Return the profile of the selected samples, and the number of samples behind its shares (SamplingBasis): None
+        where values are measured and not sampled.
+
+        Args:
+            chosen: The selected samples.
+            by_service: True to make the service the thread of each sample.
+
+        Raises:
+            Refused: There are no such samples.
+        """
+        labels = self.labels(chosen)
+        wanted = self._wanted(chosen, labels)
+        counted = self._counted(chosen, wanted)
+        detail = _Detail(labels, max(min(_PARTS, _PARTS_OF_ALL // max(len(labels), 1)), 1))
+        costs = self._costs(chosen, counted, by_service, detail)
+        if len(costs) > _MAX_COSTS:
+            costs = self._costs(chosen, counted, by_service, _COARSE)
+        if len(costs) > _MAX_COSTS:
+            costs, rest = self._dearest(chosen, counted, by_service)
+        else:
+            costs, rest = dearest(costs, MAX_STACKS)
+        if not costs:
+            raise Refused("nothing_there")
+        texts = self._frames(chosen, counted, {cost.stack for cost in costs})
+        whole = rest.amount + sum(cost.value for cost in costs)
+        named = self._symbols.make_completer(chosen.tenant) if self._symbols is not None else None
+        return profile_of(costs, texts, self._head(chosen, wanted, rest, whole), named)
+
+    def has_symbols(self, tenant: str, build_id: str) -> bool:
+        return self._symbols is not None and self._symbols.has(tenant, build_id)
+
+    def _dearest(self, chosen: SampleQuery, counted: CountedRows, by_service: bool) -> tuple[list[StackCost], Rest]:
+        """Return the costs of the most expensive stacks, which the database finds first if there are too many rows to
+        add up here.
+        """
+        by_stack = _by_stack(counted)
+        count, whole = map(int, self._rows(f"SELECT count(), sum(whole) FROM ({by_stack}) AS sums")[0])
+        chosen_ones = (
+            f"SELECT stack, stack2 FROM ({by_stack} ORDER BY whole DESC, stack, stack2 LIMIT {MAX_STACKS}) AS dear"
+        )
+        inside = f"(stack, stack2) {self._in()} ({chosen_ones})"
+        costs = self._costs(chosen, counted.inside(inside), by_service, _COARSE)
+        return costs, Rest(max(count - MAX_STACKS, 0), whole - sum(cost.value for cost in costs))
+
+    def _frames(self, chosen: SampleQuery, counted: CountedRows, stacks: set[Stack]) -> dict[Stack, list[str]]:
+        """Return the frames of each stack from the database, outermost first. Few stacks are listed in the statement,
+        many are searched again.
+        """
+        used = f"{self._in()} (SELECT stack, stack2 FROM ({_by_stack(counted)}) AS used)"
+        if len(stacks) <= _MAX_NAMED:
+            used = f"IN ({', '.join(f'({one}, {other})' for one, other in sorted(stacks))})"
+        first, last = chosen.days
+        found = self._rows(
+            f"SELECT stack, stack2, any(frames) FROM {self._of('stacks')} WHERE tenant = {literal(chosen.tenant)} "
+            f"AND day >= {literal(first)} AND day <= {literal(last)} "
+            f"AND (stack, stack2) {used} GROUP BY stack, stack2"
+        )
+        return {(int(row[0]), int(row[1])): [str(text) for text in row[2]] for row in found}
+
+    def _wanted(self, chosen: SampleQuery, labels: dict[int, Labels]) -> str:
+        """Return an SQL condition for samples with the selected labels, "" if all samples match.
+
+        Raises:
+            Refused: No series has the labels.
+        """
+        if not chosen.labels:
+            return ""
+        wanted = [series for series, found in labels.items() if set(chosen.labels) <= set(found)]
+        if not wanted:
+            raise Refused("nothing_there")
+        return f"series IN ({', '.join(map(str, wanted))})"
+
+    def _costs(self, chosen: SampleQuery, counted: CountedRows, by_service: bool, detail: _Detail) -> list[StackCost]:
+        """Return the costs of stacks from the database; if there are too many, one more than _MAX_COSTS."""
+        first_ns, part_ns = chosen.from_ns, max(chosen.length_ns // detail.parts, 1)
+        if counted.by_hours and detail.parts > 1:
+            first_ns, part_ns = first_ns // HOUR_NS * HOUR_NS, -(-part_ns // HOUR_NS) * HOUR_NS
+        keys = {
+            "stack": "stack",
+            "stack2": "stack2",
+            "thread": "service" if by_service else literal(""),
+            "labelled": "series" if detail.labels else "toUInt64(0)",
+            "part": f"intDiv(end_ns - 1 - {first_ns}, {part_ns})",
+        }
+        summed = counted.summed("samples", keys, {"whole": "value", "times": "count", "squared": "squares"})
+        found = self._rows(f"{summed} LIMIT {_MAX_COSTS + 1}")
+        return [
+            StackCost(
+                (int(row[0]), int(row[1])),
+                str(row[2]),
+                detail.labels.get(int(row[3]), ()),
+                first_ns + int(row[4]) * part_ns,
+                int(row[5]),
+                int(row[6]),
+                float(row[7]),
+            )
+            for row in found
+        ]
+
+    def _head(self, chosen: SampleQuery, wanted: str, rest: Rest, whole: int) -> ProfileHead:
+        """Return the properties of a queried profile. If samples are selected by labels, only windows with such samples
+        count.
+        """
+        where = self._where(chosen)
+        having = f"SELECT batch FROM {self._of('window_series')} WHERE {where} AND {wanted}"
+        unit, covered, windows = self._rows(
+            f"SELECT any(unit), sum(length_ns), count() FROM {self._of('windows')} WHERE {where} "
+            f"{f'AND batch {self._in()} ({having})' if wanted else ''}"
+        )[0]
+        more = ""
+        if rest.count:
+            part = f"{100 * rest.amount / max(whole, 1):.2f}"
+            more = said("stacks_left_out", count=f"{rest.count:,}", part=part)
+        note = said("read_from_windows", count=f"{int(windows):,}", more=more)
+        value_type = ValueType(chosen.type, str(unit))
+        return ProfileHead(chosen.service or "all services", value_type, chosen.from_ns, int(covered), note)
+
+    def _rows(self, sql: str) -> list[list[Any]]:
+        asked = self._asked
+        limits = f"max_execution_time = {asked.seconds}, max_memory_usage = {asked.bytes}"
+        if asked.gone.is_set():
+            raise ClientDisconnected
+        try:
+            return self._engine.rows(f"/* {asked.mark} */ {sql} SETTINGS {limits}")
+        except StoreError as error:
+            if asked.gone.is_set():
+                raise ClientDisconnected from None
+            if error.code in _TOO_DEAR:
+                most = f"{asked.seconds} s and {asked.bytes >> 20:,} MiB"
+                raise Refused("question_too_dear", f"a question may cost {most} at most: {error}") from None
+            raise
+
+    def _of(self, table: str) -> str:
+        return self._engine.dialect.read(table)
+
+    def _in(self) -> str:
+        return "GLOBAL IN" if self._engine.dialect.cluster else "IN"
+
+    def _where(self, chosen: SampleQuery, timed: bool = True) -> str:
+        first, last = chosen.days
+        found = [f"tenant = {literal(chosen.tenant)}", f"type = {literal(chosen.type)}"]
+        found += [f"day >= {literal(first)}", f"day <= {literal(last)}"]
+        if chosen.service:
+            found.append(f"service = {literal(chosen.service)}")
+        if timed:
+            found += [f"end_ns > {chosen.from_ns}", f"end_ns <= {chosen.to_ns}"]
+        return " AND ".join(found)
+
+    def _listed(self, chosen: SampleQuery, more: str = "1") -> str:
+        """Return an SQL condition for rows of windows that are completely inserted; more is a condition on windows."""
+        where = self._where(chosen)
+        return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where} AND {more})"
+
+    def _counted(self, chosen: SampleQuery, wanted: str = "") -> CountedRows:
+        """Return conditions for the rows that a query counts; wanted is an additional condition on rows."""
+        dialect = self._engine.dialect
+        first, last = chosen.days
+        days = f"day >= {literal(first)} AND day <= {literal(last)}"
+        rolls = self._rows(f"SELECT toUInt32(day), hour, roll, upto FROM {self._of('rolls')} WHERE {days}")
+        sealed = self._rows(f"SELECT DISTINCT toUInt32(day) FROM {self._of('rolled')} WHERE {days}")
+        found = choose_rollups(chosen, (Rollup(*map(int, row)) for row in rolls), (int(row[0]) for row in sealed))
+        hours = f"hour >= {hour_of(chosen.from_ns + 1)} AND hour <= {hour_of(chosen.to_ns)}"
+        if not found.rolls:
+            return CountedRows(dialect, f"{hours} AND {self._listed(chosen)}", "").inside(wanted)
+        where, alone = self._where(chosen), above(found.upto)
+        lone_hours = self._rows(
+            f"SELECT DISTINCT {HOUR} AS hour FROM {self._of('windows')} WHERE {where} AND {alone} ORDER BY hour"
+        )
+        hours = f"hour IN ({', '.join(str(int(row[0])) for row in lone_hours)})"
+        by_windows = f"{hours} AND {self._listed(chosen, alone)}" if lone_hours else ""
+        by_hours = f"{where} AND roll IN ({', '.join(map(str, found.rolls))})"
+        return CountedRows(dialect, by_windows, by_hours).inside(wanted)
+
+
+def _by_stack(counted: CountedRows) -> str:
+    """Return an SQL statement that sums the cost of each stack."""
+    return counted.summed("samples", {"stack": "stack", "stack2": "stack2"}, {"whole": "value"})

@@ -1,0 +1,194 @@
+"""Verdicts by the responses of receivers: sent, refused for good, or later. There is one table for HTTP and one for
+gRPC. SegmentSink is the interface of a sink, which raises them.
+
+Each cause of failure has a word for metrics, the log and refused/WORD/ in the spool, and a reason in the table of
+reasons (model/fleet_reasons.py).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.model.fleet_reasons import PUSH, REQUESTS
+from pyprof.records import dataclass
+
+LATER = {
+    word: f"push_later_{word}"
+    for word in (
+        *("unreachable", "timeout", "insecure", "credentials", "unauthorized", "not_there"),
+        *("limited", "unavailable", "redirected", "nonsense", "disk", "otherwise"),
+    )
+}
+"""Reasons to send a segment again later: word -> counter; the segment stays in the queue."""
+REFUSED = {
+    word: f"push_refused_{word}"
+    for word in (
+        *("bad_request", "too_large", "too_old", "too_new"),
+        *("too_many_series", "rejected", "unreadable", "never_taken"),
+    )
+}
+"""Reasons for which a receiver never accepts a segment: word -> counter; the segment is set aside."""
+
+_REMEDIES = {reason.name: reason.retry for reason in PUSH}
+_SERVER_REMEDIES = {reason.name: reason.retry for reason in REQUESTS}
+
+
+class PushVerdict(Enum):
+    SENT = "sent"
+    LATER = "later"
+    REFUSED = "refused"
+
+
+HTTP = {
+    400: (PushVerdict.REFUSED, "bad_request"),
+    401: (PushVerdict.LATER, "unauthorized"),
+    403: (PushVerdict.LATER, "unauthorized"),
+    404: (PushVerdict.LATER, "not_there"),
+    405: (PushVerdict.LATER, "not_there"),
+    407: (PushVerdict.LATER, "unauthorized"),
+    408: (PushVerdict.LATER, "limited"),
+    413: (PushVerdict.REFUSED, "too_large"),
+    415: (PushVerdict.LATER, "not_there"),
+    422: (PushVerdict.REFUSED, "unreadable"),
+    425: (PushVerdict.LATER, "limited"),
+    429: (PushVerdict.LATER, "limited"),
+}
+"""Verdict about a sent segment by HTTP status; other statuses are judged by their class. LATER covers failures that
+affect all segments alike and are fixed at the receiver or in the configuration.
+"""
+_HTTP_CLASSES = {
+    2: (PushVerdict.SENT, ""),
+    3: (PushVerdict.LATER, "redirected"),
+    5: (PushVerdict.LATER, "unavailable"),
+}
+GRPC = {
+    "OK": (PushVerdict.SENT, ""),
+    "INVALID_ARGUMENT": (PushVerdict.REFUSED, "bad_request"),
+    "OUT_OF_RANGE": (PushVerdict.REFUSED, "bad_request"),
+    "FAILED_PRECONDITION": (PushVerdict.REFUSED, "bad_request"),
+    "DATA_LOSS": (PushVerdict.REFUSED, "unreadable"),
+    "UNAUTHENTICATED": (PushVerdict.LATER, "unauthorized"),
+    "PERMISSION_DENIED": (PushVerdict.LATER, "unauthorized"),
+    "NOT_FOUND": (PushVerdict.LATER, "not_there"),
+    "UNIMPLEMENTED": (PushVerdict.LATER, "not_there"),
+    "RESOURCE_EXHAUSTED": (PushVerdict.LATER, "limited"),
+    "DEADLINE_EXCEEDED": (PushVerdict.LATER, "timeout"),
+    "UNAVAILABLE": (PushVerdict.LATER, "unavailable"),
+    "INTERNAL": (PushVerdict.LATER, "unavailable"),
+    "ABORTED": (PushVerdict.LATER, "unavailable"),
+}
+"""Verdict about a sent segment by the name of the grpc.StatusCode."""
+
+
+class NotSent(Exception):
+    """A segment was not sent and must be sent later.
+
+    Attributes:
+        word: The reason, a key of LATER.
+        stated: The name of the reason that the receiver gave, "" for none.
+        after_s: The requested wait in seconds, 0 for none.
+    """
+
+    def __init__(self, word: str, about: str = "", after_s: float = 0.0, stated: str = "") -> None:
+        super().__init__(about or word)
+        self.word, self.after_s, self.stated = word, after_s, stated
+
+
+class RefusedForGood(Exception):
+    """A receiver will never accept a segment; word is a key of REFUSED, stated is that of NotSent."""
+
+    def __init__(self, word: str, about: str = "", stated: str = "") -> None:
+        super().__init__(about or word)
+        self.word, self.stated = word, stated
+
+
+def cause_and_remedy(word: str, stated: str = "") -> tuple[str, str]:
+    """Return the cause of a failed push and what helps: the reason that pyprof's server stated, else that of the word.
+
+    Args:
+        word: A key of LATER or REFUSED.
+        stated: See NotSent; untrusted.
+    """
+    remedy = _REMEDIES[LATER.get(word) or REFUSED[word]]
+    if stated in _SERVER_REMEDIES:
+        return stated, _SERVER_REMEDIES[stated] or remedy
+    return word, remedy
+
+
+REASONS = {
+    "disk_full": (PushVerdict.LATER, "unavailable"),
+    "store_failed": (PushVerdict.LATER, "unavailable"),
+    "too_old": (PushVerdict.REFUSED, "too_old"),
+    "too_new": (PushVerdict.REFUSED, "too_new"),
+    "too_many_series": (PushVerdict.REFUSED, "too_many_series"),
+    "wrong_name": (PushVerdict.REFUSED, "bad_request"),
+}
+"""Verdicts about a sent segment by the reason that pyprof's own server names; its other reasons are judged by their
+status.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedReason:
+    """The reason that a receiver gives for a refusal.
+
+    Attributes:
+        name: A machine-readable name such as disk_full, "" if the receiver gave none.
+        text: A sentence, "" if the receiver gave none.
+    """
+
+    name: str = ""
+    text: str = ""
+
+
+NO_REASON = StatedReason()
+
+
+def judge_http(status: int, after_s: float = 0.0, stated: StatedReason = NO_REASON) -> None:
+    """Return if the HTTP response says that the receiver has the segment; raise an error otherwise.
+
+    Args:
+        status: The status of the HTTP response.
+        after_s: The time that the receiver asks to wait, in seconds.
+        stated: The reason that the receiver gave.
+
+    Raises:
+        NotSent: The segment stays in the queue.
+        RefusedForGood: The segment is set aside.
+    """
+    about = f"{stated.name}: {stated.text}" if stated.text else stated.name
+    found = REASONS.get(stated.name) or HTTP.get(status) or _HTTP_CLASSES.get(status // 100)
+    _judge(found, f"status {status}{f', {about}' if about else ''}", after_s, stated.name)
+
+
+def judge_grpc(code: str) -> None:
+    """Return if the segment was accepted, judged by the name of the grpc.StatusCode; raise an error otherwise.
+
+    Raises:
+        NotSent: The segment stays in the queue.
+        RefusedForGood: The segment is set aside.
+    """
+    _judge(GRPC.get(code), f"status {code}")
+
+
+def _judge(found: tuple[PushVerdict, str] | None, about: str, after_s: float = 0.0, stated: str = "") -> None:
+    verdict, word = found or (PushVerdict.LATER, "otherwise")
+    if verdict is PushVerdict.LATER:
+        raise NotSent(word, about, after_s, stated)
+    if verdict is PushVerdict.REFUSED:
+        raise RefusedForGood(word, about, stated)
+
+
+class SegmentSink(Protocol):
+    def send(self, name: SegmentName, data: bytes) -> None:
+        """Send a segment, and return when the receiver has stored it.
+
+        The same segment may be sent again after a crash, or if a response was lost.
+
+        Raises:
+            NotSent: The segment must be sent later.
+            RefusedForGood: The receiver will never accept the segment.
+            OSError: Writing failed.
+        """
