@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.collectors.cpu_accounts import TICK_NS, EndedThreadTimes
+from pyprof.collectors.cpu_accounts import EndedThreadTimes
+from pyprof.collectors.linux.process_times import TICK_NS
 from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, U64, OtherRecord, Scan, parse_task
 from pyprof.records import dataclass
 

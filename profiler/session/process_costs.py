@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pyprof.collectors.cpu_accounts import read_times
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.linux.libc import trim_heap
+from pyprof.collectors.linux.process_times import read_times
 from pyprof.objfile.foreign_path import current_opener
 from pyprof.records import dataclass
 

@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.cpu_accounts import TICK_NS, read_process_ns
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
+from pyprof.collectors.linux.process_times import TICK_NS, read_process_ns
 from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, with_exact_sums
 from pyprof.fleet.agent.process_table import ObservedProcess
 from pyprof.fleet.agent.rules import NOT_RECORDED

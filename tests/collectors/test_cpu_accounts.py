@@ -20,16 +20,14 @@ import pytest
 
 from pyprof.collectors.cpu_accounts import (
     NO_ACCOUNT,
-    TICK_NS,
     Account,
     Accounts,
     EndedThreadTimes,
     find_spent_time,
     find_unsampled_time,
-    parse_times,
-    read_process_ns,
 )
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.process_times import TICK_NS, parse_times, read_process_ns
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from tests.cli.support import python

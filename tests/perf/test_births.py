@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.cpu_accounts import read_process_ns
+from pyprof.collectors.linux.process_times import read_process_ns
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event, paranoid_level
 from pyprof.collectors.perf.event_set import EVERY_THREAD
 from pyprof.options import CollectOptions

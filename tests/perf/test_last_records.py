@@ -10,7 +10,7 @@ import struct
 import numpy as np
 import pytest
 
-from pyprof.collectors.cpu_accounts import TICK_NS
+from pyprof.collectors.linux.process_times import TICK_NS
 from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, OtherRecord, Scan
 from pyprof.collectors.perf.time_after_last_record import LastRecords
 

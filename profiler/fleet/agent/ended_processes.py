@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
-from pyprof.collectors.cpu_accounts import TICK_NS, read_boot_ticks
+from pyprof.collectors.linux.process_times import TICK_NS, read_boot_ticks
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent.group_recording import SampledGroup
 from pyprof.fleet.agent.process_table import YOUNG_S, Facts, ObservedProcess, ProcessTable

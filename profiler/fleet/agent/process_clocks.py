@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd
-from pyprof.collectors.cpu_accounts import TICK_NS, ProcessTimes, read_process_ns, read_times
+from pyprof.collectors.linux.process_times import TICK_NS, ProcessTimes, read_process_ns, read_times
 from pyprof.fleet.agent.process_table import ObservedProcess
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.marker_frames import NO_SAMPLE, UNSAMPLED
