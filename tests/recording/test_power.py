@@ -21,7 +21,7 @@ from functools import partial
 from queue import SimpleQueue
 from pyprof.exporters import output_file
 from pyprof.exporters.base import ExportOptions, JournalBeginning
-from pyprof.recording import journal, writer
+from pyprof.recording import writer
 from tests.exporters.profiles import golden
 from tests.recording.test_journal import parts
 
@@ -30,9 +30,9 @@ class Asked(SimpleQueue):
         os.write(1, b"kept")
         return super().get()
 
-journal.SimpleQueue = Asked
+writer.SimpleQueue = Asked
 path, profile = sys.argv[1], golden()
-kept = journal.FileJournal(path, JournalBeginning.from_profile(profile))
+kept = writer.FileJournal(path, JournalBeginning.from_profile(profile))
 for part in parts(profile, 4):
     kept.add_part(part)
 kept.close()

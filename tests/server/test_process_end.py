@@ -14,7 +14,7 @@ pytestmark = pytest.mark.system
 
 PATCHED = """
 import atexit, ctypes, sys, time
-from pyprof.cli import server
+from pyprof.fleet.cli import server
 from pyprof.fleet.server.store.database import Store
 {patch}
 sys.argv[:] = sys.argv[3:]
