@@ -110,9 +110,13 @@ CONDITIONS = (
            "The clocks of agent and receiver differ by more than 30 seconds: queries look in the wrong place.",
            retry="NTP on both hosts"),
     Reason("budget_exceeded", Stage.AGENT,
-           "The agent costs more than its budget, and doing less is impossible or did not help.",
+           "The agent costs more than its budget. The last reduction did not help, or a smaller effort would not help; "
+           "it tries again ever more rarely.",
            retry="a larger budget (needed_cpu_percent, needed_memory), longer windows.every and windows.durable, or "
                  "rules for fewer processes"),
+    Reason("few_samples", Stage.AGENT,
+           "The budget leaves too few samples: shares of a service are uncertain by 25 points or more since 3 windows.",
+           retry="a larger budget (budget.cpu, budget.memory), longer windows.every, or rules for fewer processes"),
     Reason("reload_failed", Stage.AGENT, "The configuration was wrong at the last reload. The one before applies.",
            retry="pyprof agent --config FILE --check"),
 )

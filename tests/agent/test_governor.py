@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from pyprof.fleet.agent.governor import (
     Governor,
 )
 from pyprof.fleet.agent.health import Conditions
+from pyprof.fleet.agent.metrics import WIDEST
+from pyprof.fleet.cli.agent_administration import format_cost
 
 MB = 1 << 20
 BUDGET = CostBudget(0.01, 200 * MB, 60)
@@ -285,3 +288,76 @@ def test_memory_is_read_once_in_the_budgets_time_however_often_it_is_exceeded(mo
         keeper.check_budget()
     assert keeper.exceeded > 10
     assert 10 <= len(read) <= 21
+
+
+@pytest.mark.parametrize("cpu", [0.003, 0.03])
+def test_processes_return_when_memory_falls_whatever_the_processor_time(cpu: float) -> None:
+    """Exceed the memory in two minutes, and let it fall far below the budget while the processor time does not."""
+    efforts = list[Effort]()
+
+    def memory(effort: Effort) -> int:
+        efforts.append(effort)
+        return (250 if len(efforts) <= 2 else 100) * MB
+
+    lived(lambda _, __: cpu, 30, memory)
+    assert max(effort.processes for effort in efforts) > 1
+    assert efforts[-1].processes == 1
+
+
+def test_processes_that_need_too_much_memory_return_ever_more_rarely() -> None:
+    efforts = list[Effort]()
+
+    def memory(effort: Effort) -> int:
+        efforts.append(effort)
+        return (250 if effort.processes == 1 else 150) * MB
+
+    lived(lambda _, __: 0.001, 600, memory)
+    returns = [at for at in range(1, len(efforts)) if efforts[at].processes < efforts[at - 1].processes]
+    waits = [after - before for before, after in itertools.pairwise(returns)]
+    assert 5 <= len(returns) <= 20
+    assert waits == sorted(waits)
+
+
+class Judged:
+    """A budget control whose clock, processor time and memory the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.spent_s, self.memory = 1000.0, 0.0, 0
+        self.conditions = Conditions(lambda *_, **__: None)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(budget, "spent", lambda: self.spent_s)
+        monkeypatch.setattr(budget, "memory", lambda: self.memory)
+        self.control = budget.BudgetControl(BUDGET, lambda *_, **__: None, self.conditions)
+
+    def live(self, minutes: int, cpu: float) -> None:
+        for _ in range(12 * minutes):
+            self.now, self.spent_s = self.now + 5, self.spent_s + 5 * cpu
+            self.control.check_budget()
+
+
+def test_shares_that_mean_little_because_of_the_budget_are_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = Judged(monkeypatch)
+    vague = {"sampled_ratio": 0.26, "shares_samples": 1.2, "shares_half_width_ratio": 0.45, WIDEST: 0.47}
+    for _ in range(10):
+        judged.control.judge_accuracy(vague)
+    assert not judged.conditions.reasons, "the budget is not the cause"
+    judged.live(5, 0.02)
+    assert judged.control.effort.times > 1
+    for count in range(1, 5):
+        judged.control.judge_accuracy(vague)
+        assert ("few_samples" in judged.conditions.reasons) == (count >= budget.VAGUE_WINDOWS)
+    (found,) = (each for each in judged.conditions.failures() if each["reason"] == "few_samples")
+    assert (found["shares_samples"], found["sampled_percent"], found["half_width_percent"]) == (1, 26, 47)
+    judged.control.judge_accuracy({**vague, WIDEST: 0.1})
+    assert "few_samples" not in judged.conditions.reasons
+
+
+def test_status_tells_a_cost_above_the_budget_from_one_not_measured_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = Judged(monkeypatch)
+    judged.memory = 150 * MB
+    assert "not measured yet" in format_cost(judged.control.status())
+    judged.live(2, 0.003)
+    assert format_cost(judged.control.status()).endswith("1 of 1 processes")
+    judged.control.change_budget(CostBudget(0.001, 100 * MB, 60))
+    judged.control.pardon(FIRST_SETTLING)
+    assert format_cost(judged.control.status()).endswith("; over the budget, checked again in 60 s")

@@ -112,7 +112,7 @@ class Agent:
 
     def state(self) -> bytes:
         """Return the state of the agent as JSON, for `pyprof agent status`. Any thread may call this."""
-        return dump_json({**self._health.state(), "pid": os.getpid(), "budget": self._budget.state()})
+        return dump_json({**self._health.state(), "pid": os.getpid(), "budget": self._budget.status()})
 
     def _begin(self) -> None:
         """Start the agent with the current configuration."""
@@ -307,7 +307,8 @@ class Agent:
         found = segments(profile, services, window)
         with self._writing:
             kept = self.spool.store_window(found, window)
-            self._health.metrics.took(sampling.mode, profile, kept)
+            if accuracy := self._health.metrics.took(sampling.mode, profile, kept):
+                self._budget.judge_accuracy(accuracy)
             self._report_spool()
             self._conditions.end("recording_failed", mode=sampling.mode, rate=sampling.rate)
             inventory, dropped = self.spool.inventory, self._health.new_counts()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyprof.fleet.agent.governor import AIM, SETTLING, BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.fleet.agent.health import Conditions, OwnCpu, memory, spent
+from pyprof.fleet.agent.metrics import WIDEST
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.records import replace
 from pyprof.window_flush_protocol import Stride
 
+MIN_HALF_WIDTH = 0.25
+"""Half of the 95 % interval of a share, from which on shares mean little. A share has it if it rests on 12 samples,
+or if half of the time has no sample."""
+VAGUE_WINDOWS = 3
+"""Number of consecutive windows of vague shares that make the condition few_samples."""
 CHECKS = 12
 """Number of checks in the time over which the agent's budget is enforced."""
 _EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more"}
@@ -33,6 +39,7 @@ class BudgetControl:
         self.own_cpu = OwnCpu()
         self._say, self._conditions = say, conditions
         self._memory_bytes, self._memory_at = 0, 0.0
+        self._vague_windows = 0
         self.begin(budget)
 
     def begin(self, budget: CostBudget) -> None:
@@ -92,9 +99,27 @@ class BudgetControl:
             self._conditions.begin("budget_exceeded", "", "", **self.state(), **self._needed())
         elif verdict is not BudgetVerdict.NOTHING:
             self._say("info", _EVENTS[verdict], **self.state())
-        if governor.cpu <= governor.budget.cpu and governor.memory <= governor.budget.memory:
+        if not governor.is_exceeded:
             self._conditions.end("budget_exceeded")
         return self.effort.processes != before.processes
+
+    def judge_accuracy(self, accuracy: Mapping[str, float]) -> None:
+        """Begin or end the condition few_samples after a window of on-CPU samples.
+
+        Args:
+            accuracy: How accurately the shares of the window are known (metrics.accuracy_of()).
+        """
+        is_vague = self.effort != Effort() and accuracy[WIDEST] >= MIN_HALF_WIDTH
+        self._vague_windows = self._vague_windows + 1 if is_vague else 0
+        if self._vague_windows >= VAGUE_WINDOWS:
+            figures: dict[str, object] = {
+                "shares_samples": round(accuracy["shares_samples"]),
+                "sampled_percent": round(100 * accuracy["sampled_ratio"]),
+                "half_width_percent": round(100 * accuracy[WIDEST]),
+            }
+            self._conditions.begin("few_samples", "", "", **figures, **self.state())
+        elif not is_vague:
+            self._conditions.end("few_samples")
 
     @property
     def needed_cpu(self) -> float | None:
@@ -124,6 +149,16 @@ class BudgetControl:
             "budget_memory": governor.budget.memory,
             "one_sampling_time_in": effort.times,
             "one_process_in": effort.processes,
+        }
+
+    def status(self) -> dict[str, object]:
+        """Return state(), and whether the cost was measured, exceeds the budget, and is not checked for some time."""
+        governor = self._governor
+        return {
+            **self.state(),
+            "is_measured": governor.is_measured,
+            "is_exceeded": governor.is_exceeded,
+            "unchecked_seconds": round(governor.settling_s(time.monotonic())),
         }
 
     def noted(self, profile: Profile) -> Profile:

@@ -14,7 +14,7 @@ and is most of the cost, no further step is taken. BROKEN states the budget that
 follows only after a number of such verdicts that doubles.
 - Memory has no such law: fewer processes may need less. If a step did not help, no further one is taken. Fewer
 processes do not lower the processor time: samples are dropped before they cost much, and a recording that starts
-again reads files for the first time.
+again reads files for the first time. So processes return whatever the processor time is, as soon as memory allows it.
 - When recordings begin, files are read for the first time: nothing is judged during SETTLING. The first recording of an
 agent has FIRST_SETTLING.
 """
@@ -101,12 +101,42 @@ class BudgetVerdict(IntEnum):
     BROKEN = 3
 
 
+class _RetryDelay:
+    """The number of minutes before a higher effort is tried. It doubles with each try that exceeded the budget.
+
+    Attributes:
+        minutes: The delay.
+    """
+
+    def __init__(self) -> None:
+        self.minutes, self._calm, self._rose = 1, 0, False
+
+    @property
+    def is_over(self) -> bool:
+        return self._calm >= self.minutes
+
+    def count_minute(self, is_full: bool) -> None:
+        """Count a minute within the budget. At full effort no try is needed, so earlier tries are forgotten."""
+        self._calm += 1
+        if is_full and self._calm > self.minutes:
+            self.minutes, self._calm = max(self.minutes // 2, 1), 0
+
+    def note_rise(self) -> None:
+        self._rose, self._calm = True, 0
+
+    def note_excess(self) -> None:
+        if self._rose:
+            self.minutes = min(2 * self.minutes, MAX_PATIENCE)
+        self._rose, self._calm = False, 0
+
+
 class Governor:
     """The controller of the agent's effort, which keeps the budget.
 
     Attributes:
         cpu: Share of one processor at the last judgement.
         memory: Bytes at the last judgement.
+        is_measured: True if there was a judgement.
     """
 
     def __init__(self, budget: CostBudget, now: float, spent_s: float) -> None:
@@ -118,10 +148,10 @@ class Governor:
         """
         self.budget = budget
         self.cpu, self.memory = 0.0, 0
+        self.is_measured = False
         self._costs: deque[float] = deque(maxlen=_REMEMBERED)
         self._stride = self._part = 0
-        self._patience, self._calm = 1, 0
-        self._rose = False
+        self._times_retry, self._processes_retry = _RetryDelay(), _RetryDelay()
         self._memory_before = 0
         self._cpu_before = self._work_before = 0.0
         self._was_fixed = False
@@ -143,6 +173,15 @@ class Governor:
         """
         return min(sorted(self._costs)[-2:], default=self.cpu) / AIM
 
+    def settling_s(self, now: float) -> float:
+        """Return the seconds until the budget is checked again, 0 if it is checked at present."""
+        return max(self._settled - now, 0.0)
+
+    @property
+    def is_exceeded(self) -> bool:
+        """True if the last judgement found more than the budget."""
+        return self.cpu > self.budget.cpu or self.memory > self.budget.memory
+
     def pardon(self, now: float, settling: float = SETTLING) -> None:
         """Exclude the agent's cost up to now, and that of some time to come, from the check of its budget.
 
@@ -161,7 +200,7 @@ class Governor:
             spent_s: Processor time so far.
         """
         self.budget = budget
-        self._patience, self._calm, self._rose = 1, 0, False
+        self._times_retry, self._processes_retry = _RetryDelay(), _RetryDelay()
         self._memory_before = 0
         self._keep_times()
         self._settled = min(self._settled, now + FIRST_SETTLING * budget.every_s)
@@ -187,17 +226,20 @@ class Governor:
         is_over = used_s > budget.cpu * max(passed_s, budget.every_s)
         if passed_s < budget.every_s and not (is_over and self._may_reduce(used_s / passed_s)):
             return BudgetVerdict.NOTHING
-        self.cpu, self.memory = used_s / passed_s, memory()
+        self.cpu, self.memory, self.is_measured = used_s / passed_s, memory(), True
         if passed_s >= budget.every_s:
             self._costs.append(self.cpu)
         self._begin(now, spent_s)
-        verdicts = {self._fewer_times() if is_over else self._keep_times(), self._fewer_processes(now)}
-        if verdicts != {BudgetVerdict.NOTHING}:
-            if self._rose:
-                self._patience = min(2 * self._patience, MAX_PATIENCE)
-            self._rose, self._calm = False, 0
-            return BudgetVerdict.LESS if BudgetVerdict.LESS in verdicts else BudgetVerdict.BROKEN
-        return self._more()
+        times = self._fewer_times() if is_over else self._keep_times()
+        processes = self._fewer_processes(now)
+        if processes is BudgetVerdict.NOTHING and times is not BudgetVerdict.LESS:
+            processes = self._more_processes(now)
+        if is_over and times is not BudgetVerdict.NOTHING:
+            self._times_retry.note_excess()
+        elif processes is BudgetVerdict.NOTHING:
+            times = self._more_times()
+        by_importance = (BudgetVerdict.LESS, BudgetVerdict.MORE, BudgetVerdict.BROKEN)
+        return next((each for each in by_importance if each in (times, processes)), BudgetVerdict.NOTHING)
 
     def _keep_times(self) -> BudgetVerdict:
         self._cpu_before, self._useless, self._useless_most = 0.0, 0, 2
@@ -257,6 +299,7 @@ class Governor:
         before, self._memory_before = self._memory_before, 0
         if self.memory <= self.budget.memory:
             return BudgetVerdict.NOTHING
+        self._processes_retry.note_excess()
         self._memory_before = self.memory
         is_useless = self._part and before and self.memory > _HELPED * before
         if is_useless or self._part == len(PARTS) - 1:
@@ -265,27 +308,28 @@ class Governor:
         self._settled = now + SETTLING * self.budget.every_s
         return BudgetVerdict.LESS
 
-    def _more(self) -> BudgetVerdict:
-        self._calm += 1
-        if not (self._stride or self._part):
-            if self._calm > self._patience:  # no try is needed, so earlier tries are forgotten
-                self._patience, self._calm = max(self._patience // 2, 1), 0
+    def _more_processes(self, now: float) -> BudgetVerdict:
+        self._processes_retry.count_minute(not self._part)
+        within = self.memory <= AIM * self.budget.memory
+        if not (self._part and within and self._processes_retry.is_over):
             return BudgetVerdict.NOTHING
-        within = self.cpu <= AIM * self.budget.cpu and self.memory <= AIM * self.budget.memory
-        if not within or not (self._is_sure() or self._calm >= self._patience):
+        self._part -= 1
+        self._processes_retry.note_rise()
+        self._settled = now + SETTLING * self.budget.every_s  # the files of the returned processes are read
+        return BudgetVerdict.MORE
+
+    def _more_times(self) -> BudgetVerdict:
+        self._times_retry.count_minute(not self._stride)
+        within = self.cpu <= AIM * self.budget.cpu
+        if not (self._stride and within and (self._is_sure() or self._times_retry.is_over)):
             return BudgetVerdict.NOTHING
-        if self._stride:
-            self._stride -= 1
-        else:
-            self._part -= 1
-        self._rose, self._calm = True, 0
+        self._stride -= 1
+        self._times_retry.note_rise()
         return BudgetVerdict.MORE
 
     def _is_sure(self) -> bool:
         """Return True if the next higher effort of the agent cannot cost more than the budget."""
-        if not self._stride:
-            return False
-        return self._max_cpu_of_next(self.cpu) <= AIM * self.budget.cpu / (1 if self._patience == 1 else 2)
+        return self._max_cpu_of_next(self.cpu) <= AIM * self.budget.cpu / (1 if self._times_retry.minutes == 1 else 2)
 
     def _max_cpu_of_next(self, cpu: float) -> float:
         """Return the maximum cost of the next higher effort, where cpu is that of the current one."""

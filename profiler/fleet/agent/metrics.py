@@ -87,7 +87,9 @@ PUSHES = (
 """Metrics of each sink: they have the labels sink and type, and reason if there are reasons."""
 
 
-ACCURACY = ("sampled_ratio", "shares_samples", "shares_half_width_ratio", "shares_half_width_widest_ratio")
+WIDEST = "shares_half_width_widest_ratio"
+"""Gauge of the service whose shares are known least."""
+ACCURACY = ("sampled_ratio", "shares_samples", "shares_half_width_ratio", WIDEST)
 """Names of the gauges that accuracy_of() returns."""
 _MIN_JUDGED_NS = 1_000_000_000
 """Processor time of a service in a window above which the width of its confidence interval is used, in nanoseconds."""
@@ -146,15 +148,17 @@ class Metrics:
         with self._lock:
             self._counts[name, label] = self._counts.get((name, label), 0) + number
 
-    def took(self, mode: str, profile: Profile, kept: bool) -> None:
-        """Count a recorded window of the agent."""
+    def took(self, mode: str, profile: Profile, kept: bool) -> Mapping[str, float]:
+        """Count a recorded window of the agent, and return its accuracy (accuracy_of())."""
         self.last_window_s, self.last_window_at = time.time(), time.monotonic()
         summary = profile.summary
         self.count("windows" if kept else "windows_not_written", mode)
         self.count("samples", mode, summary.samples)
         self.count("sampling_times_missed", mode, summary.skipped)
         self.count("pauses", mode, summary.stops.count)
-        self.accuracy = accuracy_of(profile) or self.accuracy
+        accuracy = accuracy_of(profile)
+        self.accuracy = accuracy or self.accuracy
+        return accuracy
 
     def text(self) -> str:
         return "".join(f"{line}\n" for line in self._lines())

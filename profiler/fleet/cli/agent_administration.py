@@ -246,10 +246,7 @@ def _health(agent: Mapping[str, Any]) -> Iterator[str]:
         yield f"agent: {str(agent['status']).replace('_', ' ')}: {printable(agent['error'])}"
         return
     budget = agent["budget"]
-    cost = f"{budget['own_cpu_percent']:g} % of a processor ({budget['budget_cpu_percent']:g} % allowed)"
-    memory = f"{budget['own_memory'] / 1e6:.0f} MB ({budget['budget_memory'] / 1e6:.0f} allowed)"
-    used = f"1 of {budget['one_sampling_time_in']} sampling times, 1 of {budget['one_process_in']} processes"
-    yield f"agent: {agent['status']}, {cost}, {memory}, {used}"
+    yield f"agent: {agent['status']}, {format_cost(budget)}"
     for each in agent["failures"]:
         place = "".join(f" {each[name]}" for name in ("sink", "mode", "rate", "cause") if name in each)
         since = duration(1e9 * each["since_seconds"])
@@ -258,6 +255,20 @@ def _health(agent: Mapping[str, Any]) -> Iterator[str]:
         if more:
             yield f"    {printable(', '.join(more))}"
         yield f"    hint: {printable(advice(each['remedy']))}"
+
+
+def format_cost(budget: Mapping[str, Any]) -> str:
+    """Return the text about the agent's cost, budget and effort."""
+    allowed = f"{budget['budget_cpu_percent']:g} % of a processor and {budget['budget_memory'] / 1e6:.0f} MB"
+    pause = budget["unchecked_seconds"]
+    if not budget["is_measured"]:
+        return f"cost not measured yet ({allowed} allowed; files are read for the first time)"
+    cost = f"{budget['own_cpu_percent']:g} % of a processor ({budget['budget_cpu_percent']:g} % allowed)"
+    memory = f"{budget['own_memory'] / 1e6:.0f} MB ({budget['budget_memory'] / 1e6:.0f} allowed)"
+    used = f"1 of {budget['one_sampling_time_in']} sampling times, 1 of {budget['one_process_in']} processes"
+    when = f", checked again in {pause} s" if pause else ""
+    over = f"; over the budget{when}" if budget["is_exceeded"] else ""
+    return f"{cost}, {memory}, {used}{over}"
 
 
 def _forget(root: str, arguments: argparse.Namespace, sinks: list[str]) -> str:
