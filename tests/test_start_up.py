@@ -15,6 +15,7 @@ HEAVY = {
     "dataclasses": "compiles what it makes when it is imported; records.py does not",
     "_hashlib": "loads OpenSSL",
     "ptrace": "python-ptrace; its names of system calls are for kernel frames and waits",
+    "difflib": "for command lines with a mistake",
     "logging": "nothing is logged; concurrent.futures imports it",
     "subprocess": "for the few names that are demangled apart, and the library's worker",
     "pycxxfilt": "for names that are mangled",
@@ -29,6 +30,7 @@ HEAVY = {
     "pyprof.collectors.offcpu": "for --mode offcpu and wall",
     "pyprof.collectors.bpf": "for interpreters, and commands that are started",
     "pyprof.collectors.replay": "for tests",
+    "pyprof.objfile.gopclntab": "for programs that are written in Go",
     "pyprof.unwind.code_analysis": "for functions without tables; compiling its pattern takes 50 ms",
     "pyprof.unwind.formats.exidx": "for 32-bit ARM",
     "pyprof.unwind.formats.sframe": "for files that have it",
@@ -38,7 +40,7 @@ HEAVY = {
 
 NAMING = {"pyprof.symbolize", "pyprof.unwind", "pyprof.objfile.elf", "pyprof.interpreters.cpython.frame_reader"}
 """Packages that the worker loads in addition to the sampler, or that are not loaded unless an interpreter runs."""
-SAMPLER, WORKER = 167, 250
+SAMPLER, WORKER = 132, 190
 """Maximum number of pyprof's modules in the sampler and in the worker."""
 
 LISTS = ("--no-sandbox",)

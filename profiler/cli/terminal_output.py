@@ -5,7 +5,6 @@ escaped.
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import re
@@ -119,7 +118,9 @@ class Parser(argparse.ArgumentParser):
                 return ""
         else:
             return ""
-        similar = difflib.get_close_matches(given, known, 1)
+        from difflib import get_close_matches  # most command lines have no mistake
+
+        similar = get_close_matches(given, known, 1)
         return f", did you mean {similar[0]}?" if similar else ""
 
 

@@ -236,7 +236,7 @@ class _Looking:
         """Record with a collector until it ends, and return the profile. Raise what the collector and the worker
         raise.
         """
-        naming = NamingOptions(title, _RATE_HZ, "wall", self._options.view)
+        naming = NamingOptions(title, _RATE_HZ, "wall", self._options.view, suggests_packages=False)
         sampling = Sampling(
             collector,
             self._worker,

@@ -29,11 +29,11 @@ from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.source_lines import SourceLines, SourcePlace
 from pyprof.symbolize.elf_symtab import DEBUG_FILE, read_symbol_sources
 from pyprof.symbolize.kernel_symbols import KernelNames
-from pyprof.symbolize.source_files import CythonLines
 from pyprof.symbolize.symbol_table import SymbolTable
 
 if TYPE_CHECKING:
     from pyprof.symbolize.go_names import GoNames
+    from pyprof.symbolize.source_files import CythonLines
 
 
 _SAMPLE = 16
@@ -237,11 +237,13 @@ class NameCache:
     Attributes:
         diagnostics: Receives counters.
         most_bytes: Maximum size in bytes after each trim().
+        suggests_packages: True to find out which package has the debug symbols of a file, for the user.
         counts: Counters since the start of the process.
     """
 
     diagnostics: Diagnostics
     most_bytes: int = MAX_BYTES
+    suggests_packages: bool = True
     _entries: OrderedDict[Hashable, _Entry] = field(default_factory=OrderedDict)
     _known: int = 0
     _read: int = 0
@@ -294,6 +296,8 @@ class NameCache:
 
     def cython(self, root: str, rights: Rights | None) -> CythonLines:
         """Return the Cython sources below a root directory, from the cache."""
+        from pyprof.symbolize.source_files import CythonLines  # only frames with a source line need it
+
         key = ("cython", root, rights)
         entry = self._entry(key) or self._entries.setdefault(key, _Entry(CythonLines(root, rights), root))
         assert isinstance(entry.value, CythonLines)

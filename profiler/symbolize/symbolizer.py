@@ -461,7 +461,9 @@ class Symbolizer:
         here = image.module.has_file and image.file.is_here
         if not file.complete and here and not all(item.system_name for item in inside):
             path = image.module.path
-            remedy = self._names.packages(image.root).symbols_remedy(path, image.file.build_id, image.root)
+            remedy = ""
+            if self._names.suggests_packages:
+                remedy = self._names.packages(image.root).symbols_remedy(path, image.file.build_id, image.root)
             self._diagnostics.problem(path, problem("exported_names_only", command=remedy))
 
     def _find_starts(self, image: Image, inside: Sequence[_Found]) -> None:

@@ -66,11 +66,6 @@ NO_RULE = Rule(-1, 0, RegRule(RegKind.AT_CFA, -8), cfa_expr=b"\x06")
 """An unwind rule that always fails, so that the walk ends: DW_OP_deref on an empty stack has no value."""
 
 
-def is_go(file: ObjectFile, arch: Arch) -> bool:
-    """Return True if Go's linker wrote the file, for an architecture whose code this module knows."""
-    return arch.name == "x86_64" and ".gopclntab" in file.sections
-
-
 def find_switched_code(code: bytes) -> list[tuple[int, int]]:
     """Return the (start, end) offsets of a Go function's code in which sp is not what .debug_frame says.
 

@@ -33,6 +33,7 @@ class NamingOptions:
         kernel: True if the user requested kernel frames.
         options: See Profile.
         labels: Labels of all threads.
+        suggests_packages: True if the user sees which package has the debug symbols of a file.
     """
 
     title: str
@@ -42,6 +43,7 @@ class NamingOptions:
     kernel: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     labels: Labels = ()
+    suggests_packages: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,9 @@ _LATE = (
     "pyprof.runtime_code.v8.engine",
     "pyprof.symbolize.frame_cache",
     "pyprof.symbolize.go_names",
+    "pyprof.symbolize.source_files",
     "pyprof.unwind.code_analysis.code_rules",
+    "pyprof.unwind.formats.gopclntab",
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "numpy.ma", "tokenize", "traceback"),
 )

@@ -102,6 +102,7 @@ class _Observed:
         self.diagnostics = Diagnostics()
         clock = Clock(lambda: self.now_ns, lambda: self.monotonic_ns)
         self.session = Session(self.collector, begin.unwind, self.diagnostics, clock=clock)
+        self.session.files.names.suggests_packages = begin.naming.suggests_packages
         self._counts: Counter[str] = Counter()
         self.ahead = BackgroundSymbolizer(self.session, begin.naming.view)
         self.keeping: JournalWriter | None = None

@@ -20,7 +20,6 @@ from pyprof.unwind.formats.cfi.entries import Bases, CfiEntries, CfiSection, Fde
 from pyprof.unwind.formats.cfi.fde_index import NAME as HDR_NAME
 from pyprof.unwind.formats.cfi.fde_index import CfiIndex, SearchTable, build_index, read_search_table
 from pyprof.unwind.formats.cfi.program import CfiPrograms
-from pyprof.unwind.formats.gopclntab import MAX_CODE, correct_rows, is_go
 from pyprof.unwind.rules import Extents, FunctionRows
 
 
@@ -239,7 +238,8 @@ class DebugFrame:
         self._arch = arch
         self._diagnostics = diagnostics
         self._table: CfiTable | FormatError | None = None
-        self._is_go = is_go(file, arch)
+        # the rules of gopclntab.py are for x86-64 only
+        self._is_go = arch.name == "x86_64" and ".gopclntab" in file.sections
 
     def function_at(self, svma: int) -> FunctionRows | None:
         """Return the .debug_frame rows of the function that covers a file address, or None.
@@ -260,6 +260,8 @@ class DebugFrame:
         return map(self._as_go, found) if self._is_go else found
 
     def _as_go(self, rows: FunctionRows) -> FunctionRows:
+        from pyprof.unwind.formats.gopclntab import MAX_CODE, correct_rows  # most programs are not written in Go
+
         size = rows.end - rows.start
         return correct_rows(rows, bytes(self._file.at_svma(rows.start, size))) if size <= MAX_CODE else rows
 
