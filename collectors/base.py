@@ -42,6 +42,8 @@ class Feedback:
         look: Function to call after each round of samples from now on, as soon as possible, because code appears and
             disappears in the target. None means that no call is needed any more.
         took_ns: Duration of the walk, or 0 if it is not known.
+        has_new_code: True if many functions of a managed runtime were met for the first time. The next samples should
+            not wait, because the runtime may discard the code or move what names it before it is read.
     """
 
     batch: SampleBatch
@@ -50,6 +52,7 @@ class Feedback:
     stop: npt.NDArray[np.bool_]
     look: Callable[[], None] | None = None
     took_ns: int = 0
+    has_new_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pyprof.model.interpreter_frames import Chain
 from pyprof.model.marker_frames import KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackBeyondCopy, StackSlab
+from pyprof.model.thread_identity import Labels
 from pyprof.records import replace
 from pyprof.window_flush_protocol import NEVER_NS, FlushProtocol
 
@@ -206,6 +207,7 @@ class BatchBuilder(Generic[Memory]):
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._beyond: dict[int, StackBeyondCopy] = {}
         self._chains: dict[int, Chain] = {}
+        self._labels: dict[int, Labels] = {}
         self._regsets: dict[str, dict[int, bytes]] = {}
         self._kernel_stack: dict[int, int] = {}
         self._kernel_stacks: dict[KernelStack, int] = {(): 0}
@@ -301,6 +303,10 @@ class BatchBuilder(Generic[Memory]):
         """Set the interpreter frames of a sample (its chain)."""
         self._chains[lane] = chain
 
+    def set_labels(self, lane: int, labels: Labels) -> None:
+        """Set the labels that a program has given to what a sample shows."""
+        self._labels[lane] = labels
+
     def set_kernel_stack(self, lane: int, frames: KernelStack) -> None:
         """Set the kernel frames of a sample."""
         self._kernel_stack[lane] = self._kernel_stacks.setdefault(frames, len(self._kernel_stacks))
@@ -373,6 +379,7 @@ class BatchBuilder(Generic[Memory]):
             ),
             spaces={space.id: space for space in spaces},
             chains=self._chains,
+            labels=self._labels,
             kernel_stack=kernel_stack if self._kernel_stack else None,
             kernel_stacks=tuple(self._kernel_stacks),
             started=np.array(started, np.int64),

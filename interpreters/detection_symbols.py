@@ -42,14 +42,14 @@ class Wanted(NamedTuple):
         needed: A file without this symbol counts as one without the others; b"" if no symbol is searched.
         names: Other symbols.
         section: Name of a section that is also sufficient, "" if there is none.
-        go_function: Name of a function that is searched only in the function table of Go programs, b"" for none. It is
+        go_functions: Names of functions that are searched only in the function table of Go programs. They are
             sufficient, too.
     """
 
     needed: bytes
     names: tuple[bytes, ...] = ()
     section: str = ""
-    go_function: bytes = b""
+    go_functions: tuple[bytes, ...] = ()
 
 
 class Symbol(NamedTuple):
@@ -181,7 +181,9 @@ def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> FoundSymbols:
     symbols = tuple(symbol._replace(avma=symbol.avma + bias) for symbol in _symbols(file, wanted))[:MAX_SYMBOLS]
     if not any(symbol.name == wanted.needed.rstrip(b"\0") for symbol in symbols):
         symbols = ()
-    go_functions = tuple(symbol._replace(avma=symbol.avma + bias) for symbol in _go_functions(file, wanted.go_function))
+    go_functions = tuple(
+        symbol._replace(avma=symbol.avma + bias) for symbol in _go_functions(file, wanted.go_functions)
+    )
     return FoundSymbols(symbols + go_functions, None if section is None else (section.addr + bias, section.size))
 
 
@@ -201,19 +203,20 @@ def _symbols(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
             yield Symbol(places[name].rstrip(b"\0"), value, size)
 
 
-def _go_functions(file: ObjectFile, name: bytes) -> list[Symbol]:
-    """Return the functions with this name in a Go program's function table, at their address in the file (svma).
+def _go_functions(file: ObjectFile, names: Sequence[bytes]) -> list[Symbol]:
+    """Return the functions with these names in a Go program's function table, at their address in the file (svma).
 
     Raises:
         FormatError: The table is broken.
     """
-    place = file.unwind_table(".gopclntab") if name else None
+    place = file.unwind_table(".gopclntab") if names else None
     if place is None:
         return []
     from pyprof.objfile.gopclntab import GoTable
 
-    found = GoTable(file, place.svma).find_functions(name)
-    return [Symbol(name, function.start, function.end - function.start) for function in found]
+    table = GoTable(file, place.svma)
+    found = ((name, function) for name in names for function in table.find_functions(name))
+    return [Symbol(name, function.start, function.end - function.start) for name, function in found]
 
 
 def _occurrences(text: bytes, name: bytes) -> Iterator[int]:

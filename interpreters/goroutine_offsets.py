@@ -12,18 +12,25 @@ the goroutine's stack to that of the scheduler. Its instructions have stayed the
 
 Each of these must be there. A version with other instructions has no goroutines' stacks, and its stacks end where the
 runtime leaves them.
+
+Programs that give labels to their goroutines (runtime/pprof) have `runtime_setProfLabel`, which stores them:
+
+    mov %rax,labels(%r14)          %r14 is the current g since Go 1.17
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 
-from pyprof.interpreters.detection_symbols import KnownSymbols, Wanted
+from pyprof.interpreters.detection_symbols import KnownSymbols, Symbol, Wanted
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
+from pyprof.records import replace
 
-_WANTED = Wanted(b"", go_function=b"runtime.systemstack")
+_SYSTEMSTACK, _SET_LABELS = b"runtime.systemstack", b"runtime/pprof.runtime_setProfLabel"
+_WANTED = Wanted(b"", go_functions=(_SYSTEMSTACK, _SET_LABELS))
 _MAX_CODE = 512
 _MAX_OFFSET = 4096
 _MAX_TLS = 1 << 20
@@ -39,6 +46,7 @@ _GSIGNAL = rb"\x48\x3b(?:\x43(.)|\x83(....))"  # cmp gsignal(%rbx),%rax
 _G0 = rb"\x48\x8b(?:\x13|\x53(.)|\x93(....))"  # mov g0(%rbx),%rdx
 _CURG = _GSIGNAL
 _SCHED = rb"\x48\x8b(?:\x5a(.)|\x62(.))"  # mov sched(%rdx),%rbx; mov sched(%rdx),%rsp
+_STORED_LABELS = re.compile(rb"\x49\x89\x86(....)", re.DOTALL)  # mov %rax,labels(%r14)
 _STEPS = tuple(re.compile(each, re.DOTALL) for each in (_M, _GSIGNAL, _G0, _CURG, _SCHED))
 
 
@@ -65,12 +73,16 @@ class GoroutineFinder:
         module, symbols = found
         key = module.dev, module.inode, module.path
         if key not in self._known:
-            decoded = (
-                decode_offsets(space.read(symbol.avma, min(symbol.size, _MAX_CODE)), symbol.avma, space)
-                for symbol in symbols.symbols
-            )
-            self._known[key] = next(filter(None, decoded), None)
+            self._known[key] = _decode(space, symbols.symbols)
         return self._known[key]
+
+
+def _decode(space: AddressSpace, symbols: Sequence[Symbol]) -> GoroutineOffsets | None:
+    code = [(symbol.name, symbol.avma, space.read(symbol.avma, min(symbol.size, _MAX_CODE))) for symbol in symbols]
+    decoded = (decode_offsets(data, avma, space) for name, avma, data in code if name == _SYSTEMSTACK)
+    found = next(filter(None, decoded), None)
+    labels = next((decode_labels_offset(data) for name, _, data in code if name == _SET_LABELS), 0)
+    return replace(found, labels=labels) if found is not None else None
 
 
 def decode_offsets(code: bytes, avma: int, space: AddressSpace) -> GoroutineOffsets | None:
@@ -100,6 +112,13 @@ def decode_offsets(code: bytes, avma: int, space: AddressSpace) -> GoroutineOffs
     if not inside or not tls or not m or not curg or not 16 <= sched < 128 or not -_MAX_TLS <= tls < _MAX_TLS:
         return None
     return GoroutineOffsets(tls, m, g0, gsignal, curg, sched)
+
+
+def decode_labels_offset(code: bytes) -> int:
+    """Return the offset in struct g of its labels, which the code of `runtime_setProfLabel` uses, or 0."""
+    found = _STORED_LABELS.search(code)
+    offset = _signed(found[1]) if found is not None else 0
+    return offset if 0 < offset < _MAX_OFFSET and not offset % 8 else 0
 
 
 def _signed(data: bytes) -> int:

@@ -27,12 +27,14 @@ ENDED_WORDS = 13
 FRAME_WORDS = 5
 ANCHOR_WORDS = 2
 TEXT_WORDS = 32
+LABEL_NAME = 64
+"""Number of bytes of a label's name in a text of a record, which its value follows."""
 PAGE = 4096
 MOST_STACK = 256 << 10
 STACK_SLACK = 256
 
 LAYOUT = struct.Struct("=20IQ22I")
-PROCESS = struct.Struct("=QIIQQ56xq5I4x")
+PROCESS = struct.Struct("=QIIQQ56xq6I")
 THREAD = struct.Struct("=QQQQ")
 WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")
@@ -114,6 +116,8 @@ class Flag(IntFlag):
     GONE = 512
     WAKER = 1024
     SEVERAL = 2048
+    LABELS = 4096
+    UNLABELED = 8192
 
 
 U64 = npt.NDArray[np.uint64]

@@ -19,6 +19,7 @@ import numpy as np
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.bpf.records import (
     FOREVER_NS,
+    LABEL_NAME,
     MOST_STACK,
     NO_ENDS,
     NO_RECORDS,
@@ -46,6 +47,7 @@ from pyprof.model.interpreter_frames import Chain
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import said
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab, make_goroutine_pieces
+from pyprof.model.thread_identity import Labels, read_program_labels
 from pyprof.records import replace
 
 _FEW_HZ, _MANY_HZ = 300.0, 2000.0
@@ -312,7 +314,16 @@ class BpfSource:
         """
         records = self.records.select_rows(lanes)
         self._bring_holes(records)
-        return replace(batch, stack=_with_pieces(batch.stack, records), chains=self._chains(batch, records))
+        stack, chains = _with_pieces(batch.stack, records), self._chains(batch, records)
+        return replace(batch, stack=stack, chains=chains, labels=self._labels_of(records))
+
+    def _labels_of(self, records: Records) -> dict[int, Labels]:
+        """Return the labels of the goroutines of samples, by their index."""
+        unread = int(np.count_nonzero(records.flags & Flag.UNLABELED))
+        if unread:
+            self._diagnostics.count("goroutine_labels_unreadable", unread)
+        labelled = np.flatnonzero((records.flags & Flag.LABELS) != 0).tolist()
+        return {lane: labels for lane in labelled if (labels := read_labels(records, lane))}
 
     def _bring_holes(self, records: Records) -> None:
         """Page in stack pages that were missing from copies, for later samples: a sample that lacks pages is walked
@@ -429,6 +440,16 @@ def _copied_stack(records: Records, lane: np.int64, words: U64) -> CopiedStack:
             copy[low >> 3 : high >> 3] = words[first + (low >> 3) : first + (high >> 3)]
     links = records.frames[end - int(records.waiting[lane]) : end, 3]
     return CopiedStack(int(records.state[lane]), base, copy.data, links)
+
+
+def read_labels(records: Records, lane: int) -> Labels:
+    """Return the labels of the goroutine of one sample: the rows of its texts."""
+    rows = records.texts[records.text[lane] : records.text[lane + 1]]
+    pairs = []
+    for name_size, value_size, data in ((int(row[0]), int(row[1]), row[2:].tobytes()) for row in rows):
+        end = min(LABEL_NAME + value_size, len(data))
+        pairs.append((data[: min(name_size, LABEL_NAME)], data[LABEL_NAME:end]))
+    return read_program_labels(pairs)
 
 
 def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:

@@ -144,6 +144,8 @@ struct walk {
 	u64 goroutine_low; /* bounds of its goroutine's stack, if it has left that */
 	u64 goroutine_high;
 	u64 goroutine_from; /* the first word that is needed of that */
+	u64 labels_at; /* offset of the address of a goroutine's labels, 0: none are wanted */
+	u64 labels;    /* where that address is, 0: nowhere */
 	u64 scheduler_from; /* the same of the scheduler's stack, if a signal interrupted that; 0: none did */
 	u64 scheduler_high;
 	u64 end; /* of the stack that is copied */
@@ -294,11 +296,11 @@ inline_ void time_run(u64 ns)
 	if (!counts)
 		return;
 #pragma unroll
-	for (int bit = 4; bit >= 0; bit--)
-		if (ns >> (1u << bit)) {
-			ns >>= 1u << bit;
-			place += 1u << bit;
-		}
+	for (int bit = 4; bit >= 0; bit--) {
+		u64 is_longer = (0 - (ns >> (1u << bit))) >> 63; /* no jump, because the verifier follows both ways */
+		ns >>= is_longer << bit;
+		place += is_longer << bit;
+	}
 	counts[REASONS + (place & 31)] += 1;
 }
 
@@ -1354,6 +1356,61 @@ static __attribute__((noinline)) u64 beginning(void *task, u64 sp, u64 end)
 	return first >= sp && first < end && end - first > STACK_SLACK ? (first + STACK_SLACK) & ~7ull : end;
 }
 
+#define LABEL_HEADS 8 /* in space->words: address of the first name, distance to its value, to the next name, their number */
+
+/* A label. Addresses of its name and value, each with a number of bytes, are where space->words say. */
+static long next_label(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u64 *key = space->words, *content = space->words + 2, *heads = space->words + LABEL_HEADS;
+	u64 name = heads[0] + index * heads[2];
+	u32 n = walk->texts;
+	if (index >= heads[3]) {
+		space->record.flags &= ~FLAG_UNLABELED;
+		return 1;
+	}
+	if (probe_read_user(key, 16, (void *)name) || probe_read_user(content, 16, (void *)(name + heads[1])))
+		return 1;
+	struct text *row = &space->texts[n & (MOST_TEXTS - 1)];
+	u32 key_size = key[1] < LABEL_NAME ? key[1] : LABEL_NAME;
+	u32 size = content[1] < TEXT_BYTES - LABEL_NAME ? content[1] : TEXT_BYTES - LABEL_NAME;
+	if (probe_read_user(row->data, key_size & (2 * LABEL_NAME - 1), (void *)key[0]) ||
+	    probe_read_user(row->data + LABEL_NAME, size & 255, (void *)content[0]))
+		return 1;
+	row->address = key[1];
+	row->size = content[1];
+	walk->texts = n + 1;
+	return 0;
+}
+
+/*
+ * The labels that a goroutine has now (runtime/pprof.SetGoroutineLabels), which are never changed but replaced. A map up to
+ * Go 1.23: its number of entries, then behind the exponent of the number of buckets and a seed the address of the first one,
+ * with eight bytes of hashes, eight names and eight values. A slice from Go 1.24 on: address, length and capacity. A map's
+ * first word is a small number, and an array's is an address.
+ */
+static __attribute__((noinline)) void take_labels(struct scratch_space *space, u64 labels)
+{
+	u64 *slice = space->words, *map = space->words + 3, *heads = space->words + LABEL_HEADS;
+	if (probe_read_user(slice, 24, (void *)labels) || !slice[0])
+		return;
+	space->record.flags |= FLAG_LABELS | FLAG_UNLABELED;
+	if (probe_read_user(map, 24, (void *)slice[0]))
+		return;
+	heads[0] = slice[0];
+	heads[1] = 16;
+	heads[2] = 32;
+	heads[3] = slice[1] > slice[2] ? MOST_LABELS + 1 : slice[1];
+	if (map[0] <= MOST_LABELS && !(map[1] >> 8 & 0xff)) {
+		heads[0] = map[2] + 8;
+		heads[1] = 16 * 8;
+		heads[2] = 16;
+		heads[3] = map[0];
+	}
+	loop(MOST_LABELS + 1, next_label, &space, 0);
+}
+
 /* What Go calls stack.lo and stack.hi, of a struct g. */
 inline_ u32 is_on_stack_of(u64 goroutine, u64 sp, u64 *low, u64 *high)
 {
@@ -1376,8 +1433,11 @@ static __attribute__((noinline)) void find_goroutine(struct scratch_space *space
 	walk->goroutine_low = walk->goroutine_high = 0;
 	record->goroutine = 0;
 	u32 latest = 0; /* no process has that number: what is known of the latest Go program, until more is of this one */
+	walk->labels_at = walk->labels = 0;
 	if (!process || !process->go_m)
 		process = map_lookup(&processes, &latest);
+	else if (!process->runtime)
+		walk->labels_at = process->go_labels;
 	if (!process || !process->go_m || !task || probe_read_kernel(&pointer, 8, task + pointer_of_task))
 		return;
 	u64 m = word(word(pointer + process->go_tls) + process->go_m);
@@ -1388,6 +1448,8 @@ static __attribute__((noinline)) void find_goroutine(struct scratch_space *space
 	if (goroutine && !probe_read_user(record->goroutine_head, sizeof(record->goroutine_head), (void *)goroutine) &&
 	    record->goroutine_head[process->go_m >> 3 & 15] == m) {
 		record->goroutine = goroutine;
+		if (walk->labels_at)
+			walk->labels = goroutine + walk->labels_at;
 		low = record->goroutine_head[0];
 		high = record->goroutine_head[1];
 		if (sp >= low && sp < high) {
@@ -1397,11 +1459,12 @@ static __attribute__((noinline)) void find_goroutine(struct scratch_space *space
 		u64 from = record->goroutine_head[process->go_sched >> 3 & 15];
 		if (from < low || from > high)
 			from = high;
+		u64 above = from - low; /* one comparison for each register, because the verifier follows both ways */
 #pragma unroll
 		for (u32 n = 0; n < REGISTERS; n++)
-			if (record->regs[n] >= low && record->regs[n] < from)
-				from = record->regs[n];
-		walk->goroutine_from = from;
+			if (record->regs[n] - low < above)
+				above = record->regs[n] - low;
+		walk->goroutine_from = low + above;
 		walk->goroutine_low = low;
 		walk->goroutine_high = high;
 	}
@@ -1570,6 +1633,9 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	record->tid = tid;
 	record->cpu = get_smp_processor_id();
 
+	u64 labels = walk->labels ? word(walk->labels) : 0;
+	if (labels)
+		take_labels(space, labels);
 	u32 rows = (record->frames & (2 * MOST_FRAMES - 1)) * sizeof(struct frame);
 	u32 anchors = (record->anchors & (2 * MOST_ANCHORS - 1)) * sizeof(struct anchor);
 	record->texts = space->walk.texts;

@@ -23,6 +23,8 @@ typedef long long s64;
 #define MOST_HEAD 16             /* words of a code object that are copied */
 #define MOST_TEXTS 256           /* in a record */
 #define TEXT_BYTES 240           /* of each */
+#define MOST_LABELS 8            /* of a goroutine; Go 1.23 and earlier have others in several parts */
+#define LABEL_NAME 64
 #define MOST_SENT (1 << 15)      /* code objects of which it is known that their texts were in a record */
 #define MOST_MET 64              /* code objects that a sample has met, and knows when it meets them again */
 #define MOST_THREADS 256         /* thread states that are looked through for one */
@@ -57,6 +59,8 @@ typedef long long s64;
 #define FLAG_ENDED 256    /* struct ended: a wait is over */
 #define FLAG_GONE 512     /* struct ended: the thread is, these are its sums */
 #define FLAG_WAKER 1024   /* taken when the thread woke another one that has a record of its wait */
+#define FLAG_LABELS 4096  /* the texts are labels of the goroutine; none if it has none */
+#define FLAG_UNLABELED 8192 /* it has labels that could not be read */
 #define FLAG_SEVERAL 2048 /* frames are those of several thread states, one after the other */
 
 struct record {
@@ -138,7 +142,8 @@ struct anchor {
 
 /*
  * A code object, or an object that its head refers to, as they were when it was met first: both may be gone before the
- * reader comes.
+ * reader comes. In a record with FLAG_LABELS a label of the goroutine: `address` is the length of its name, `size` that of
+ * its value, and both are in `data`: the name in the first LABEL_NAME bytes, or as much of it as has room.
  */
 struct text {
 	u64 address;
@@ -212,8 +217,8 @@ struct process {
 	u32 go_g0;      /* and in that of those of others: with the stack on which the scheduler runs, */
 	u32 go_gsignal; /* on which signal handlers run, */
 	u32 go_curg;    /* and of the goroutine that the thread runs */
-	u32 go_sched;   /* offset in a struct g of the stack pointer with which it left its stack */
-	u32 go_unused;
+	u32 go_sched;   /* offset in a struct g of the stack pointer with which it left its stack, */
+	u32 go_labels;  /* and of the address of its labels (runtime/pprof); 0: the program sets none */
 };
 
 /* By task, of threads of the recording. */

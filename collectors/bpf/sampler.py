@@ -372,8 +372,9 @@ def _taken(fd: int, what: str) -> int:
 
 def _pack_goroutines(offsets: GoroutineOffsets | None) -> tuple[int, ...]:
     if offsets is None:
-        return (0,) * 6
-    return offsets.tls, offsets.m, offsets.g0, offsets.gsignal, offsets.curg, offsets.sched
+        return (0,) * 7
+    o = offsets
+    return o.tls, o.m, o.g0, o.gsignal, o.curg, o.sched, o.labels
 
 
 def pack_offsets(offsets: FrameOffsets) -> bytes:

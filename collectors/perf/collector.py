@@ -105,6 +105,7 @@ class PerfCollector:
         self._trial = True
         self._stopping = self._leaving = False
         self._look: Callable[[], None] | None = None
+        self._has_new_code = False
         self._absent = AbsentPages(MOST_STACK)
         self._silent: Silent = {}
         self._starvation: Starvation | None = None
@@ -217,6 +218,9 @@ class PerfCollector:
         last = self._leaving = False
         begun_ns, end_ns = time.monotonic_ns(), 0
         while not last and not self._leaving:
+            if self._has_new_code:
+                cadence.restart()
+                self._has_new_code = False
             hold_ns = min(cadence.wait_ns, self._patience_ns())
             self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(self._silent_ns(), FIRST_FLUSH_NS)))
             if self._leaving:
@@ -392,6 +396,7 @@ class PerfCollector:
         self._events.learn(feedback)
         self._absent.learn(feedback)
         self._look = feedback.look
+        self._has_new_code |= feedback.has_new_code
 
     def leave_samples(self, elsewhere: Elsewhere) -> None:
         """End batches() after the current samples, because another collector takes over. yield_until() continues, and

@@ -182,6 +182,10 @@ class Cadence:
         self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, max(usual_s, min(long_s, hold_s))))
         self.wait_ns = _TRIAL_NS if trial else FIRST_FLUSH_NS
 
+    def restart(self) -> None:
+        """Let the next samples wait for a short time only, as at the beginning."""
+        self.wait_ns = min(self.wait_ns, FIRST_FLUSH_NS)
+
     def note_trial(self, again: bool) -> None:
         """Note the end of the trial with the first samples; `again` is True if it had no samples."""
         self.wait_ns = min(2 * self.wait_ns, _LONG_TRIAL_NS) if again else FIRST_FLUSH_NS

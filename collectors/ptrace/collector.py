@@ -348,6 +348,8 @@ class PtraceCollector:
         self._targets.learn(feedback)
         if feedback.missing.any():
             self._scheduler.limit_wait()
+        if feedback.has_new_code:
+            self._scheduler.restart_waits()
         taken_ns = feedback.batch.time_ns
         self._scheduler.note_walk(int(np.ptp(taken_ns)) if len(taken_ns) else 0, feedback.took_ns)
 

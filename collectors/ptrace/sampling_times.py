@@ -196,6 +196,10 @@ class Scheduler:
             self._walkable_ns = min(max(sampled_ns * _WALK_NS // took_ns, self._soon_ns), self._most_ns)
             self._flush_every_ns = min(self._flush_every_ns, self._walkable_ns)
 
+    def restart_waits(self) -> None:
+        """Let the next samples wait for a short time only, as at the beginning."""
+        self._flush_every_ns = min(self._flush_every_ns, _FIRST_FLUSH_NS)
+
     def limit_wait(self) -> None:
         """Limit the time for which samples wait for their batch to flush_s, because there is something to learn from
         them.

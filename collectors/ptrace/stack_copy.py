@@ -26,7 +26,8 @@ from pyprof.collectors.ptrace.threads import RED_ZONE, Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
-from pyprof.model.sample_batch import Piece, SampleKind, StackBeyondCopy, make_goroutine_pieces
+from pyprof.model.sample_batch import Piece, SampleKind, StackBeyondCopy, make_goroutine_pieces, read_goroutine_labels
+from pyprof.model.thread_identity import Labels
 
 _HEAD = 160
 """Number of bytes of a struct g that are read: stack bounds, m, sched, goid."""
@@ -44,6 +45,7 @@ class GoroutineCopy:
 
     Attributes:
         own_end: End of the stack on which the thread is, 0 if Go does not know it.
+        labels: Labels of the goroutine, None if they could not be read.
     """
 
     def __init__(self) -> None:
@@ -52,6 +54,7 @@ class GoroutineCopy:
 
     def clear(self) -> None:
         self.own_end = 0
+        self.labels: Labels | None = ()
         self._goroutine = 0
         self._head = b""
         self._saved = 0
@@ -81,6 +84,8 @@ class GoroutineCopy:
             self._goroutine, self._head = goroutine, head
             (self._saved,) = _WORD.unpack_from(head, offsets.sched)
             self._bounds = range(*_BOUNDS.unpack_from(head))
+            if offsets.labels:
+                self.labels = read_goroutine_labels(self._read, self._word(goroutine + offsets.labels))
             if sp in self._bounds:
                 self.own_end = self._bounds.stop
                 return
@@ -125,8 +130,11 @@ class GoroutineCopy:
         if size > 0:
             self._pieces.append((first, bytes(self._gather([(first, size)]))))
 
+    def _read(self, avma: int, size: int) -> bytes:
+        return bytes(self._gather([(avma, size)])) if avma > 0 else b""
+
     def _word(self, avma: int) -> int:
-        data = self._gather([(avma, 8)]) if avma > 0 else b""
+        data = self._read(avma, 8)
         return int(_WORD.unpack(data)[0]) if len(data) == 8 else 0
 
     def _bounds_of(self, goroutine: int) -> range:
@@ -333,6 +341,10 @@ class StackCopy:
         left = self._goroutine.take_pieces()
         if left:
             builder.add_pieces(lane, left)
+        if self._goroutine.labels is None:
+            self._diagnostics.count("goroutine_labels_unreadable")
+        elif self._goroutine.labels:
+            builder.set_labels(lane, self._goroutine.labels)
         if thread.reader is not None:
             try:
                 chain = thread.reader.take_chain()

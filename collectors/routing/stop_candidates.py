@@ -207,7 +207,8 @@ class StopCandidates:
         pid, tid = feedback.batch.pid, feedback.batch.tid
         kept = np.flatnonzero(~np.logical_or.reduce([_of(key, pid, tid) for key in self._stopped]))
         batch = feedback.batch.take_samples(kept)
-        return Feedback(batch, feedback.top[kept], feedback.missing[kept], feedback.stop[kept], feedback.look)
+        columns = feedback.top[kept], feedback.missing[kept], feedback.stop[kept]
+        return Feedback(batch, *columns, feedback.look, has_new_code=feedback.has_new_code)
 
     def begun(self, batch: SampleBatch) -> None:
         """Note samples by stops: from the first one of a thread on, samples from the kernel's copies are not wanted."""

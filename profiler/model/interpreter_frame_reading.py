@@ -98,6 +98,7 @@ class GoroutineOffsets:
         gsignal: Offset in struct m of the struct g with the stack of signal handlers.
         curg: Offset in struct m of the goroutine that the thread runs.
         sched: Offset in struct g of the stack pointer with which a goroutine left its stack.
+        labels: Offset in struct g of the address of its labels, 0 if the program sets none.
     """
 
     tls: int
@@ -106,6 +107,7 @@ class GoroutineOffsets:
     gsignal: int
     curg: int
     sched: int
+    labels: int = 0
 
 
 class StackReader(Protocol):

@@ -84,6 +84,12 @@ SAMPLING = (
     Reason("bpf_stack_too_long", Stage.SAMPLING,
            "A program in the kernel copies 256 KB of a stack, and where it began. Threads whose callers lie in between "
            "are stopped for their samples.", title="stack longer than a record of the kernel's program holds"),
+    Reason("goroutine_labels_unreadable", Stage.SAMPLING,
+           "A goroutine had labels that could not all be read: at most 8 are, from memory that is not paged out.",
+           title="goroutines whose labels were not readable"),
+    Reason("too_many_label_sets", Stage.SAMPLING,
+           "Samples of a window have more than 16,384 sets of labels. Those with further ones are shown without.",
+           title="samples without their labels: too many sets"),
     Reason("stack_end_unknown", Stage.SAMPLING,
            "The first sample of a thread came while its process changed its mappings. 64 KB of its stack were copied.",
            title="stack's end not known while mappings change"),
@@ -408,6 +414,10 @@ RUN_TIME_CODE = (
     Reason("v8_unreadable", Stage.RUN_TIME_CODE,
            "V8 (Node.js) describes its data in a way that is not known; JavaScript functions have no names.",
            title="v8: engine not readable"),
+    Reason("v8_code_gone", Stage.RUN_TIME_CODE,
+           "V8 had replaced or moved the code of a frame before it was read. The frame has the function that it holds, "
+           "but no inlined functions, and the line where that begins.",
+           title="v8: frames whose code was gone"),
     Reason("v8_function_unreadable", Stage.RUN_TIME_CODE,
            "The garbage collector moved a JavaScript frame's function before it was read; another sample may name it.",
            title="v8: frames whose function was not readable"),

@@ -8,7 +8,7 @@ struct and with the goroutine's stack.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.interpreter_frames import Chain
 from pyprof.model.marker_frames import KernelStack, Mark
 from pyprof.model.modules import AddressSpace
-from pyprof.model.thread_identity import ThreadKey
+from pyprof.model.thread_identity import Labels, ThreadKey, read_program_labels
 from pyprof.records import dataclass, field, replace
 
 U64 = npt.NDArray[np.uint64]
@@ -161,6 +161,8 @@ class SampleBatch:
         started: Start time of each thread (see ThreadKey), None if unknown for all.
         referred: True if the samples stand for no time, but stacks of other samples refer to theirs.
         around: Context of stacks by sample index.
+        labels: Labels that the program has set for what it ran, by sample index. The samples have been read for that
+            if their kind is not UNCHANGED; those without labels are left out.
     """
 
     arch: Arch
@@ -185,6 +187,7 @@ class SampleBatch:
     started: I64 | None = None
     referred: bool = False
     around: Mapping[int, Surroundings] = field(default_factory=dict)
+    labels: Mapping[int, Labels] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -222,6 +225,7 @@ class SampleBatch:
             length_ns=None if self.length_ns is None else self.length_ns[lanes],
             started=None if self.started is None else self.started[lanes],
             around=_renumbered(self.around, lanes) if self.around else self.around,
+            labels=_renumbered(self.labels, lanes) if self.labels else self.labels,
         )
 
 
@@ -234,6 +238,12 @@ def keys_of(batch: SampleBatch) -> set[ThreadKey]:
 def _renumbered(by_lane: Mapping[int, _T], lanes: I64) -> dict[int, _T]:
     return {new: by_lane[old] for new, old in enumerate(lanes.tolist()) if old in by_lane}
 
+
+MAX_LABELS = 8
+"""Maximum number of labels of a goroutine that are read."""
+MAX_LABEL_NAME, MAX_LABEL_VALUE = 64, 176
+"""Maximum number of bytes of a label's name and value that are read. The BPF program has the same limits."""
+_WORDS = struct.Struct("=3Q")
 
 GOROUTINE_WORD = 1 << 63
 """Address of a Piece that contains the address of the thread's goroutine. No process has memory there: on all
@@ -256,3 +266,47 @@ def make_goroutine_pieces(goroutine: int, head: bytes, base: int, stack: bytes) 
 def make_goroutine_piece(goroutine: int) -> Piece:
     """Return the piece of a sample that says which goroutine its thread runs, by the address of its struct g."""
     return Piece(GOROUTINE_WORD, struct.pack("=Q", goroutine))
+
+
+def read_goroutine_labels(read: Callable[[int, int], bytes], labels: int) -> Labels | None:
+    """Return the labels of a goroutine (runtime/pprof.SetGoroutineLabels), None if not all can be read.
+
+    Up to Go 1.23 they are a map: its number of entries, a word with the exponent of the number of buckets, and the
+    address of the first bucket with eight bytes of hashes, eight names and eight values. From Go 1.24 on they are a
+    slice of names and values. The first word of a map is a small number, and that of a slice's array is an address.
+
+    Args:
+        read: Returns memory, less of it where it is not readable.
+        labels: The word of struct g that refers to the labels.
+    """
+    data = read(labels, _WORDS.size) if labels else bytes(_WORDS.size)
+    first, number, room = _WORDS.unpack(data) if len(data) == _WORDS.size else (1, 0, 0)
+    if not first:
+        return ()
+    data = read(first, _WORDS.size)
+    if len(data) != _WORDS.size:
+        return None
+    entries, buckets, bucket = _WORDS.unpack(data)
+    if entries <= MAX_LABELS and not buckets >> 8 & 0xFF:
+        number, names, step = entries, bucket + 8, 16
+        values = names + 8 * 16
+    elif number <= room:
+        names, values, step = first, first + 16, 32
+    else:
+        return None
+    pairs = [
+        (_read_text(read, names + at * step, MAX_LABEL_NAME), _read_text(read, values + at * step, MAX_LABEL_VALUE))
+        for at in range(min(number, MAX_LABELS))
+    ]
+    whole = [(name, value) for name, value in pairs if name is not None and value is not None]
+    return read_program_labels(whole) if len(whole) == number else None
+
+
+def _read_text(read: Callable[[int, int], bytes], avma: int, most: int) -> bytes | None:
+    """Return the first `most` bytes of a string of Go, None if it is not readable."""
+    head = read(avma, 16)
+    if len(head) != 16:
+        return None
+    start, size = struct.unpack("=2Q", head)
+    data = read(start, min(size, most)) if size else b""
+    return data if len(data) == min(size, most) else None

@@ -1,7 +1,8 @@
 """Keys of threads and processes, and the labels that a user gives to them, `env=prod`.
 
 The kernel reuses a tid after its thread has ended. A key contains the start time, so two threads with the same number
-have different keys. Labels belong to threads, so that recordings can be merged.
+have different keys. Labels belong to threads, so that recordings can be merged. Programs label their work, too: a
+thread whose samples have several sets of labels is in a profile once for each of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ThreadKey(NamedTuple):
 
 
 Labels = tuple[tuple[str, str], ...]
-"""The labels of a recording: pairs (name, value), sorted by name. Each name occurs once."""
+"""The labels of a sample: pairs (name, value), sorted by name. Each name occurs once."""
 
 RESERVED = ("pid", "tid", "thread", "process", "merge")
 """Names of labels that pyprof itself writes to pprof files."""
@@ -58,6 +59,35 @@ def labels_of(labels: Mapping[str, str]) -> Labels:
         if "=" in name or name in RESERVED or name.startswith(_PPROF):
             raise UsageError(f"label {name!r}: the name has another meaning in pprof files")
     return tuple(sorted(labels.items()))
+
+
+def read_program_labels(pairs: Iterable[tuple[bytes, bytes]]) -> Labels:
+    """Return the labels that a program gave to its work, in a form that is valid in all outputs.
+
+    Names that pyprof itself writes get the prefix "label_". Control characters and "=" in names become "_". Labels
+    without a name or value are left out.
+
+    Args:
+        pairs: Names and values.
+    """
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        key = _printable(name).replace("=", "_")
+        if key in RESERVED or key.startswith(_PPROF):
+            key = f"label_{key}"
+        if key and (content := _printable(value)):
+            found[key[:LONGEST]] = content
+    return tuple(sorted(found.items()))
+
+
+def _printable(data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else "_" for letter in text)[:LONGEST]
+
+
+def join_labels(outer: Labels, inner: Labels) -> Labels:
+    """Return the labels of both sets. If both have a name, the value of the outer one holds."""
+    return tuple(sorted({**dict(inner), **dict(outer)}.items())) if inner else outer
 
 
 def common(every: Iterable[Labels]) -> Labels:

@@ -93,6 +93,7 @@ class RuntimeCode:
         self._bound: dict[int, _BoundFrames] = {}
         self._described: dict[int, Described] = {}
         self._late: set[object] = set()
+        self._new_functions = 0
 
     # The methods that the unwinder calls.
 
@@ -327,7 +328,12 @@ class RuntimeCode:
             number = self._numbers[key] = self._next
             self._next += 1
             self._codes[number] = _Code(process, spans, space, pc)
+            self._new_functions += process.is_read(spans)
         return number
+
+    def take_new_functions(self) -> int:
+        found, self._new_functions = self._new_functions, 0
+        return found
 
     def name_threads(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
         """Return the threads with the names that managed runtimes have for them."""

@@ -56,7 +56,7 @@ class MadeProcess:
         self.heap, self.stack = bytearray(HEAP_BYTES), bytearray(STACK_BYTES)
         self.sp, self.stack_end = STACK, 0
         self.absent = range(0)
-        self.goroutines: tuple[int, ...] = (0,) * 6
+        self.goroutines: tuple[int, ...] = (0,) * 7
         offsets = self.offsets
         self.put(self.runtime + offsets.interpreters_head, self.interpreter)
         self.put(self.interpreter + offsets.threads_head, self.thread)

@@ -1,4 +1,4 @@
-"""Tests of what the BPF program copies of a Go program: the stack of a goroutine that its thread has left."""
+"""Tests of what the BPF program copies of a Go program: the stack and the labels of a goroutine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from pyprof.collectors.bpf import records
 from pyprof.collectors.bpf.records import MOST_STACK
+from pyprof.collectors.bpf.sample_source import read_labels
+from pyprof.model.thread_identity import Labels
 from tests.bpf.made_memory import FREE, HEAP, HEAP_BYTES, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.user_space import RED_ZONE, Ran, UserSpace
 
@@ -26,7 +28,7 @@ SIGNAL_LOW, SIGNAL_HIGH = STACK + 0x8000, STACK + 0x10000
 def go_process(sp: int, saved: int = LOW + 0x1800) -> MadeProcess:
     process = MadeProcess(12)
     process.heap[FREE - HEAP :] = bytes(n * 7 & 0x7F for n in range(HEAP + HEAP_BYTES - FREE))
-    process.goroutines = (-8, M, G0, GSIGNAL, CURG, SCHED)
+    process.goroutines = (-8, M, G0, GSIGNAL, CURG, SCHED, 0)
     process.sp = sp
     words = {
         POINTER: 0,
@@ -124,8 +126,79 @@ def test_program_that_is_not_the_known_go_program_has_no_goroutine(place: int) -
 
 def test_program_of_which_nothing_is_known_yet_is_tried_as_the_latest_go_program() -> None:
     process = go_process(G0_LOW + 0x2000)
-    offsets, process.goroutines = process.goroutines, (0,) * 6
+    offsets, process.goroutines = process.goroutines, (0,) * 7
     told = process.in_user_space()
     told.entry("processes", 0, records.PROCESS.pack(*(0,) * 5, *offsets))
     ran = sampled(process, told)
     assert int(ran.record.goroutine[0]) == GOROUTINE
+
+
+LABELS, LABELS_AT, TABLE, TEXT = 344, FREE + 0x7000, FREE + 0x7100, FREE + 0x8000
+"""Offset in a goroutine of the address of its labels, and where they are."""
+
+
+def with_labels(labels: dict[str, str], form: str) -> MadeProcess:
+    """Return a Go program whose goroutine has labels in the form of Go 1.23 ("map") or 1.24 ("slice")."""
+    process = go_process(LOW + 0x1000)
+    process.runtime = 0
+    process.goroutines = (*process.goroutines[:-1], LABELS)
+    process.put(GOROUTINE + LABELS, LABELS_AT)
+    if form == "slice":
+        names, values, step = TABLE, TABLE + 16, 32
+        head = {LABELS_AT: TABLE, LABELS_AT + 8: len(labels), LABELS_AT + 16: len(labels) + 1}
+    else:
+        names, values, step = TABLE + 0x108, TABLE + 0x108 + 8 * 16, 16
+        head = {LABELS_AT: TABLE, TABLE: len(labels), TABLE + 8: 0x1234 << 32, TABLE + 16: TABLE + 0x100}
+    for address, value in head.items():
+        process.put(address, value)
+    text = TEXT
+    for at, pair in enumerate(labels.items()):
+        for place, word in zip((names, values), pair, strict=True):
+            data = word.encode()
+            process.put(place + at * step, text)
+            process.put(place + at * step + 8, len(data))
+            process.heap[text - HEAP : text - HEAP + len(data)] = data
+            text += len(data) + 3
+    return process
+
+
+def labels_of(ran: Ran) -> Labels | None:
+    """Return the labels of the only record, None if some could not be read."""
+    flags = int(ran.record.flags[0])
+    return None if flags & records.Flag.UNLABELED else read_labels(ran.record, 0) if flags & records.Flag.LABELS else ()
+
+
+@pytest.mark.parametrize("form", ["map", "slice"])
+@pytest.mark.parametrize("count", [0, 1, 3, 8])
+def test_labels_of_a_goroutine_are_in_the_record(form: str, count: int) -> None:
+    labels = {f"name{n}": f"/value/{n}" * (n + 1) for n in range(count)}
+    assert labels_of(sampled(with_labels(labels, form))) == tuple(labels.items())
+
+
+@pytest.mark.parametrize("form", ["map", "slice"])
+def test_long_names_and_values_of_labels_are_cut(form: str) -> None:
+    ran = sampled(with_labels({"n" * 100: "v" * 400}, form))
+    assert labels_of(ran) == (("n" * 64, "v" * 176),)
+
+
+@pytest.mark.parametrize("form", ["map", "slice"])
+def test_more_labels_than_a_record_holds_are_reported(form: str) -> None:
+    assert labels_of(sampled(with_labels({f"n{n}": "v" for n in range(9)}, form))) is None
+
+
+@pytest.mark.parametrize("address", [LABELS_AT, TABLE, TABLE + 16, TABLE + 0x108])
+@pytest.mark.parametrize("value", [1, (1 << 64) - 8, 1 << 63])
+def test_forged_labels_are_read_within_bounds(address: int, value: int) -> None:
+    process = with_labels({"a": "b", "c": "d"}, "map")
+    process.put(address, value)
+    ran = sampled(process)
+    assert ran.calls < 200
+    assert labels_of(ran) in (None, (), (("a", "b"),), (("a", "b"), ("c", "d")))
+
+
+def test_labels_of_a_program_that_is_not_recorded_yet_are_not_read() -> None:
+    process = with_labels({"a": "b"}, "map")
+    offsets, process.goroutines = process.goroutines, (0,) * 7
+    told = process.in_user_space()
+    told.entry("processes", 0, records.PROCESS.pack(*(0,) * 5, *offsets))
+    assert labels_of(sampled(process, told)) == ()

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from pyprof.interpreters.goroutine_offsets import decode_offsets
+from pyprof.interpreters.goroutine_offsets import decode_labels_offset, decode_offsets
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
 from tests.unwind.test_go_stacks import SYSTEMSTACK
@@ -59,3 +59,19 @@ def test_other_fields_of_a_newer_version_are_read_from_the_code() -> None:
 )
 def test_other_code_leads_to_no_goroutine(code: bytes) -> None:
     assert decode_offsets(code, AT, space({})) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "offset"),
+    [
+        ("833d00000000 00 7508 49898668010000 c3 498dbe68010000 e800000000 c3", 360),
+        ("833d00000000 00 7411 e800000000 498903 498b8e58010000 49894b08 49898658010000 c3", 344),
+        ("49898600000000 c3", 0),
+        ("498986680100f0 c3", 0),
+        ("49898663010000 c3", 0),
+        ("c3", 0),
+    ],
+    ids=["Go 1.19", "Go 1.22", "no offset", "far field", "odd field", "other code"],
+)
+def test_offset_of_labels_is_that_of_the_code_that_stores_them(code: str, offset: int) -> None:
+    assert decode_labels_offset(bytes.fromhex(code)) == offset

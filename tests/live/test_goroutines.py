@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pyprof import load
+from pyprof.model.profile import Profile
 from tests.live.support.recording import Recording, record, running
 from tests.support import PROGRAMS, need
 
@@ -58,14 +60,28 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("collector", ["bpf", "ptrace"])
-def test_goroutines_that_left_their_stack_are_whole_with_possible_callers(
+def test_goroutines_are_whole_with_possible_callers_and_have_their_labels(
     program: Path, collector: str, tmp_path: Path
 ) -> None:
     with running(program) as process:
-        recording = record(process.pid, tmp_path, "--collector", collector, seconds=2, rate=999, until=has_left_stacks)
+        options = ("--collector", collector, "--save", str(tmp_path / "kept.pyprof"))
+        recording = record(process.pid, tmp_path, *options, seconds=2, rate=999, until=has_left_stacks)
     assert has_left_stacks(recording)
     for stack in recording.stacks:
         own = [name for name in stack if name in CALLERS or name in FIRST]
         assert all(outer in CALLERS.get(inner, ()) for outer, inner in pairwise(own)), stack
         assert not own or own[0] in FIRST or stack[0].startswith("["), stack
     assert recording.whole > 0.99
+    check_labels(load(tmp_path / "kept.pyprof"))
+
+
+def check_labels(profile: Profile) -> None:
+    """Check that samples have the label of the goroutine that ran: C calls only the one at place 0."""
+    places = [dict(thread.labels).get("place", "") for thread in profile.threads]
+    found: dict[bool, set[str]] = {False: set(), True: set()}
+    for leaf, thread in set(zip(profile.stack.tolist(), profile.thread.tolist(), strict=True)):
+        names = {frame.title for frame in profile.path(leaf)}
+        if "main.work" in names:
+            found["main._Cfunc_c_calling.abi0" in names].add(places[thread])
+    assert found == {False: {"0", "1", "2"}, True: {"0"}}
+    assert len({thread.key for thread in profile.threads}) < len(profile.threads)

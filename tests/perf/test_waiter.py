@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pyprof.collectors.perf.waiter import Cadence, Waiter, WatchTimes
+from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
 from pyprof.options import CollectOptions
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -159,3 +159,13 @@ def test_batches_are_no_longer_than_what_the_end_of_a_recording_may_take(share: 
     for _ in range(60):
         cadence.note_flush(round(share * cadence.wait_ns))
     assert cadence.wait_ns == pytest.approx(most_s * 1e9, rel=0.01)
+
+
+def test_samples_wait_for_a_short_time_again_after_a_restart() -> None:
+    cadence = Cadence(CollectOptions(rate_hz=99, flush_s=0.5), False, 16.0)
+    for _ in range(10):
+        cadence.note_flush(1_000_000)
+    cadence.restart()
+    assert cadence.wait_ns == FIRST_FLUSH_NS
+    cadence.note_flush(1_000_000)
+    assert cadence.wait_ns == 2 * FIRST_FLUSH_NS

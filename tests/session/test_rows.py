@@ -20,7 +20,7 @@ Row = tuple[int, ...]
 
 
 def of(rows: Sequence[Row], lengths: bool) -> Rows:
-    kinds = np.int64, np.int32, np.int16, np.int16, np.int32, np.int32, np.int64, np.int64
+    kinds = np.int64, np.int32, np.int16, np.int16, np.int32, np.int32, np.int64, np.int32, np.int64
     columns = [np.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]
     if not lengths:
         columns[-1] = no_lengths(len(rows))
@@ -35,7 +35,7 @@ def numbers(bits: int) -> st.SearchStrategy[int]:
     return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
-ROW = st.tuples(*map(numbers, (64, 32, 16, 16, 32, 32, 64)), st.just(UNKNOWN))
+ROW = st.tuples(*map(numbers, (64, 32, 16, 16, 32, 32, 64, 32)), st.just(UNKNOWN))
 CHANCE: st.SearchStrategy[Any] = st.booleans()
 BATCHES = st.lists(st.lists(ROW, max_size=9), max_size=9)
 
@@ -66,7 +66,7 @@ def test_rows_are_those_that_were_added_and_amended(batches: list[list[Row]], da
 
 def test_rows_with_lengths_are_in_time_order_and_others_keep_theirs() -> None:
     store = RowStore()
-    late, early = (9, 1, 0, 0, 1, 0, 1, UNKNOWN), (5, 2, 0, 0, 1, 0, 1, 40)
+    late, early = (9, 1, 0, 0, 1, 0, 1, 0, UNKNOWN), (5, 2, 0, 0, 1, 0, 1, 3, 40)
     store.append_rows(of([late], lengths=False))
     assert listed(store.rows()) == [late]
     assert store.rows().length_ns.strides == (0,)
@@ -84,7 +84,7 @@ def test_a_million_rows_take_a_few_megabytes() -> None:
         node = chance.zipf(1.6, each).clip(max=5_000).astype(np.int32)
         none, state = np.zeros(each, np.int32), np.zeros(each, np.int16)
         thread, cpu = chance.integers(0, 8, each).astype(np.int32), chance.integers(0, 2, each).astype(np.int32)
-        store.append_rows(Rows(time_ns, node, state, state, thread, cpu, none + np.int64(1), no_lengths(each)))
+        store.append_rows(Rows(time_ns, node, state, state, thread, cpu, none + np.int64(1), none, no_lengths(each)))
     packed = sum(len(column) for piece in store._full for column in piece.columns)
     assert len(store._full) == each * n // under_test.PIECE
     assert packed < 8 * each * n

@@ -19,10 +19,12 @@ from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.marker_frames import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
+from pyprof.model.thread_identity import Labels
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import field_names, replace
-from pyprof.session.pipeline.profile_assembly import amounts, limit_to_window
-from pyprof.session.pipeline.sample_windows import CLIPPED, Clock, Recorder, Window
+from pyprof.session.pipeline import sample_rows
+from pyprof.session.pipeline.profile_assembly import amounts, limit_to_window, list_threads
+from pyprof.session.pipeline.sample_windows import CLIPPED, Clock, Recorder, Window, WindowPosition
 from pyprof.session.pipeline.stack_interning import Interning
 
 STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind.UNCHANGED
@@ -180,6 +182,40 @@ def test_unchanged_sample_repeats_the_stack_of_its_own_thread() -> None:
     )
     rec.add_batch(batch((UNCHANGED, 2, 0), (UNCHANGED, 1, 0)))
     assert pcs(rec) == [(1, [0x10]), (2, [0x20]), (1, [0x10]), (2, [0x20]), (1, [0x11]), (2, [0x20]), (1, [0x11])]
+
+
+def labels_of(window: Window) -> list[Labels]:
+    return [window.label_sets[number] for number in window.labels.tolist()]
+
+
+def test_samples_have_the_labels_that_their_thread_had_when_it_ran_last() -> None:
+    rec, one, other = recorder(), (("path", "/a"),), (("path", "/b"),)
+    samples = batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20), (UNCHANGED, 1, 0), (STOPPED, 1, 0x10), (STOPPED, 2, 0x20))
+    rec.add_batch(replace(samples, labels={0: one, 4: other}))
+    begun = WindowPosition()
+    assert {thread.labels for _, thread in rec.since(begun).threads} == {one, other, ()}
+    assert labels_of(rec.cut()) == [one, (), one, (), other]
+    rec.add_batch(batch((UNCHANGED, 1, 0), (UNCHANGED, 2, 0), (STOPPED, 2, 0x20)))
+    assert labels_of(rec.cut()) == [(), other, ()]
+
+
+def test_thread_is_in_a_profile_once_for_each_set_of_labels() -> None:
+    rec = recorder()
+    labels = {0: (("path", "/a"),), 2: (("path", "/b"),), 3: (("path", "/a"),)}
+    rec.add_batch(replace(batch(*[(STOPPED, 1, 0x10)] * 4, (STOPPED, 2, 0x10)), labels=labels))
+    threads, thread = list_threads(rec.cut())
+    found = [(threads[at].tid, threads[at].name, dict(threads[at].labels).get("path")) for at in thread.tolist()]
+    assert found == [(1, "one", "/a"), (1, "one", None), (1, "one", "/b"), (1, "one", "/a"), (2, "two", None)]
+    assert len(threads) == 4
+
+
+def test_sets_of_labels_beyond_the_maximum_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_rows, "MAX_LABEL_SETS", 3)
+    diagnostics = Diagnostics()
+    rec = Recorder(Script(), Interning(OneFrame(), None, None), diagnostics)
+    rec.add_batch(replace(batch(*[(STOPPED, 1, 0x10)] * 4), labels={n: (("n", str(n)),) for n in range(4)}))
+    assert labels_of(rec.cut()) == [(("n", "0"),), (("n", "1"),), (), ()]
+    assert diagnostics.counts["too_many_label_sets"] == 2
 
 
 def test_stack_of_a_wait_stays_when_its_thread_waits_for_a_processor_then() -> None:

@@ -82,6 +82,8 @@ def _window(profile: Profile, before: CollectorStats, more: CollectorStats, dura
         errors={},
         cpu=zeros.astype(np.int32),
         keys={0: ThreadKey(1, 1, 0)},
+        labels=zeros.astype(np.int32),
+        label_sets=((),),
     )
 
 

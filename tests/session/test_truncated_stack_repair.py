@@ -74,7 +74,9 @@ class Bench:
         node, none = self.stacks.intern(walk, batch.space), np.zeros(1, np.int64)
         state = np.zeros(1, np.int16)
         first = len(self.store)
-        rows = self.store.append_rows(Rows(none, node, state, state, batch.tid, batch.cpu, none, none))
+        rows = self.store.append_rows(
+            Rows(none, node, state, state, batch.tid, batch.cpu, none, none.astype(np.int32), none)
+        )
         self.repair.repair_batch(batch, walk, rows, first, none)
         found: np.ndarray = rows.node
         return found

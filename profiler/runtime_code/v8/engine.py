@@ -236,6 +236,14 @@ class V8Engine:
             bytecode: The BytecodeArray that runs in the frame, 0 if that is not known.
             code: The baseline code that runs in the frame, 0 if there is none.
         """
+        shared = self.find_function_at(pointer)
+        return shared if shared and self.runs(shared, bytecode, code) else 0
+
+    def find_function_at(self, pointer: int) -> int:
+        """Return the SharedFunctionInfo of a JSFunction, or 0 if there is none at the address now.
+
+        The garbage collector may have put another function there since the frame was sampled.
+        """
         heap, at = self.heap, self.layout.at
         try:
             pointer = heap.resolve(pointer)
@@ -243,9 +251,9 @@ class V8Engine:
             if not 0 <= kind < _FUNCTION_TYPES:
                 return 0
             shared = heap.resolve(heap.field(pointer, at["shared"]))
+            return shared if heap.type_of(shared) == at["type_shared"] else 0
         except FormatError:
             return 0
-        return shared if self.runs(shared, bytecode, code) else 0
 
     def find_shared_by_feedback(self, vector: int, bytecode: int, code: int) -> int:
         """Return the SharedFunctionInfo that a frame's FeedbackVector states, or 0 if it does not run in the frame.

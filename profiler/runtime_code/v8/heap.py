@@ -110,6 +110,7 @@ MISSING_VALUES = {
     "type_trusted_bytes": ("type_TrustedByteArray__TRUSTED_BYTE_ARRAY_TYPE", -1),
     "type_wrapper": ("type_SharedFunctionInfoWrapper__SHARED_FUNCTION_INFO_WRAPPER_TYPE", -1),
     "uncompiled_name": ("class_UncompiledData__inferred_name__String", 8),
+    "wasm_frame": ("frametype_WasmFrame", 4),
     "uncompiled_start": ("class_UncompiledData__start_position__int32_t", 16),
 }
 """Constants with the value that they have where they are not exported."""

@@ -43,6 +43,8 @@ MAX_WAITING = 1 << 10
 """Maximum number of functions, and of offsets in one, of frames that wait for the name of their function."""
 MAX_FRAMES = 1 << 16
 """Maximum number of functions and lines of frames that are remembered."""
+MAX_INSTANCES = 1 << 8
+"""Maximum number of WebAssembly instances whose functions are remembered."""
 MAX_MISSES = 1 << 14
 MAX_RETRIES = 128
 """Maximum number of addresses without code that are looked up again. If there are more, all count as unknown."""
@@ -51,6 +53,8 @@ MAX_PLACES = 1 << 16
 MAX_BUILTINS = 64 << 20
 """Maximum size in bytes of the code that V8 brings along."""
 
+_CODE_PART = 1 << 18
+"""Size in bytes of the part of V8's memory for code to which frames of lost code are assigned."""
 _BUILTIN = b"Builtins_"
 _BLOB, _BLOB_SIZE = b"v8_Default_embedded_blob_code_", b"v8_Default_embedded_blob_code_size_"
 
@@ -96,6 +100,8 @@ class V8Code(NoImage):
         self._waiting_until_ns = 0
         self._bytecode_lines: dict[int, JsPositionTable | None] = {}
         self._numbers: dict[tuple[JsFunction, int, int], Span[JsCode]] = {}
+        self._wasm: dict[int, dict[int, int]] = {}
+        self._wasm_spans: dict[tuple[int, int], Span[JsCode]] = {}
         self._baseline: list[tuple[int, int]] = []
         self._builtins = Builtins([], ())
         self._symbols: Mapping[bytes, int] = {}
@@ -227,7 +233,7 @@ class V8Code(NoImage):
 
     @property
     def stack_named(self) -> Ranges:
-        return (*self._builtins.ranges, *self._baseline)
+        return (*self._builtins.ranges, *self._baseline, *((pc, pc + 1) for pc in self._misses))
 
     def bind_frames(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> Sequence[Span[JsCode] | None]:
         memories = {lane: LaneMemory(batch, lane) for lane in distinct(lanes).tolist()}
@@ -244,17 +250,71 @@ class V8Code(NoImage):
         if fp + slots["fp_function"] < int(walk.sp[at]) or memory.word(fp + 8) != int(walk.pc[at + 1]):
             return None
         context, function = memory.word(fp + slots["fp_context"]), memory.word(fp + slots["fp_function"])
-        if context is None or function is None or context & 3 != 1 or function & 3 != 1:
-            return None  # a frame of another kind
         pc = int(walk.pc[at])
+        if context is None or function is None or context & 3 != 1 or function & 3 != 1:
+            is_wasm = context == slots["wasm_frame"] << 1 and function is not None and function & 3 == 1
+            return self._bind_wasm(function or 0, pc - (not walk.exact[at])) if is_wasm else None
         code = self.spans.find(pc - (not walk.exact[at]), int(batch.time_ns[lane]))
         if code is not None and code.value.owner:
             return self._bind_baseline(code.value, function, memory, fp)
         bytecode = memory.word(fp + slots["fp_bytecode"])
+        if code is None:
+            return self._bind_lost_code(pc, function, bytecode or 0, memory, fp)
         offset = memory.word(fp + slots["fp_offset"])
         if bytecode is None or offset is None or bytecode & 3 != 1 or offset & 0xFFFFFFFF:
             return None
         return self._bind_interpreted(function, bytecode, offset >> 32, memory, fp)
+
+    def _bind_wasm(self, instance: int, pc: int) -> Span[JsCode] | None:
+        """Return the description of a frame of WebAssembly code, whose instance may have been moved since."""
+        from pyprof.runtime_code.v8.engine import JsCode
+        from pyprof.runtime_code.v8.wasm import find_wasm_function, read_wasm_functions
+
+        key = instance, pc, -3
+        span = self._frames.get(key)
+        if span is not None or self._engine is None:
+            return span
+        read, known = self._engine.heap.read_available, self._wasm.setdefault(instance, {})
+        found = find_wasm_function(read, known, pc)
+        if found is None:
+            known |= read_wasm_functions(read, instance)
+            found = find_wasm_function(read, known, pc)
+        if len(self._wasm) > MAX_INSTANCES:
+            self._wasm.clear()
+        if found is None:
+            return None
+        span = self._wasm_spans.get(found)
+        if span is None:
+            if len(self._wasm_spans) >= MAX_FRAMES:
+                self._wasm_spans.clear()
+            start, number = found
+            name = f"wasm-function[{number}]" if number >= 0 else "wasm-function"
+            span = self._wasm_spans[found] = Span(start, pc + 1, JsCode(0, start, pc + 1, name=name))
+        self._frames[key] = span
+        return span
+
+    def _bind_lost_code(
+        self, pc: int, function: int, bytecode: int, memory: LaneMemory, fp: int
+    ) -> Span[JsCode] | None:
+        """Return the description of a frame whose code was gone when it was looked for: V8 had replaced or moved it.
+
+        The frame still says which function runs. Which functions were inlined into that is not known.
+        """
+        assert self._engine is not None
+        key = function, bytecode, -2
+        span = self._frames.get(key)
+        if span is None:
+            if self._engine.heap.has_type(bytecode, "type_bytecode"):  # baseline code
+                found = self._find_function(function, bytecode, 0, memory, fp)
+            else:
+                shared = self._engine.find_function_at(function)
+                found = self._engine.functions.find(shared) if shared else None
+            if found is None:
+                return None
+            start = pc & -_CODE_PART
+            span = self._remember(key, found, found.line, start, start + _CODE_PART)
+        self._diagnostics.count("v8_code_gone")
+        return span
 
     def _bind_baseline(self, code: JsCode, function: int, memory: LaneMemory, fp: int) -> Span[JsCode] | None:
         key = function, code.owner, -1

@@ -24,6 +24,7 @@ from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.profile import Frame, ModuleInfo, ThreadInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import ModuleSummary, Summary
+from pyprof.model.thread_identity import join_labels
 from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.profile_assembly import amounts, effort
 from pyprof.session.pipeline.sample_rows import Rows, RowStore
@@ -99,7 +100,7 @@ class JournalWriter:
         self._lineless: deque[_Lineless] = deque()
         self._modules: dict[ModuleInfo, int] = {}
         self._sent = 0
-        self._threads: dict[int, tuple[int, ThreadInfo]] = {}
+        self._threads: dict[tuple[int, int], tuple[int, ThreadInfo]] = {}
         self._due = time.monotonic() + EVERY_S
 
     def turn(self) -> None:
@@ -150,7 +151,8 @@ class JournalWriter:
         if naming.view.lock_holder:
             rows = rows.take_rows(np.flatnonzero(rows.state & SampleState.HOLDS_LOCK))
         index = {number: at for number, (at, _) in self._threads.items()}
-        thread: npt.NDArray[np.int32] = np.array([index[number] for number in rows.thread.tolist()], np.int32)
+        numbers = zip(rows.thread.tolist(), rows.labels.tolist(), strict=True)
+        thread: npt.NDArray[np.int32] = np.array([index[number] for number in numbers], np.int32)
         values = amounts(rows, round(1e9 / naming.rate_hz))
         stack = np.maximum(rows.node, 0)  # the frames of a stack that is still to be completed are not known
         return SampleColumns(rows.time_ns, thread, stack, values, (rows.state | rows.taken).astype(np.int32), rows.cpu)
@@ -206,12 +208,14 @@ class JournalWriter:
             missing_names=Diagnostics(),
         )
 
-    def _known(self, threads: Iterable[tuple[int, ThreadInfo]]) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:
+    def _known(
+        self, threads: Iterable[tuple[tuple[int, int], ThreadInfo]]
+    ) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:
         """Return the threads that are new in the journal, and the threads whose name has changed by their index."""
         new: list[ThreadInfo] = []
         renamed: dict[int, ThreadInfo] = {}
         for number, each in threads:
-            info = replace(each, labels=self._naming.labels)
+            info = replace(each, labels=join_labels(self._naming.labels, each.labels))
             at, before = self._threads.get(number, (len(self._threads), None))
             if before is None:
                 new.append(info)

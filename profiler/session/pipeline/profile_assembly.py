@@ -160,7 +160,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
     return replace(
         done,
         samples=found.samples,
-        threads=len(profile.threads),
+        threads=len({thread.key for thread in profile.threads}),
         ends=found.ends,
         trust=found.trust,
         modules=found.modules(diagnostics.problems),
@@ -238,7 +238,7 @@ def assemble(
     before = names.counts
     symbolizer = Symbolizer(images, names, window.spaces, lines_s, code, name, starts, known_only, None, settled)
     resolved = symbolizer.resolve(window.stacks.frames)
-    threads, thread = _threads(window)
+    threads, thread = list_threads(window)
     parent = np.array(window.stacks.parent, np.int32)
     frame = np.array(window.stacks.frame, np.int32)
     values = scale_to_accounts(window, amounts(window, period_ns))
@@ -339,8 +339,11 @@ def limit_to_window(window: Window, values: npt.NDArray[np.int64]) -> npt.NDArra
     return limited
 
 
-def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
-    """Return the threads of a window in order of their keys, and for each row (sample) the index of its thread."""
+def list_threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
+    """Return the threads of a window in order of their keys, and for each row (sample) the index of its thread.
+
+    A thread is there once for each set of labels of its samples.
+    """
     known = {thread.key: thread for thread in window.threads}
     numbers = distinct(window.thread)
     keys = [window.keys[number] for number in numbers.tolist()]
@@ -348,7 +351,12 @@ def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int
     order = sorted(range(len(infos)), key=lambda i: infos[i].key)
     place = np.zeros(len(infos), np.int32)
     place[order] = np.arange(len(infos), dtype=np.int32)
-    return _numbered([infos[i] for i in order]), place[np.searchsorted(numbers, window.thread)]
+    threads, thread = _numbered([infos[i] for i in order]), place[np.searchsorted(numbers, window.thread)]
+    if not window.labels.any():
+        return threads, thread
+    pairs, which = np.unique(np.stack([thread, window.labels]), axis=1, return_inverse=True)
+    labelled = [replace(threads[at], labels=window.label_sets[labels]) for at, labels in pairs.T.tolist()]
+    return tuple(labelled), which.ravel().astype(np.int32)
 
 
 def _numbered(threads: list[ThreadInfo]) -> tuple[ThreadInfo, ...]:

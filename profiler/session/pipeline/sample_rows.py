@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleBatch, SampleKind, Surroundings
 from pyprof.model.stacks import StackTable, marker_key
-from pyprof.model.thread_identity import ThreadKey
+from pyprof.model.thread_identity import Labels, ThreadKey
 from pyprof.records import dataclass, field, field_names
 
 I16 = npt.NDArray[np.int16]
@@ -36,7 +37,7 @@ PIECE = 1 << 14
 _FAST = 1
 _TYPES: dict[str, type[np.signedinteger[Any]]] = {
     **{"time_ns": np.int64, "node": np.int32, "state": np.int16, "taken": np.int16},
-    **{"thread": np.int32, "cpu": np.int32, "weight": np.int64, "length_ns": np.int64},
+    **{"thread": np.int32, "cpu": np.int32, "weight": np.int64, "labels": np.int32, "length_ns": np.int64},
 }
 _MOST = 1 << 16
 
@@ -53,6 +54,7 @@ class Rows:
         thread: Number of the thread in the Recorder.
         cpu: Processor, UNKNOWN if the collector does not report it.
         weight: Number of sampling periods.
+        labels: Number of the set of labels in the window.
         length_ns: Time that the sample stands for, UNKNOWN if `weight` gives it.
     """
 
@@ -63,6 +65,7 @@ class Rows:
     thread: I32
     cpu: I32
     weight: I64
+    labels: I32
     length_ns: I64
 
     def __len__(self) -> int:
@@ -278,6 +281,10 @@ class PendingSamples:
                 del self._held[thread]
 
 
+MAX_LABEL_SETS = 1 << 14
+"""Maximum number of sets of labels in a window. Samples with further ones have none."""
+
+
 class ThreadNumbers:
     """A table that gives each thread of a recording a number that is never reused.
 
@@ -354,3 +361,56 @@ class LastStacks:
         place = fresh.copy_stacks(stacks, [node for node, _ in self._last.values()])
         self._last = {thread: (place[node], state) for thread, (node, state) in self._last.items()}
         return fresh
+
+
+class LabelSets:
+    """The sets of labels that programs gave to the samples of a window.
+
+    Attributes:
+        sets: The sets by number. Number 0 is the empty one.
+    """
+
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self._diagnostics = diagnostics
+        self._numbers: dict[Labels, int] = {(): 0}
+        self._last: dict[int, Labels] = {}
+
+    @property
+    def sets(self) -> tuple[Labels, ...]:
+        return tuple(self._numbers)
+
+    def number_samples(self, batch: SampleBatch, threads: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the number of each sample's set of labels, shape (n,).
+
+        A sample of a thread that has not run since its last sample has the labels of that one.
+
+        Args:
+            batch: The samples.
+            threads: (n,) Number of each sample's thread.
+        """
+        found = np.zeros(len(batch), np.int32)
+        if not batch.labels and not self._last:
+            return found
+        for lane, (thread, kind) in enumerate(zip(threads.tolist(), batch.kind.tolist(), strict=True)):
+            if kind == SampleKind.UNCHANGED:
+                labels = self._last.get(thread, ())
+            elif labels := batch.labels.get(lane, ()):
+                self._last[thread] = labels
+            else:
+                self._last.pop(thread, None)
+            found[lane] = self._number(labels)
+        return found
+
+    def _number(self, labels: Labels) -> int:
+        number = self._numbers.get(labels)
+        if number is None:
+            if len(self._numbers) >= MAX_LABEL_SETS:
+                self._diagnostics.count("too_many_label_sets")
+                return 0
+            number = self._numbers[labels] = len(self._numbers)
+        return number
+
+    def begin_window(self, threads: Set[int]) -> None:
+        """Forget the sets of the window, and the last labels of all threads except those with these numbers."""
+        self._numbers = {(): 0}
+        self._last = {thread: labels for thread, labels in self._last.items() if thread in threads}

@@ -21,11 +21,12 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
-from pyprof.model.thread_identity import ThreadKey
+from pyprof.model.thread_identity import Labels, ThreadKey
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.sample_rows import (
     UNKNOWN,
+    LabelSets,
     LastStacks,
     PendingSamples,
     Rows,
@@ -42,6 +43,10 @@ CLIPPED = "waits_clipped"
 COMPLETED = "stack_completed"
 
 
+_NEW_CODE = 4
+"""Number of samples, divided by that of functions met for the first time, up to which samples should not wait."""
+
+
 @dataclass(frozen=True)
 class Window:
     """One closed part of a recording. Its names are not resolved yet.
@@ -50,13 +55,14 @@ class Window:
         stacks: The stack tree.
         spaces: Address spaces by number.
         threads: The sampled threads.
-        time_ns: Column of Rows; so are node, thread, weight, length_ns, state and cpu.
+        time_ns: Column of Rows; so are node, thread, weight, length_ns, state, cpu and labels.
         start_ns: Beginning in nanoseconds since the epoch.
         duration_ns: Length in nanoseconds.
         before: State of the collector at the beginning.
         after: State of the collector at the end.
         errors: Diagnostic counters of the window.
         keys: Threads by number.
+        label_sets: Sets of labels by number.
         unfollowed: Processor time of children that are not recorded.
         epoch_ns: Difference between the times of this window and the monotonic clock.
     """
@@ -77,6 +83,8 @@ class Window:
     errors: dict[str, int]
     cpu: npt.NDArray[np.int32]
     keys: Mapping[int, ThreadKey]
+    labels: npt.NDArray[np.int32]
+    label_sets: tuple[Labels, ...]
     unfollowed: Spent = NOTHING
     epoch_ns: int = 0
 
@@ -156,7 +164,7 @@ class WindowAdditions:
         frames: New frames of the tree.
         parent: Parents of the new nodes.
         frame: Frames of the new nodes.
-        threads: (number, thread) of all threads of the new rows.
+        threads: ((number of the thread, number of the labels), thread) of all threads of the new rows.
     """
 
     upto: WindowPosition
@@ -164,7 +172,7 @@ class WindowAdditions:
     frames: list[FrameKey]
     parent: list[int]
     frame: list[int]
-    threads: list[tuple[int, ThreadInfo]]
+    threads: list[tuple[tuple[int, int], ThreadInfo]]
 
 
 class Recorder:
@@ -185,6 +193,7 @@ class Recorder:
         self._clock = clock
         self._threads = ThreadNumbers()
         self._last = LastStacks()
+        self._labels = LabelSets(diagnostics)
         self._stacks = StackTable()
         self._spaces: dict[int, AddressSpace] = {}
         self._rows = RowStore()
@@ -259,20 +268,23 @@ class Recorder:
         top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
         binder = self.interning.binder
         look = binder.update_code if binder and binder.watched else None
-        self._collector.learn(Feedback(batch, top, walk.missing, _needs_stop(batch, walk), look))
+        has_new_code = binder is not None and _NEW_CODE * binder.take_new_functions() > len(batch)
+        stop = _needs_stop(batch, walk)
+        self._collector.learn(Feedback(batch, top, walk.missing, stop, look, has_new_code=has_new_code))
         return found
 
     def _fresh_rows(self, batch: SampleBatch) -> Rows:
         """Return one row for each sample of a batch; its stack is not known yet."""
-        n = len(batch)
+        n, thread = len(batch), self._threads.number_threads(batch)
         return Rows(
             time_ns=batch.time_ns + self._epoch_ns,
             node=np.full(n, UNKNOWN, np.int32),
             state=np.zeros(n, np.int16),
             taken=_taken(batch),
-            thread=self._threads.number_threads(batch),
+            thread=thread,
             cpu=batch.cpu,
             weight=batch.weight,
+            labels=self._labels.number_samples(batch, thread),
             length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns,
         )
 
@@ -353,6 +365,8 @@ class Recorder:
             after=counted.after,
             errors=dict(+errors),
             keys=keys,
+            labels=rows.labels,
+            label_sets=self._labels.sets,
         )
 
     def counted(self) -> WindowStatistics:
@@ -371,7 +385,7 @@ class Recorder:
 
         Nodes of rows may still change, because stacks are repaired until the cut.
         """
-        rows, stacks = self._rows.rows(begun.rows), self._stacks
+        rows, stacks, sets = self._rows.rows(begun.rows), self._stacks, self._labels.sets
         keys = self._threads.keys(set(rows.thread.tolist()))
         listed = {thread.key: thread for thread in self._collector.threads()}
         infos = listed | {thread.key: thread for thread in _nameless(set(keys.values()), [*listed.values()])}
@@ -381,7 +395,10 @@ class Recorder:
             stacks.frames[begun.frames :],
             stacks.parent[begun.nodes :].tolist(),
             stacks.frame[begun.nodes :].tolist(),
-            [(number, infos[key]) for number, key in keys.items()],
+            [
+                ((number, labels), replace(infos[keys[number]], labels=sets[labels]))
+                for number, labels in sorted(set(zip(rows.thread.tolist(), rows.labels.tolist(), strict=True)))
+            ],
         )
 
     def leaves_since(self, rows: int) -> tuple[StackTable, set[int], int]:
@@ -424,6 +441,7 @@ class Recorder:
         self._stacks, self._rows = fresh, RowStore()
         self._held = PendingSamples(self._rows)
         self._threads.retain_threads(self._last.threads)
+        self._labels.begin_window(self._last.threads)
         self._repair = TruncatedStackRepair(fresh, self._rows)
         self._around = SurroundedStacks(fresh)
         cut_ns = window.start_ns + window.duration_ns + self._follow_clock_steps()

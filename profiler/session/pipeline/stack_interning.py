@@ -50,6 +50,10 @@ class CodeBinder(Protocol):
         """Return for each frame of a walk the number of its JIT code, or None if no frame lies in such code."""
         ...
 
+    def take_new_functions(self) -> int:
+        """Return how many functions of managed runtimes were met for the first time since the last call."""
+        ...
+
     @property
     def watched(self) -> bool:
         """True if update_code() sees added and removed JIT code at once."""

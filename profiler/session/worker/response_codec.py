@@ -121,6 +121,7 @@ class BatchTaken:
         stop: Column of Feedback.
         look: True if Feedback.look is needed, because code appears and disappears in the target.
         took_ns: Time that the worker took, in nanoseconds (see Feedback).
+        has_new_code: See Feedback.
     """
 
     number: int
@@ -129,6 +130,7 @@ class BatchTaken:
     stop: npt.NDArray[np.bool_]
     look: bool
     took_ns: int = 0
+    has_new_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +209,8 @@ def pack(answer: Answer) -> list[Part]:
     head: tuple[Any, ...]
     parts: list[Part] = []
     match answer:
-        case BatchTaken(number, top, missing, stop, look, took_ns):
-            head = "BatchTaken", number, look, took_ns
+        case BatchTaken(number, top, missing, stop, look, took_ns, has_new_code):
+            head = "BatchTaken", number, look, took_ns, has_new_code
             parts = [top.tobytes(), missing.tobytes(), stop.tobytes()]
         case ErrandPiece(number, data):
             head = "ErrandPiece", number
@@ -232,9 +234,10 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
     try:
         head = json.loads(bytes(parts[0]))
         match head:
-            case ["BatchTaken", int(number), bool(look), int(took_ns)]:
+            case ["BatchTaken", int(number), bool(look), int(took_ns), bool(has_new_code)]:
                 top, missing = (np.frombuffer(part, np.uint64) for part in parts[1:3])
-                return BatchTaken(number, top, missing, np.frombuffer(parts[3], np.bool_), look, took_ns)
+                stop = np.frombuffer(parts[3], np.bool_)
+                return BatchTaken(number, top, missing, stop, look, took_ns, has_new_code)
             case ["ErrandPiece", int(number)]:
                 return ErrandPiece(number, tuple(parts[1:]))
             case ["Done", int(number), None]:

@@ -320,7 +320,8 @@ class Sampling:
             return
         fresh = batch if len(live) == len(batch) else batch.take_samples(live)
         look = self._look if taken.look else None
-        self._collector.learn(Feedback(fresh, taken.top, taken.missing, taken.stop, look, taken.took_ns))
+        columns = taken.top, taken.missing, taken.stop
+        self._collector.learn(Feedback(fresh, *columns, look, taken.took_ns, taken.has_new_code))
 
     def _look(self) -> None:
         self._link.send(ScanForCode())

@@ -21,6 +21,7 @@ from pyprof.exporters.base import Journal, JournalBeginning
 from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.sample_batch import SampleBatch
+from pyprof.model.thread_identity import join_labels
 from pyprof.records import replace
 from pyprof.session.pipeline.background_symbolizer import BackgroundSymbolizer
 from pyprof.session.pipeline.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S
@@ -125,7 +126,14 @@ class _Observed:
         learned = self.collector.learned
         if learned is None:
             return BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
-        return BatchTaken(message.number, learned.top, learned.missing, learned.stop, learned.look is not None)
+        return BatchTaken(
+            message.number,
+            learned.top,
+            learned.missing,
+            learned.stop,
+            learned.look is not None,
+            has_new_code=learned.has_new_code,
+        )
 
     def update(self, state: SamplerState) -> None:
         self.now_ns, self.monotonic_ns = state.now_ns, state.monotonic_ns
@@ -181,7 +189,7 @@ class _Observed:
             profiler_max_rss_kb=found.summary.profiler_max_rss_kb + state.max_rss_kb,
             functions_missing=tuple(replace(each, kernel=naming.kernel) for each in found.summary.functions_missing),
         )
-        threads = tuple(replace(thread, labels=naming.labels) for thread in found.threads)
+        threads = tuple(replace(thread, labels=join_labels(naming.labels, thread.labels)) for thread in found.threads)
         return replace(found, summary=summary, options=naming.options, threads=threads)
 
     def begin_keeping(

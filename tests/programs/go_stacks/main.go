@@ -1,4 +1,5 @@
 // A known call graph that leaves the stacks of goroutines: allocation, stack growth, calls of C and callbacks, preemption.
+// Each goroutine has its place as a label; only the one at place 0 is called by C.
 package main
 
 /*
@@ -8,8 +9,11 @@ double c_calling(int n);
 import "C"
 
 import (
+	"context"
 	"fmt"
 	"runtime"
+	"runtime/pprof"
+	"strconv"
 )
 
 var sink [4][]byte
@@ -66,6 +70,8 @@ func work(place int) int {
 }
 
 func loop(place int) {
+	labels := pprof.Labels("place", strconv.Itoa(place))
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), labels))
 	for {
 		work(place)
 	}
