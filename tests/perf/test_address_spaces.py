@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -96,19 +96,25 @@ def test_of_a_storm_of_mappings_what_is_found_afterwards_counts() -> None:
 def test_where_records_were_lost_what_is_mapped_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the mappings once, because thousands of them take a tenth of a second."""
     read: list[int] = []
+    now_ns = 10**9
 
     def slowly(pid: int) -> tuple[Mapping, ...]:
+        nonlocal now_ns
         read.append(pid)
-        time.sleep(0.01)
+        now_ns += 10_000_000
         return (code(0x1000, 0x2000, "found"),)
 
     monkeypatch.setattr(address_spaces, "_maps", slowly)
+    monkeypatch.setattr(address_spaces, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
     known = history(code(0x1000, 0x2000))
     known.add_mapping(1, code(0x5000, 0x6000))
     names(known, [2], 0x1800)
     known.distrust_mappings()
     assert len(read) == 1
-    time.sleep(0.1)
+    now_ns += 39_000_000
+    known.distrust_mappings()
+    assert len(read) == 1
+    now_ns += 1_000_000
     known.distrust_mappings()
     assert len(read) == 2
     assert names(known, [2**62], 0x1800) == ["/found"]

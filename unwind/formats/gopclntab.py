@@ -27,7 +27,7 @@ the return address that a call pushes:
 
 It does not say where the caller's frame pointer is. On x86-64 the prologue tells that. Functions that Go marks as the
 first of their stack (`runtime.goexit`, `runtime.mstart`, `runtime.rt0_go`) are outermost. The places where the runtime
-switches stacks have rules of their own.
+switches stacks have separate rules.
 """
 
 from __future__ import annotations
