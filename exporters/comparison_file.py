@@ -8,7 +8,7 @@ from collections.abc import Callable
 from os import PathLike, fspath
 from typing import BinaryIO
 
-from pyprof.comparison.result import Amount, Comparison
+from pyprof.comparison.result import Amount, Comparison, both
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import output_file
 from pyprof.exporters.encoding import dump_json, encode_text
@@ -103,7 +103,6 @@ def write_html(comparison: Comparison, out: BinaryIO) -> None:
     """Write a comparison of two profiles as a page: the flame graph of both, with each function's values before and
     after. The page's profile has two values; the page divides them by the scale of the comparison.
     """
-    from pyprof.comparison.result import both
     from pyprof.exporters.base import ExportOptions
     from pyprof.exporters.flamegraph import write_page
 
@@ -111,6 +110,13 @@ def write_html(comparison: Comparison, out: BinaryIO) -> None:
         return {"changes": _changes(comparison, functions)}
 
     write_page(both(comparison), out, ExportOptions(), beside)
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return the HTML of a comparison for a notebook (Comparison._repr_html_)."""
+    from pyprof.exporters.flamegraph import render_iframe
+
+    return render_iframe(lambda out: write_html(comparison, out), repr(comparison))
 
 
 def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, object]:

@@ -36,15 +36,8 @@ def listed(cell: str) -> set[str]:
 
 
 LAYERS = table("| package | may import | may be imported by |")
-LATE = {
-    ("pyprof.model.profile", "pyprof.exporters.registry"),
-    ("pyprof.model.profile", "pyprof.comparison.compare"),
-    ("pyprof.model.profile", "pyprof.comparison.result"),
-    ("pyprof.model.profile", "pyprof.exporters.flamegraph"),
-    ("pyprof.comparison.result", "pyprof.exporters.comparison_file"),
-    ("pyprof.comparison.result", "pyprof.exporters.flamegraph"),
-}
-"""(module, import within a function or for types) of values whose methods call higher layers."""
+LATE = {("pyprof.model.profile", "pyprof.comparison.result")}
+"""(module, module of a higher layer that it imports for types only)."""
 ROOMS = table("| room | may import |")
 FLEET = table("| room of fleet | may import |")
 SHARED = {"linux", "targets"} | {

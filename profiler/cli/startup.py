@@ -1,4 +1,4 @@
-"""What makes a command start early on a busy machine: its priority, the garbage collector, and a reduced numpy.
+"""The start of a command on a busy machine: its priority, the garbage collector, and a reduced numpy.
 
 numpy is loaded without rarely used parts, which take a third of its import time.
 

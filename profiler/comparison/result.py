@@ -17,7 +17,7 @@ from pyprof.comparison.function_matching import MatchedFunction, Matching
 from pyprof.errors import UsageError
 from pyprof.model.columns import Tree, rewrite
 from pyprof.model.marker_frames import Mark
-from pyprof.model.profile import DataFrame, Frame, FrameKind, Line, ModuleInfo, Profile, ValueType
+from pyprof.model.profile import DataFrame, Frame, FrameKind, Line, ModuleInfo, Profile, ValueType, find_function
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, field, replace
 
@@ -176,10 +176,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return the page of the comparison, for a notebook."""
-        from pyprof.exporters.comparison_file import write_html
-        from pyprof.exporters.flamegraph import render_iframe
-
-        return render_iframe(lambda out: write_html(self, out), repr(self))
+        page: str = find_function("render_comparison")(self)
+        return page
 
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Change]:
         """Return the functions that changed most between the profiles; significant changes come first."""
@@ -250,9 +248,7 @@ class Comparison:
             UsageError: There is no such format.
             OutputError: The file cannot be written.
         """
-        from pyprof.exporters.comparison_file import save_comparison
-
-        save_comparison(self, path, format)
+        find_function("save_comparison")(self, path, format)
 
 
 _UNITS = {"nanoseconds": "nanoseconds", "count": "samples"}

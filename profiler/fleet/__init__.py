@@ -6,5 +6,5 @@ configuration  Configuration files of the agent and the server: reading, kinds o
 file_system    The file system calls of the spool and the server, one method for each
 server/        `pyprof server`: the windows of a fleet, stored as files, indexed in ClickHouse, shown in a page
 systemd        The agent and the server as services of systemd: their units with rights and limits, and notifications
-wire/          What the agent sends and the server receives: names of segments, requests and their responses
+wire/          The protocol between agent and server: names of segments, requests and their responses
 """

@@ -6,9 +6,10 @@ Stacks are a prefix tree of frames (parents first, node 0 is no frame), and samp
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cached_property
+from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -28,6 +29,22 @@ if TYPE_CHECKING:
     from pyprof.comparison.result import Comparison
     from pyprof.model.analysis.call_tree import Call
     from pyprof.model.analysis.function_costs import Cost
+
+_FUNCTIONS = {
+    "compare": "pyprof.comparison.compare",
+    "render_comparison": "pyprof.exporters.comparison_file",
+    "render_profile": "pyprof.exporters.flamegraph",
+    "save_comparison": "pyprof.exporters.comparison_file",
+    "save_profile": "pyprof.exporters.registry",
+}
+"""Functions of higher layers that methods of values call -> their modules. Values import no higher layer."""
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """Return a function of a higher layer, by its name in _FUNCTIONS."""
+    function: Callable[..., Any] = getattr(import_module(_FUNCTIONS[name]), name)
+    return function
+
 
 Span: TypeAlias = tuple[int, int]
 """Beginning and end of a time interval, in nanoseconds."""
@@ -233,9 +250,8 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """Return the flame graph's page in a frame for a notebook, or one line if the page has more than 8 MiB."""
-        from pyprof.exporters.flamegraph import render_profile
-
-        return render_profile(self)
+        page: str = find_function("render_profile")(self)
+        return page
 
     @property
     def total(self) -> int:
@@ -359,9 +375,8 @@ class Profile:
         Raises:
             UsageError: The profiles cannot be compared.
         """
-        from pyprof.comparison.compare import compare
-
-        return compare(self, after, normalize, per, least, drift)
+        comparison: Comparison = find_function("compare")(self, after, normalize, per, least, drift)
+        return comparison
 
     def save(
         self,
@@ -385,9 +400,8 @@ class Profile:
             UsageError: There is no such format.
             OutputError: The file cannot be written.
         """
-        from pyprof.exporters.registry import save_profile
-
-        save_profile(self, path, format, threads=threads, processes=processes, full_paths=full_paths)
+        save = find_function("save_profile")
+        save(self, path, format, threads=threads, processes=processes, full_paths=full_paths)
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> DataFrame:
         """Return a data frame with one row for each sample.

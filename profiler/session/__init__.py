@@ -1,7 +1,7 @@
 """The core of the library: recordings, from the collector's samples to named profiles.
 
 flight_recorder    A flight recorder: a recording of which only the last minutes are kept, and its triggers
-pipeline/          From batches of samples to a profile: unwind, merge interpreter frames, intern, repair, name
+pipeline/          The way of samples from batches to a profile: unwind, merge, intern, repair, name
 post_mortem        Profiles of core files, minidumps and microdumps
 process_costs      Processor time and memory of this process, and time of children that are not followed
 recording          A running recording: collector, files and loop, and its interface for other threads

@@ -306,7 +306,7 @@ def test_stub_that_pushes_registers_may_make_room_for_more() -> None:
     assert FrameRules(X86_64).stub(blob("other", code[:7] + code[11:]), code[:7] + code[11:]) is None
 
 
-def test_stub_that_continues_at_an_exception_handler_has_the_callers_pc_in_a_register() -> None:
+def test_stub_that_continues_at_an_exception_handler_has_the_pc_in_a_register() -> None:
     code = b"\x55\x48\x8b\xec\x90\x48\x89\x45\x08\xc9\x59\xff\xe1"
     rows = FrameRules(X86_64).stub(blob("handle_exception_from_callee Runtime1 stub", code, 16), code)
     linked = "cfa = fp + 16; fp = [cfa - 16]; ra = [cfa - 8]"

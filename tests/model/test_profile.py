@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyprof.errors import MissingLibrary, OutputError, UsageError
 from pyprof.model.analysis.function_costs import costs, functions_of
 from pyprof.model.analysis.stack_quality import summary_of_part
-from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.profile import _FUNCTIONS, FrameKind, Profile, find_function
 from pyprof.model.summary import Summary
 from pyprof.records import replace
 from tests.exporters.profiles import Builder, code, deep, golden, marker, profiles
@@ -166,3 +166,8 @@ def test_missing_library_of_data_frames_is_named(monkeypatch: pytest.MonkeyPatch
 def test_repr_is_one_line() -> None:
     assert repr(golden()).startswith("<Profile ")
     assert len(repr(golden())) < 120
+
+
+def test_values_find_each_function_of_a_higher_layer_in_its_module() -> None:
+    places = {name: find_function(name).__module__ for name in _FUNCTIONS}
+    assert places == _FUNCTIONS

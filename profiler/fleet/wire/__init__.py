@@ -1,4 +1,4 @@
-"""What the agent sends and the server receives: names of segments, requests and their responses.
+"""The protocol between agent and server: names of segments, requests and their responses.
 
 metric_format   The format of metrics in text: the description of a metric, of the agent or the server, and the content
                 type

@@ -1,4 +1,4 @@
-"""From batches of samples to a profile: unwind, merge interpreter frames, intern, repair, name.
+"""The way of samples from batches to a profile: unwind, merge interpreter frames, intern, repair, name.
 
 background_symbolizer   Background symbolization of the current window
 interpreter_merge       Merges interpreter frames into native stacks, for many samples at once or one by one
