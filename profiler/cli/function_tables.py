@@ -12,6 +12,7 @@ from pyprof.cli.terminal_output import printable
 from pyprof.cli.text_format import duration, function_names, module_names, percent
 from pyprof.errors import UsageError
 from pyprof.model.analysis.call_tree import NOBODY, FunctionWords, Neighbours, neighbours
+from pyprof.model.analysis.confidence_interval import profile_basis
 from pyprof.model.analysis.function_costs import (
     START_UP,
     Cost,
@@ -22,6 +23,7 @@ from pyprof.model.analysis.function_costs import (
     lock_costs,
 )
 from pyprof.model.analysis.idle_waits import MODES as IDLE_MODES
+from pyprof.model.marker_frames import NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.thread_identity import shown
 from pyprof.records import dataclass, replace
@@ -104,11 +106,16 @@ _LEAST = 20
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
-def top(profile: Profile, width: int, count: int, by_frames: bool = False) -> Iterator[str]:
+MIN_UNSAMPLED = 0.01
+"""Share of time without samples above which a table has a row for it."""
+
+
+def top(profile: Profile, width: int, count: int, by_frames: bool = False, shows_gap: bool = False) -> Iterator[str]:
     """Yield the lines of the table of functions with their own and total costs.
 
     Args:
         by_frames: Keep frames as they are: native code is not counted in the interpreter's function that calls it.
+        shows_gap: Begin with a row for time without samples, if it is more than MIN_UNSAMPLED.
     """
     found = FunctionTables(costs(profile)) if by_frames else function_tables(profile)
     value = found.functions.value
@@ -123,6 +130,10 @@ def top(profile: Profile, width: int, count: int, by_frames: bool = False) -> It
         yield ""
     callees = NATIVE_INCLUDED if found.is_interpreted else ""
     yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} function{callees}"
+    basis = profile_basis(profile) if shows_gap else None
+    if basis is not None and basis.sampled < 1 - MIN_UNSAMPLED:
+        unsampled = round((1 - basis.sampled) * value)
+        yield f"{share(unsampled, value)} {'':>{SHARE}} {bar(unsampled, value)} {NO_SAMPLE.title}"
     # Among rows without own cost, the program's own functions come first, and those that do more than call another one.
     rows = sorted(
         found.functions.functions,

@@ -12,6 +12,7 @@ import pytest
 from pyprof.cli.log_lines import Log, log_thread_failures
 from pyprof.cli.terminal_output import printable
 from pyprof.fleet.systemd import Notifier
+from pyprof.records import replace
 from tests.agent.filled import MINUTE_NS, opened, segment
 from tests.exporters.pprof_reader import read
 from tests.exporters.profiles import golden
@@ -47,6 +48,21 @@ def test_span_of_time_is_shown_as_report_shows_it(tmp_path: Path) -> None:
     page = tmp_path / "x.html"
     assert run("query", "--spool", folder, "--since", "2d", "--until", "12:20", "-o", str(page)).returncode == 0
     assert page.read_bytes().startswith(b"<!")
+
+
+def test_functions_begin_with_the_time_that_has_no_sample(tmp_path: Path) -> None:
+    profile = golden()
+    noon = int(NOON.timestamp()) * 10**9
+    values = profile.values.copy()
+    values[:, -1] = 1_000_000_000
+    values[profile.thread != 0, 0] = 0
+    window = segment(replace(profile, values=values), "web", noon + MINUTE_NS)
+    opened(tmp_path).store_window([window])
+    done = run("query", "--spool", str(tmp_path), "--since", "12:00", "--until", "12:05")
+    row = next(line for line in done.stdout.splitlines() if line.endswith("[not sampled]"))
+    assert float(row.split()[0]) == pytest.approx(100 * float((profile.thread != 0).mean()), abs=0.06)
+    sampled = run("query", "--spool", spool(tmp_path / "b"), "--since", "12:00", "--until", "12:05")
+    assert "[not sampled]" not in sampled.stdout
 
 
 def test_two_spans_are_compared_as_diff_does(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ interface ServicesAnswer {
 interface FunctionsAnswer {
   unit: string;
   total: number;
+  unsampled: number;
   samples: number | null;
   functions: {
     function: string;

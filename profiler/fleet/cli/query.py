@@ -148,7 +148,7 @@ def _table(profile: Profile, arguments: argparse.Namespace) -> Iterator[str]:
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     if arguments.by is None:
-        yield from top(profile, width, arguments.rows)
+        yield from top(profile, width, arguments.rows, shows_gap=True)
         return
     from pyprof.fleet.agent.spool_query import parts
 

@@ -36,7 +36,9 @@ async function functionsPage(place) {
   /** @type {FunctionsAnswer} */
   const found = await ask("functions", { ...selectionWords(place, span), limit: 100 });
   const basis = found.samples === null ? "" : ` by ${formatCount(found.samples, "sample")}`;
-  say("Functions of the fleet", `${formatValue(found.total, ["", found.unit])}${basis} ${spanWords(span)}`);
+  const isUnsampled = found.unsampled > 0.01 * found.total;
+  const unsampled = isUnsampled ? `, ${formatValue(found.unsampled, ["", found.unit])} of it not sampled,` : "";
+  say("Functions of the fleet", `${formatValue(found.total, ["", found.unit])}${basis}${unsampled} ${spanWords(span)}`);
   const rows = found.functions.map((row) => [
     element("span", {}, row.function, element("small", {}, row.module)),
     shareElement(row.own, found.total, row.own_range),

@@ -135,7 +135,8 @@ def functions(store: ClientQueries, tenant: str, words: Words) -> Answer:
     """Answer a query with the functions that cost most by themselves, then by their total.
 
     own_range and total_range hold the true share of all time with 95 % probability. They and `ranges`, which describes
-    the method, are null where values are measured and not sampled.
+    the method, are null where values are measured and not sampled. `unsampled` is the part of `total` that no function
+    has, because no sample stands for it.
     """
     limit = whole_number(words, "limit", _FUNCTIONS, _MAX_ROWS)
     profile, basis = store.profile_with_basis(selection(tenant, words), by_service=True)
@@ -157,7 +158,8 @@ def functions(store: ClientQueries, tenant: str, words: Words) -> Answer:
     ]
     rest = _rest([cost.own for cost in found.functions if cost not in set(rows)])
     unit, samples = profile.value_types[-1].unit, None if basis is None else round(basis.samples)
-    head = {"unit": unit, "total": found.value, "samples": samples, "ranges": _ranges(basis)}
+    unsampled = 0 if basis is None else round((1 - basis.sampled) * found.value)
+    head = {"unit": unit, "total": found.value, "unsampled": unsampled, "samples": samples, "ranges": _ranges(basis)}
     return {**head, "functions": shown, "rest": rest}
 
 
