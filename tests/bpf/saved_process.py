@@ -146,7 +146,7 @@ class SavedProcess:
             said.memory(region.start, region.end, data[: absent - region.start] if region == self.first_stack else data)
         runtime, offsets = self.offsets
         said.entry("layouts", 0, pack_offsets(offsets))
-        said.entry("processes", self.pid, records.PROCESS.pack(runtime, *(0,) * 10))
+        said.entry("processes", self.pid, records.PROCESS.pack(runtime, *(0,) * 11))
         said.constant("seeks_waiting", 1)
         said.constant("follows_tasks", 1)
         for place in self.kernel.places() if placed else ():
