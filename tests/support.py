@@ -179,6 +179,11 @@ def build(source: Path, output: Path, *flags: str, compiler: str = "gcc") -> Pat
     return output
 
 
+def go_cache() -> str:
+    """Return the folder in which Go keeps compiled packages, so that a run compiles its library once."""
+    return str(Path(os.environ[BUILDS]) / "go")
+
+
 def _digest(command: list[str], files: list[Path]) -> str:
     """Return a digest of a command and the contents of these files, on which a build depends."""
     said = sha256(os.getcwd().encode())

@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,7 +88,6 @@ def sample_program(how: Build, collector: str, folder: Path, samples: int, rate:
             symbols = _symbols(target.pid)
             options = ("--collector", collector, "--native", "all")
             found = record(target.pid, folder, *options, seconds=min(10.0, seconds), rate=rate)
-        seconds *= 2  # a busy machine gives the program little time
         for stack, count in _names(found, symbols).items():
             stacks[stack] = stacks.get(stack, 0) + count
     impossible = {";".join(stack): count for stack, count in stacks.items() if not is_possible(stack)}
@@ -136,14 +136,19 @@ def _symbols(pid: int) -> dict[str, str]:
     """Map "FILE!0xADDRESS", as which a function without a name appears, to the function's name, for all files of a
     process.
     """
-    found = {}
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    for path in {Path(line.split(maxsplit=5)[5]) for line in maps if " r-xp " in line and line.count("/")}:
-        for table in ((), ("-D",)):
-            command = [need("nm"), *table, "--defined-only", str(path)]
-            listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-            for address, _, name in (line.split(maxsplit=2) for line in listed.splitlines()):
-                part = _PART.fullmatch(name)
-                plain = (part[1] or part[2]) if part else name.split("@")[0]
-                found[f"{path.name}!{int(address, 16):#x}"] = plain
+    paths = {Path(line.split(maxsplit=5)[5]) for line in maps if " r-xp " in line and line.count("/")}
+    return {f"{path.name}!{address:#x}": name for path in paths for address, name in _symbols_of_file(path).items()}
+
+
+@cache
+def _symbols_of_file(path: Path) -> dict[int, str]:
+    """Return the functions of a file by address."""
+    found = {}
+    for table in ((), ("-D",)):
+        command = [need("nm"), *table, "--defined-only", str(path)]
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+        for address, _, name in (line.split(maxsplit=2) for line in listed.splitlines()):
+            part = _PART.fullmatch(name)
+            found[int(address, 16)] = (part[1] or part[2]) if part else name.split("@")[0]
     return found

@@ -169,42 +169,6 @@ def test_window_of_a_killed_agent_has_exact_sums_until_its_last_checkpoint(tmp_p
     assert abs(profile.total / ran_ns - 1) < 0.02
 
 
-def test_killed_worker_loses_no_processor_time(tmp_path: Path) -> None:
-    """Kill the worker after a checkpoint: the next window has all processor time since then."""
-    word, spool, log, config = f"agent-worker-{os.getpid()}", tmp_path / "spool", tmp_path / "log", tmp_path / "a.toml"
-    clock = tmp_path / "clock"
-    windows_of = '[windows]\nevery = "3s"\ndurable = "1s"\n[budget]\ncpu = 100\n'
-    config.write_text(f'{windows_of}[[rule]]\ncmdline = "{word}"\nservice = "clocked"\n')
-    target = subprocess.Popen([sys.executable, "-c", CLOCKED, word, str(clock)])
-    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]
-    with log.open("wb") as out:
-        agent = subprocess.Popen([*command, "--log", "json"], stderr=out)
-        try:
-            for awaited in ('"window recovered"', '"healthy again"'):
-                while awaited not in log.read_text():
-                    assert agent.poll() is None, log.read_text()
-                    if '"event":"window"' in log.read_text() and list(spool.glob("sofar/[0-9]*")):
-                        tasks = Path(f"/proc/{agent.pid}/task").glob("*/children")
-                        for child in (int(pid) for task in tasks for pid in task.read_text().split()):
-                            if '"recording_failed"' not in log.read_text():
-                                os.kill(child, signal.SIGKILL)
-                    time.sleep(0.05)
-            agent.send_signal(signal.SIGTERM)
-            assert agent.wait(60) == 0
-        finally:
-            for each in (agent, target):
-                each.kill()
-                each.wait()
-    names = spool_query.segments(str(spool), TimeSpan(0, time.time_ns() + 1))
-    found = [spool_query.profile_of(str(spool), [name], "cpu", "all") for name in names]
-    found.sort(key=lambda profile: profile.start_ns)
-    ends = [profile.start_ns + profile.duration_ns for profile in found]
-    assert any(b"began again" in gzip.decompress(path.read_bytes()) for path in spool.glob("*/clocked/*.pb.gz"))
-    assert all(abs(after.start_ns - end) < 10**8 for end, after in zip(ends[:-1], found[1:], strict=True))
-    ran_ns = processor_ns(clock, found[0].start_ns, ends[-1])
-    assert abs(sum(profile.total for profile in found) / ran_ns - 1) < 0.02
-
-
 NOTED_POLICIES = """
 import os
 def noted(pid, policy, param, before=os.sched_setscheduler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -18,9 +19,11 @@ from urllib.request import urlopen
 import pytest
 
 from pyprof.fleet import systemd
+from pyprof.fleet.agent import spool_query
+from pyprof.fleet.configuration import TimeSpan
 from tests.agent import unit_filter
 from tests.agent.push.receivers import Said, receiver
-from tests.agent.test_agent_live import BUSY
+from tests.agent.test_agent_live import BUSY, CLOCKED, processor_ns
 from tests.agent.test_clock_steps import lines
 from tests.server.serving import free_port
 from tests.small_disk import only_root
@@ -81,13 +84,14 @@ class Agent:
 
 
 @contextmanager
-def running(folder: Path, url: str, prefix: Sequence[str] = ()) -> Iterator[Agent]:
+def running(folder: Path, url: str, prefix: Sequence[str] = (), target: Sequence[str] = (BUSY,)) -> Iterator[Agent]:
+    """Run an agent that records a Python program, whose code and last arguments are `target`."""
     word, port = f"agent-failures-{os.getpid()}", free_port()
     config, log, spool = folder / "agent.toml", folder / "log", folder / "spool"
     config.write_text(CONFIG.replace("WORD", word).replace("PORT", str(port)).replace("URL", url))
     words = ["--config", str(config), "--spool", str(spool), "--log", "json"]
     command = [*prefix, sys.executable, "-m", "pyprof", "agent", *words]
-    target = subprocess.Popen([sys.executable, "-c", BUSY, word], stdout=subprocess.DEVNULL)
+    program = subprocess.Popen([sys.executable, "-c", target[0], word, *target[1:]], stdout=subprocess.DEVNULL)
     with log.open("wb") as out:
         process = subprocess.Popen(command, stderr=out)
     agent = Agent(process, port, log, spool)
@@ -97,7 +101,7 @@ def running(folder: Path, url: str, prefix: Sequence[str] = ()) -> Iterator[Agen
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, log.read_text()
     finally:
-        for each in (process, target):
+        for each in (process, program):
             each.kill()
             each.wait()
 
@@ -148,8 +152,11 @@ def test_server_that_refuses_a_token_is_named_until_it_takes_segments(tmp_path: 
     assert "checkout" in [service["service"] for service in state["spool"]["services"]]
 
 
-def test_killed_worker_is_named_and_its_window_is_not_lost(tmp_path: Path) -> None:
-    with receiver(lambda _: Said()) as server, running(tmp_path, server.url) as agent:
+def test_killed_worker_is_named_and_loses_no_processor_time(tmp_path: Path) -> None:
+    """Kill the worker after a checkpoint: the next window has all processor time since then."""
+    clock = tmp_path / "clock"
+    target = (CLOCKED, str(clock))
+    with receiver(lambda _: Said()) as server, running(tmp_path, server.url, target=target) as agent:
         agent.wait(lambda: agent.lines(event="window"))
         agent.wait(lambda: list((agent.spool / "sofar").glob("[0-9]*")))
         children = agent.children()
@@ -162,6 +169,15 @@ def test_killed_worker_is_named_and_its_window_is_not_lost(tmp_path: Path) -> No
         agent.wait(lambda: agent.lines(event="window recovered", segments=1))
         agent.wait(lambda: agent.lines(event="healthy again", reason="recording_failed"))
         assert agent.page("/readyz")[0] == 200
+    spool = str(agent.spool)
+    names = spool_query.segments(spool, TimeSpan(0, time.time_ns() + 1))
+    found = [spool_query.profile_of(spool, [name], "cpu", "all") for name in names]
+    found.sort(key=lambda profile: profile.start_ns)
+    ends = [profile.start_ns + profile.duration_ns for profile in found]
+    assert any(b"began again" in gzip.decompress(path.read_bytes()) for path in agent.spool.glob("*/checkout/*.pb.gz"))
+    assert all(abs(after.start_ns - end) < 10**8 for end, after in zip(ends[:-1], found[1:], strict=True))
+    ran_ns = processor_ns(clock, found[0].start_ns, ends[-1])
+    assert abs(sum(profile.total for profile in found) / ran_ns - 1) < 0.02
 
 
 @only_root

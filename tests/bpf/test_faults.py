@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.support import recording as native
-from tests.support import PROGRAMS, build
+from tests.support import PROGRAMS, build, pairs
 
 pytestmark = pytest.mark.system
 
@@ -24,8 +24,7 @@ def cut(found: native.Recording) -> int:
     return sum(n for stack, n in of_ladder(found).items() if stack[0].startswith("["))
 
 
-@pytest.mark.parametrize("collector", ["bpf", "perf"])
-@pytest.mark.parametrize("how", ["protect", "drop", "move"])
+@pytest.mark.parametrize(("how", "collector"), pairs(["protect", "drop", "move"], ["bpf", "perf"]))
 def test_stack_whose_pages_come_and_go_has_right_frames_or_a_mark(how: str, collector: str, tmp_path: Path) -> None:
     program = build(PROGRAMS / "c_faults.c", tmp_path / "faults", "-O1", "-pthread")
 

@@ -20,7 +20,7 @@ from pyprof.collectors.routing.planner import collect_facts, describe_facts
 from pyprof.model.arch.syscalls import call_names
 from pyprof.options import CollectOptions
 from tests import warm
-from tests.interpreters.pythons import KINDS, PROGRAMS, Python
+from tests.interpreters.pythons import OLDEST_AND_NEWEST, PROGRAMS, Python
 from tests.live.support.recording import running
 from tests.perf.test_waits import Program, Waits, program, started
 from tests.support import PROGRAMS as NATIVE
@@ -126,7 +126,7 @@ def test_long_wait_for_a_lock_has_its_part_in_each_window(tmp_path: Path) -> Non
         assert "waits_clipped" not in waits.errors
 
 
-@pytest.mark.parametrize("python", KINDS.args[1], ids=lambda python: python.name)
+@OLDEST_AND_NEWEST
 def test_waits_for_the_gil_are_named_and_have_the_function_that_held_it(python: Python, tmp_path: Path) -> None:
     with running(*python.command, "-u", str(PROGRAMS / "gil_fight.py"), stdin=subprocess.PIPE) as process:
         waits = Program(process, tmp_path).record(mode="lock", collector="bpf", seconds=1.5)

@@ -208,7 +208,7 @@ def test_unlinked_cframe_below_untouched_pages_hides_no_frames(python: Python, t
     assert found.frames.tolist() == rows[-len(found.frames) :]
 
 
-@EACH
+@KINDS
 def test_of_a_deep_recursion_the_innermost_frames_are_read_and_the_rest_is_marked(
     python: Python, tmp_path: Path
 ) -> None:
@@ -226,7 +226,7 @@ def test_of_a_deep_recursion_the_innermost_frames_are_read_and_the_rest_is_marke
         check_copy(process, tid, ran)
 
 
-@EACH
+@KINDS
 def test_stack_below_a_handler_on_sigaltstack_is_copied_from_its_frames(python: Python, tmp_path: Path) -> None:
     with saved(python, tmp_path, naps, "altstack.py") as (process, said):
         (tid,) = process.tids
@@ -259,7 +259,7 @@ def test_frames_of_two_interpreters_of_one_thread_are_those_of_a_stop(python: Py
     assert names.index("outside") < names.index("inside")
 
 
-@EACH
+@KINDS
 def test_greenlets_that_wait_on_a_stack_are_those_that_a_stop_finds(python: Python, tmp_path: Path) -> None:
     """Compare suspended greenlets. CPython up to 3.10 keeps none on the stack."""
     packages = from_pypi(python.minor, "greenlet", "gevent")
@@ -294,7 +294,7 @@ def test_stack_with_which_a_wait_begins_is_that_of_a_stop(python: Python, tmp_pa
         check_copy(process, tid, ran)
 
 
-@EACH
+@KINDS
 def test_sample_that_takes_too_long_has_its_innermost_frames(python: Python, tmp_path: Path) -> None:
     with saved(python, tmp_path, naps, "ladder.py") as (process, _):
         (tid,) = process.tids

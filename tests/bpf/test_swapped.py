@@ -17,7 +17,7 @@ from pyprof.collectors.perf.copy_size import AbsentPages
 from tests.bpf.swapping import Pages, swap_file
 from tests.collapsed import Stacks
 from tests.interpreters.known_calls import judge_parts, read_callers
-from tests.interpreters.pythons import KINDS, Python, running
+from tests.interpreters.pythons import OLDEST_AND_NEWEST, Python, running
 from tests.interpreters.runs import functions, record, stacks
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder
@@ -52,7 +52,7 @@ def leaving(pid: int) -> Iterator[list[int]]:
         pages.close()
 
 
-@KINDS
+@OLDEST_AND_NEWEST
 def test_python_whose_memory_leaves_all_the_time_has_right_functions_or_a_mark(python: Python, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
 

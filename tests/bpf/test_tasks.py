@@ -92,12 +92,18 @@ def slept(found: Stacks) -> bool:
     return count(of_tasks(found)) > 50
 
 
-@EACH
-@pytest.mark.parametrize(("mode", "options", "enough"), [("cpu", (), met), ("offcpu", ("--naps=0", "chain"), slept)])
+MODES: dict[str, tuple[tuple[str, ...], Callable[[Stacks], bool]]] = {
+    "cpu": ((), met),
+    "offcpu": (("--naps=0", "chain"), slept),
+}
+"""Options of the program, and a condition on the recording, by mode."""
+
+
+@pytest.mark.parametrize(("python", "mode"), pairs(PYTHONS, list(MODES)), ids=name_of)
 def test_no_stack_of_a_recording_is_impossible_and_nothing_is_stopped(
-    python: Python, mode: str, options: tuple[str, ...], enough: Callable[[Stacks], bool], tmp_path: Path
+    python: Python, mode: str, tmp_path: Path
 ) -> None:
-    output = tmp_path / "out.collapsed"
+    output, (options, enough) = tmp_path / "out.collapsed", MODES[mode]
     with running(python, PROGRAM, *options) as process:
         callers = read_callers(process.stdout)
         summary = record(process.pid, output, *BY_BPF, "--mode", mode, until=enough)
@@ -112,18 +118,18 @@ def test_no_stack_of_a_recording_is_impossible_and_nothing_is_stopped(
 LATE = """
 import time
 def early():
-    while time.process_time() < 1.5: sum(range(1000))
+    while time.process_time() < 0.7: sum(range(1000))
 early()
 import asyncio
 async def outer():
     await asyncio.create_task(inner())
 async def inner():
-    while time.process_time() < 3.5: sum(range(1000))
+    while time.process_time() < 2.7: sum(range(1000))
 asyncio.run(outer())
 """
 
 
-@EACH
+@pytest.mark.parametrize("python", PYTHONS[-1:], ids=name_of)
 def test_tasks_are_followed_soon_after_asyncio_was_imported(python: Python, tmp_path: Path) -> None:
     output = tmp_path / "out.pyprof"
     command = ("record", "-q", "-r", "400", "-o", str(output), *BY_BPF, "--", *python.command, "-c", LATE)

@@ -17,7 +17,7 @@ from pyprof.collectors.routing.router import Router
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions
-from tests.interpreters.pythons import EACH, PROGRAMS, Python
+from tests.interpreters.pythons import KINDS, PROGRAMS, Python
 from tests.live.support.recording import running
 from tests.perf.test_waits import Program, Waits, program, shares, started
 from tests.support import PROGRAMS as C_PROGRAMS
@@ -143,7 +143,7 @@ def test_end_of_the_recording_ends_a_round_of_reading_sleepers(program: Path, tm
     assert sum(map(len, found)) == 0
 
 
-@EACH
+@KINDS
 def test_waits_of_python_have_its_functions(python: Python, tmp_path: Path) -> None:
     with running(*python.command, "-u", str(PROGRAMS / "waits.py"), *PLACES, "ticks", stdin=subprocess.PIPE) as process:
         waits = Program(process, tmp_path).record(mode="offcpu", collector="bpf", seconds=1.0)

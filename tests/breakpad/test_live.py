@@ -82,7 +82,7 @@ def symbols() -> tuple[str, ...]:
 
 def test_threads_on_their_ladders_have_one_stack_each(tmp_path: Path) -> None:
     with running(bare("ladder"), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, *symbols(), seconds=1, until=lambda found: len(found.stacks) >= 4)
+        recording = record(program.pid, tmp_path, *symbols(), seconds=0.5, until=lambda found: len(found.stacks) >= 4)
     assert recording.whole == 1.0
     ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in "abcd"]
     assert strange(recording, rf"{THREAD};({'|'.join(ladders)})") == []
@@ -92,7 +92,7 @@ def test_threads_on_their_ladders_have_one_stack_each(tmp_path: Path) -> None:
 
 def test_without_the_symbol_files_the_same_program_has_no_such_stacks(tmp_path: Path) -> None:
     with running(bare("ladder"), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, "--unwind", "fp", seconds=1)
+        recording = record(program.pid, tmp_path, "--unwind", "fp", seconds=0.5)
     assert not any("a_30" in stack for stack in recording.stacks)
     assert not any(len(stack) > 20 for stack in recording.stacks)
 
@@ -126,7 +126,7 @@ def test_symbol_file_of_another_build_is_said_in_the_summary(tmp_path: Path) -> 
     words[3] = "0" * 33
     wrong.write_text(" ".join(words) + "\n" + rest)
     with running(bare("ladder"), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, *ONLY, "--symbols", str(wrong), seconds=1)
+        recording = record(program.pid, tmp_path, *ONLY, "--symbols", str(wrong), seconds=0.5)
     texts = [problem for module in recording.summary["modules"] for problem in module["problems"]]
     assert any("another build" in str(text) for text in texts)
     assert not any("a_30" in stack for stack in recording.stacks)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.recording.reader import load_recording
-from tests.cli.support import BUSY, PYPROF, python
+from tests.cli.support import BUSY, PYPROF, SLEEPY, python
 from tests.support import busy_loops, name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -26,10 +26,7 @@ START = [sys.executable, "-c", "from pyprof_start import main; main()"]
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WITHOUT_PRIORITY = ("setpriv", "--bounding-set", "-sys_nice")
 """A command prefix that runs pyprof without the right to raise its priority."""
-
-BUSY_LOOPS = os.cpu_count() or 1
-"""Number of busy loops that leave no processor idle."""
-SIGNALS = 6
+SIGNALS = 3
 """Number of random moments at which each command receives a signal."""
 MAX_DELAY_S = 0.4
 """Latest of these moments in seconds after the interpreter's first statement."""
@@ -98,7 +95,7 @@ def test_signal_while_pyprof_loads_ends_it_without_a_traceback(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     out = tmp_path / "x.collapsed"
-    with python(BUSY) as target:
+    with python(SLEEPY) as target:
         command = [*START, "record", "-o", str(out), "-p", str(target.pid)]
         environment = signalled(tmp_path, module, number)
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
@@ -182,7 +179,7 @@ def test_signal_after_the_worker_is_forked_leaves_no_process_that_is_stopped(
     """
     (tmp_path / "sitecustomize.py").write_text(STOPPED_WORKER.format(number=int(number)))
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    with python(BUSY) as target:
+    with python(SLEEPY) as target:
         command = [*START, *arguments, "-p", str(target.pid)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
             _, said = process.communicate(timeout=PATIENCE_S)  # returns when the worker has ended, too
@@ -198,7 +195,7 @@ def test_signal_while_targets_are_opened_ends_the_recording_with_one_sentence(
     out = tmp_path / "x-%i.collapsed"
     module = "pyprof.collectors.routing.opening" if collector == "auto" else "pyprof.collectors.ptrace.collector"
     environment = signalled(tmp_path, module, number, "signal.pause()")
-    with python(BUSY) as target:
+    with python(SLEEPY) as target:
         command = [*START, "record", "--last", "9s", "-o", str(out), "--collector", collector, "-p", str(target.pid)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
         assert states(target.pid) <= {"R", "S"}
@@ -226,7 +223,7 @@ def test_signal_before_the_first_sample_leaves_nothing(goes_on: str, tmp_path: P
     (tmp_path / "sitecustomize.py").write_text(NEVER_BEGINS.format(goes_on=goes_on))
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     out = str(tmp_path / "x-%i.collapsed")
-    with python(BUSY) as target:
+    with python(SLEEPY) as target:
         command = [*START, "record", "--last", "9s", "-o", out, "--collector", "ptrace", "-p", str(target.pid)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
     assert done.returncode == 130
@@ -253,7 +250,7 @@ def test_flight_recorder_writes_for_a_signal_that_came_while_it_started(module: 
 
 def test_signal_of_a_flight_recorder_ends_other_recordings_as_before(tmp_path: Path) -> None:
     environment = signalled(tmp_path, "pyprof.session.recording_factory", signal.SIGUSR1)
-    with python(BUSY) as target:
+    with python(SLEEPY) as target:
         command = [*START, "record", "-o", str(tmp_path / "x.collapsed"), "-p", str(target.pid)]
         done = subprocess.run(command, capture_output=True, env=environment, timeout=PATIENCE_S)
     assert done.returncode == -signal.SIGUSR1
@@ -301,8 +298,8 @@ def test_line_says_that_samples_are_taken(arguments: tuple[str, ...], line: str,
 
 
 def test_quiet_recording_says_nothing_and_standard_output_has_only_the_profile(tmp_path: Path) -> None:
-    with python(BUSY) as target:
-        command = [*PYPROF, "record", "-d", "0.2", "-f", "collapsed", "-p", str(target.pid), "-o"]
+    with python(SLEEPY) as target:
+        command = [*PYPROF, "record", "--mode", "wall", "-d", "0.2", "-f", "collapsed", "-p", str(target.pid), "-o"]
         quiet = subprocess.run([*command, str(tmp_path / "x"), "-q"], capture_output=True, timeout=PATIENCE_S)
         printed = subprocess.run([*command, "-"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (quiet.stdout, quiet.stderr) == (b"", b"")
@@ -317,15 +314,24 @@ def test_command_has_the_usual_priority_and_pyprof_a_higher_one_until_it_samples
     assert said.split()[0] == str(os.getpriority(os.PRIO_PROCESS, 0))
 
 
+@pytest.fixture
+def _one_processor() -> Iterator[None]:
+    """Let children run on one processor only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("_one_processor")
 @pytest.mark.parametrize(("targets", "niceness"), [("-p", 7), ("-a", 3)])
 def test_recording_on_a_busy_machine_is_written_whole(targets: str, niceness: int, tmp_path: Path) -> None:
-    """Record on a busy machine without the right to raise the priority.
+    """Record next to a busy loop on the same processor without the right to raise the priority.
 
-    A process of niceness 7 gets a fifth of the time of a busy loop, one of niceness 3 half of it. More loops would
-    slow pyprof down as much, but also other tests.
+    A process of niceness 7 gets a fifth of the time of the loop, one of niceness 3 half of it.
     """
     out = tmp_path / "x.pyprof"
-    with python(BUSY) as target, busy_loops(BUSY_LOOPS):
+    with python(SLEEPY) as target, busy_loops(1):
         chosen = ["-a"] if targets == "-a" else ["--mode", "wall", "-p", str(target.pid)]
         prefix = ["nice", "-n", str(niceness), *WITHOUT_PRIORITY]
         record = [*prefix, *PYPROF, "record", "-d", "1", "-o", str(out), *chosen]

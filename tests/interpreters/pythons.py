@@ -92,6 +92,10 @@ OF_LAYOUTS = list(
 )
 """One interpreter for each layout of frames, and the newest one."""
 KINDS = pytest.mark.parametrize("python", OF_LAYOUTS, ids=lambda p: p.name)
+OLDEST_AND_NEWEST = pytest.mark.parametrize(
+    "python", OF_LAYOUTS[:: max(1, len(OF_LAYOUTS) - 1)] if os.environ.get("CI") else OF_LAYOUTS, ids=lambda p: p.name
+)
+"""In CI the interpreters with the oldest and the newest layout of frames, for what hardly depends on it."""
 SOME = pytest.mark.parametrize(
     "python",
     [p for p in pythons() if p.suite in ("", "sid") and not p.name.startswith("pyenv")][:2],

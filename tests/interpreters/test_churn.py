@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.collapsed import Stacks
-from tests.interpreters.pythons import HERE, KINDS, Python, running
+from tests.interpreters.pythons import HERE, KINDS, OLDEST_AND_NEWEST, Python, running
 from tests.interpreters.runs import PIECES_S, dump, record, stacks
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -46,7 +46,7 @@ def test_functions_whose_memory_is_used_again_have_their_own_names(python: Pytho
     assert not any("not read" in key for key in summary["errors"]), summary["errors"]
 
 
-@KINDS
+@OLDEST_AND_NEWEST
 def test_code_objects_that_are_alike_to_the_last_pointer_have_their_own_names(python: Python, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
     with running(python, "alike.py", *(["1"] if python.minor >= 12 else [])) as process:
@@ -58,7 +58,7 @@ def test_code_objects_that_are_alike_to_the_last_pointer_have_their_own_names(py
     assert {int(function) % 7 == int(helper) for function, helper in found} == {True}
 
 
-@KINDS
+@OLDEST_AND_NEWEST
 def test_short_threads_have_their_frames_and_compute_correctly(python: Python, tmp_path: Path) -> None:
     """Record 200 threads a second, each with a new function from exec, with eval, garbage collection and forked
     children.

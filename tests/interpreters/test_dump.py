@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.interpreters.pythons import EACH, KINDS, Python, pythons, running
+from tests.interpreters.pythons import KINDS, OF_LAYOUTS, Python, pythons, running
 from tests.interpreters.runs import dump, functions, record, stacks
 from tests.support import name_of, pairs
 
@@ -40,12 +40,23 @@ def test_dump_shows_the_stack_that_the_program_wrote_down(python: Python, where:
     assert thread["end"] == "root"
     assert thread["interpreter"]["merge"] is None
     assert all(t["interpreter"]["merge"] is None and t["end"] == "root" for t in threads)
+    check_callbacks(thread["frames"])
 
 
-@EACH
+def check_callbacks(frames: list[dict[str, Any]]) -> None:
+    """Assert that a C function with a callback stands between its caller and the function that it calls."""
+    names = [frame["function"] or "?" for frame in frames]
+    kinds = [frame["kind"] for frame in frames]
+    for inner, outer in (("called_by_ctypes", "by_ctypes"), ("pair", "by_reduce"), ("key", "by_sorted")):
+        between = kinds[names.index(inner) + 1 : names.index(outer)]
+        assert between, f"{outer} calls {inner} through C"
+        assert "python" not in between
+    modules = [frame["module"] or "" for frame in frames]
+    assert "ffi" in "".join(modules[names.index("called_by_ctypes") : names.index("by_ctypes")])
+
+
+@pytest.mark.parametrize("python", [p for p in OF_LAYOUTS if p.minor >= 12], ids=lambda python: python.name)
 def test_trampolines_of_perf_are_no_frames_of_their_own(python: Python) -> None:
-    if python.minor < 12:
-        return  # it has none
     with running(python, "ladder.py", env={"PYTHONPERFSUPPORT": "1"}) as process:
         stack = said(process)
         (thread,) = dump(process.pid)["threads"]
@@ -54,10 +65,8 @@ def test_trampolines_of_perf_are_no_frames_of_their_own(python: Python) -> None:
     assert not any((frame["function"] or "").startswith("py::") for frame in thread["frames"])
 
 
-@EACH
+@pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 14], ids=lambda python: python.name)
 def test_code_that_pythons_own_compiler_made_is_no_obstacle(python: Python, tmp_path: Path) -> None:
-    if python.minor < 14:
-        return  # it has none
     output = tmp_path / "out.collapsed"
     with running(python, "calls.py", env={"PYTHON_JIT": "1"}) as process:
         assert process.stdout is not None
@@ -82,19 +91,3 @@ def test_frames_of_sub_interpreters_stand_where_they_run(python: Python) -> None
     assert names[:2] == ["inside", "<module>"]
     assert names[-2:] == ["outside", "<module>"]
     assert thread["interpreter"]["merge"] is None
-
-
-@EACH
-def test_each_run_of_frames_stands_inside_one_evaluator(python: Python) -> None:
-    """Check that a C function with a callback stands between its caller and the function that it calls."""
-    with running(python, "ladder.py") as process:
-        said(process)
-        frames = dump(process.pid, "--native", "all")["threads"][0]["frames"]
-    names = [frame["function"] or "?" for frame in frames]
-    kinds = [frame["kind"] for frame in frames]
-    for inner, outer in (("called_by_ctypes", "by_ctypes"), ("pair", "by_reduce"), ("key", "by_sorted")):
-        between = kinds[names.index(inner) + 1 : names.index(outer)]
-        assert between, f"{outer} calls {inner} through C"
-        assert "python" not in between
-    modules = [frame["module"] or "" for frame in frames]
-    assert "ffi" in "".join(modules[names.index("called_by_ctypes") : names.index("by_ctypes")])

@@ -13,7 +13,7 @@ import pytest
 
 from tests.collapsed import Stacks
 from tests.interpreters.extensions import import_path
-from tests.interpreters.pythons import KINDS, Python, running
+from tests.interpreters.pythons import OF_LAYOUTS, Python, running
 from tests.interpreters.runs import record, stacks
 from tests.support import PROGRAMS, build
 
@@ -35,7 +35,7 @@ def burned(found: Stacks) -> tuple[int, int]:
     return with_lock, without
 
 
-@KINDS
+@pytest.mark.parametrize("python", [p for p in OF_LAYOUTS if p.minor in (8, 12, 15)], ids=lambda python: python.name)
 def test_thread_that_has_given_the_lock_away_is_not_its_holder(python: Python, tmp_path: Path) -> None:
     env = {"PYTHONPATH": import_path(python, numbers=False)[0]}
     everything, holders = tmp_path / "all.collapsed", tmp_path / "gil.collapsed"

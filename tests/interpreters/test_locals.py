@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import warm
-from tests.interpreters.pythons import EACH, HERE, Python, running
+from tests.interpreters.pythons import HERE, KINDS, Python, running
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -29,7 +29,7 @@ def ready(process: subprocess.Popen[str]) -> int:
     return process.pid
 
 
-@EACH
+@KINDS
 def test_values_of_each_kind_are_read(python: Python) -> None:
     with running(python, "local_values.py") as process:
         frame = frame_of(ready(process))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interpreters.pythons import KINDS, Python, running
+from tests.interpreters.pythons import OF_LAYOUTS, Python, running
 from tests.interpreters.runs import dump
-from tests.support import missing
+from tests.support import missing, name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -53,11 +53,11 @@ def ours(pid: int) -> dict[int, Frames]:
     }
 
 
-@KINDS
-@pytest.mark.parametrize("program", ["ladder.py", "server.py"])
+SUPPORTED = [python for python in OF_LAYOUTS if python.minor <= NEWEST]
+
+
+@pytest.mark.parametrize(("python", "program"), pairs(SUPPORTED, ["ladder.py", "server.py"]), ids=name_of)
 def test_sleeping_threads_have_the_frames_that_py_spy_finds(python: Python, program: str) -> None:
-    if python.minor > NEWEST:
-        return
     with running(python, program, "thread") as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.interpreters.extensions import SOURCES, import_path, numpy
-from tests.interpreters.pythons import EACH, KINDS, SOME, Python, running
+from tests.interpreters.pythons import KINDS, SOME, Python, running
 from tests.interpreters.runs import dump
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -87,7 +87,7 @@ def dumped(process: subprocess.Popen[str], truth: dict[str, Any]) -> list[dict[s
     return threads
 
 
-@EACH
+@KINDS
 def test_frames_and_the_native_ones_between_them_are_those_that_the_program_knows(python: Python) -> None:
     with climbing(python, str(SEED + python.minor), "60", "sleep", "thread") as process:
         truth = said(process)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.collapsed import Stacks
-from tests.interpreters.pythons import KINDS, Python
+from tests.interpreters.pythons import OLDEST_AND_NEWEST, Python
 from tests.interpreters.runs import count, record, seen, stacks
 from tests.interpreters.test_rungs import SEED, climbing
 
@@ -43,7 +43,7 @@ def check(frames: list[str], truth: dict[str, Any]) -> None:
                 assert all(any(claim in name for name in found) for claim in claims), (claims, frames[at : inside + 1])
 
 
-@KINDS
+@OLDEST_AND_NEWEST
 def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
     with climbing(python, str(SEED), "6", "busy", "1") as process:

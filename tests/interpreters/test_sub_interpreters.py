@@ -12,7 +12,7 @@ import pytest
 from pyprof.interpreters.cpython.evaluator_runs import sort_runs
 from pyprof.model.interpreter_frames import FunctionPlace, Run
 from tests.collapsed import Stacks
-from tests.interpreters.pythons import Python, pythons, running
+from tests.interpreters.pythons import OF_LAYOUTS, Python, running
 from tests.interpreters.runs import count, functions, record, stacks
 from tests.support import name_of, pairs
 
@@ -26,7 +26,7 @@ LEAST = {"bpf": 0.8, "ptrace": 0.5}
 
 The ptrace collector lists thread states only now and then, and the threads live for 0.1 s.
 """
-KNOWN = [python for python in pythons() if python.minor >= 11]
+KNOWN = [python for python in OF_LAYOUTS if python.minor >= 11]
 """Interpreters of which BPF reads the frames of both. Up to 3.10 it reads those of one only."""
 
 
@@ -42,7 +42,7 @@ def inner(frames: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("python", "collector"),
-    pairs(list({python.minor: python for python in KNOWN}.values()), ["bpf", "ptrace"]),
+    pairs(KNOWN, ["bpf", "ptrace"]),
     ids=name_of,
 )
 def test_frames_of_both_interpreters_are_in_one_stack(python: Python, collector: str, tmp_path: Path) -> None:

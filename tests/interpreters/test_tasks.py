@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.interpreters.pythons import EACH, Python, running
+from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import dump, record, stacks
+from tests.support import name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 AWAITED = ["leaf", "inner", "helper", "middle"]
 
 
-@EACH
+@pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 11], ids=name_of)
 def test_chain_of_tasks_stands_above_the_running_coroutine(python: Python) -> None:
-    if python.minor < 11:
-        return  # the program needs TaskGroup
+    """The program needs TaskGroup of CPython 3.11."""
     with running(python, "tasks.py") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -32,11 +32,11 @@ def test_chain_of_tasks_stands_above_the_running_coroutine(python: Python) -> No
     assert thread["interpreter"]["merge"] is None
 
 
-@EACH
-@pytest.mark.parametrize("collector", ["ptrace", "bpf"])
+WITH_AWAITERS = [python for python in pythons() if python.minor >= 14]
+
+
+@pytest.mark.parametrize(("python", "collector"), pairs(WITH_AWAITERS, ["ptrace", "bpf"]), ids=name_of)
 def test_recordings_have_the_same_chain(python: Python, collector: str, tmp_path: Path) -> None:
-    if python.minor < 14:
-        return
     with running(python, "tasks.py") as process:
         assert process.stdout is not None
         process.stdout.readline()

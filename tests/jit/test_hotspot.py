@@ -29,15 +29,13 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def has_compiled(recording: Recording) -> bool:
     """Return True if the program's own code has enough of the samples, most of which are the compilers' at first."""
-    in_java = sum(n for stack, n in recording.stacks.items() if own(stack))
-    in_spin = sum(n for stack, n in recording.stacks.items() if own(stack)[-1:] == ["spin"])
-    return in_spin > 30 and in_java > 0.3 * recording.samples
+    return sum(n for stack, n in recording.stacks.items() if own(stack)) > max(100, 0.3 * recording.samples)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_stacks_are_whole_and_have_no_impossible_caller(classes: Path, tmp_path: Path, mode: str) -> None:
     with ladder(classes, *MODES[mode]) as pid:
-        recording = record(pid, tmp_path, "--native", "all", seconds=1, rate=499, until=has_compiled)
+        recording = record(pid, tmp_path, "--native", "all", seconds=1, rate=999, until=has_compiled)
     in_java = {stack: n for stack, n in recording.stacks.items() if own(stack)}
     assert [call for stack in recording.stacks for call in impossible_calls(stack)] == []
     assert {own(stack)[0] for stack in in_java} == {"main"}
@@ -45,11 +43,6 @@ def test_stacks_are_whole_and_have_no_impossible_caller(classes: Path, tmp_path:
     assert recording.whole > 0.98
     assert not [frame for stack in recording.stacks for frame in stack if frame.startswith("[unknown]")]
     assert recording.summary["trust"]["hotspot"] > 3 * sum(in_java.values())
-
-
-def test_frames_between_java_and_native_code_are_whole(classes: Path, tmp_path: Path) -> None:
-    with ladder(classes) as pid:
-        recording = record(pid, tmp_path, "--native", "all", seconds=1, rate=499, until=has_compiled)
     roots = {stack[: stack.index(frame)] for stack in recording.stacks for frame in stack if frame.startswith(MAIN)}
     (root,) = {tuple(frame.partition(" / ")[0] for frame in found) for found in roots}
     assert root[-1] == "call_stub"

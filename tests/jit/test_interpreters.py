@@ -41,7 +41,7 @@ def are_compiled(recording: Recording) -> bool:
 )
 def test_functions_of_node_have_names(options: tuple[str, ...], module: str, tmp_path: Path) -> None:
     with running(need("node"), "--perf-basic-prof", *options, PROGRAMS / "work.js", cwd=tmp_path) as program:
-        recording = record(program.pid, tmp_path, seconds=2, until=are_compiled)
+        recording = record(program.pid, tmp_path, seconds=0.8, until=are_compiled)
     Path(f"/tmp/perf-{program.pid}.map").unlink(missing_ok=True)
     assert recording.whole > 0.99
     assert are_compiled(recording), of_functions(recording)
@@ -84,7 +84,7 @@ def python_with_perf(tmp_path: Path) -> Iterator[int]:
 
 
 def test_functions_of_cpython_stand_between_the_frames_of_its_evaluator(python_with_perf: int, tmp_path: Path) -> None:
-    recording = record(python_with_perf, tmp_path, "--native", "all", seconds=2)
+    recording = record(python_with_perf, tmp_path, "--native", "all", seconds=0.8)
     assert recording.whole > 0.99
     deep = 0
     for stack, samples in recording.stacks.items():

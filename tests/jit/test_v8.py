@@ -50,7 +50,7 @@ def has_leaves(recording: Recording) -> bool:
 @pytest.mark.parametrize("mode", MODES)
 def test_javascript_frames_are_named_and_have_no_impossible_caller(tmp_path: Path, mode: str) -> None:
     with running(need("node"), *MODES[mode], PROGRAM) as process:
-        recording = record(process.pid, tmp_path, "--collector", "auto", seconds=2, rate=499, until=has_leaves)
+        recording = record(process.pid, tmp_path, "--collector", "auto", seconds=1, rate=999, until=has_leaves)
     stacks = recording.stacks
     pairs = [pair for stack in stacks for pair in zip(own(stack), own(stack)[1:], strict=False)]
     assert [pair for pair in pairs if pair[1] not in CALLS.get(pair[0], set())] == []

@@ -15,7 +15,7 @@ import pytest
 from pyprof import load
 from pyprof.model.profile import Profile
 from tests.live.support.recording import Recording, record, running
-from tests.support import PROGRAMS, need
+from tests.support import PROGRAMS, go_cache, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -54,7 +54,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("go_stacks")
     need("gcc")
     command = [need("go"), "build", "-o", str(folder / "stacks"), "."]
-    environment = {**os.environ, "GOCACHE": str(folder / "cache")}
+    environment = {**os.environ, "GOCACHE": go_cache()}
     subprocess.run(command, check=True, env=environment, cwd=PROGRAMS / "go_stacks", timeout=600)
     return folder / "stacks"
 
@@ -65,7 +65,7 @@ def test_goroutines_are_whole_with_possible_callers_and_have_their_labels(
 ) -> None:
     with running(program) as process:
         options = ("--collector", collector, "--save", str(tmp_path / "kept.pyprof"))
-        recording = record(process.pid, tmp_path, *options, seconds=2, rate=999, until=has_left_stacks)
+        recording = record(process.pid, tmp_path, *options, seconds=1, rate=1999, until=has_left_stacks)
     assert has_left_stacks(recording)
     for stack in recording.stacks:
         own = [name for name in stack if name in CALLERS or name in FIRST]

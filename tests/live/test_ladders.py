@@ -30,8 +30,6 @@ MISPLACED = 0.005 if KERNEL >= (6, 11) else 0.05
 Kernels before 6.11 do not report the mappings at a stop (docs/accuracy.md).
 """
 
-BUILDS = ["ladder", "ladder_static", "ladder_static_pie", "ladder_fp", "ladder_debug_frame"]
-
 
 def climbing(names: list[str]) -> str:
     """Return a pattern for any prefix of a chain of callers, including the empty one, with ";" before each name."""
@@ -52,10 +50,10 @@ def high_enough(recording: Recording) -> bool:
     return any("rung_03" in name for stack in recording.stacks for name in stack)
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ["ladder", "ladder_fp", "ladder_debug_frame"])
 def test_threads_that_stand_on_their_ladders_have_one_stack_each(build: str, tmp_path: Path) -> None:
     with running(ladder(build), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=1, until=lambda recording: len(recording.stacks) > 3)
+        recording = record(program.pid, tmp_path, seconds=0.5, until=lambda recording: len(recording.stacks) > 3)
     assert recording.whole == 1.0
     ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in "abcd"]
     assert strange(recording, rf"{THREAD};({'|'.join(ladders)})") == []
@@ -64,10 +62,10 @@ def test_threads_that_stand_on_their_ladders_have_one_stack_each(build: str, tmp
     assert recording.summary["trust"][source] >= 31 * recording.samples
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ["ladder", "ladder_static", "ladder_static_pie"])
 def test_threads_that_climb_have_stacks_that_begin_like_the_ladder(build: str, tmp_path: Path) -> None:
     with running(ladder(build), "climb", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=1, until=lambda recording: len(recording.stacks) > 40)
+        recording = record(program.pid, tmp_path, seconds=0.5, until=lambda recording: len(recording.stacks) > 40)
     assert recording.whole == 1.0
     ladders = [f"{p}_thread{climbing([*rungs(p), f'{p}_top'])}" for p in "abcd"]
     assert strange(recording, rf"{THREAD};(?:{'|'.join(ladders)})") == []
@@ -120,7 +118,7 @@ def test_stacks_of_exceptions_are_whole_or_say_that_they_are_in_the_unwinder(tmp
 
     with running(ladder("ladder_throw"), "climb", LIFE) as program:
         recording = record(
-            program.pid, tmp_path, seconds=2, until=lambda found: found.samples > 100 and bool(deepest(found))
+            program.pid, tmp_path, seconds=0.8, until=lambda found: found.samples > 100 and bool(deepest(found))
         )
     assert strange(recording, rf"{MAIN}(;all_kinds\(\).*)?|\[in the unwinder\];.*") == []
     whole = sum(n for stack, n in recording.stacks.items() if re.match(MAIN, ";".join(stack)))
@@ -141,7 +139,7 @@ def test_handler_on_its_own_stack_stands_on_the_stack_that_it_interrupted(tmp_pa
         return leaves <= tops and interrupted_leaves(recording) >= {"leaf_bare", "leaf_moving"}
 
     with running(ladder("ladder_signal"), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=2, until=enough)
+        recording = record(program.pid, tmp_path, seconds=0.8, until=enough)
     assert enough(recording)
     leaf = r"(?:;leaf_(?:bare|moving|r11|deref|popped))?"
     interrupted = MAIN + climbing([*rungs("s"), f"s_top{leaf}"])
@@ -153,7 +151,7 @@ def test_handler_on_its_own_stack_stands_on_the_stack_that_it_interrupted(tmp_pa
 
 def test_calls_through_the_plt_and_back_are_whole(tmp_path: Path) -> None:
     with running(ladder("ladder_plt"), "climb", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=1, until=lambda found: len(found.stacks) > 10)
+        recording = record(program.pid, tmp_path, seconds=0.5, until=lambda found: len(found.stacks) > 10)
     far = r"(?:;far_(?:double_)?\1(?:@plt)?|;far_\1;back)"
     outer = r";far_outer(?:;far_0[12]@plt|;far_0[12](?:;nothing)?)?|;far_outer@plt"
     assert strange(recording, rf"{MAIN}(?:;round_trip(?:;near_(\d\d){far}?|{outer})?)?") == []
@@ -163,11 +161,11 @@ def test_calls_through_the_plt_and_back_are_whole(tmp_path: Path) -> None:
 
 def test_realigned_frames_are_whole(tmp_path: Path) -> None:
     with running(ladder("ladder_drap"), "spin", LIFE) as program:
-        standing = record(program.pid, tmp_path, seconds=1)
+        standing = record(program.pid, tmp_path, seconds=0.5)
     (stack,) = standing.stacks
     assert stack[3:] == ("main", *rungs("r", 8), "r_top")
     with running(ladder("ladder_drap"), "climb", LIFE) as program:
-        climbing_ = record(program.pid, tmp_path, seconds=1)
+        climbing_ = record(program.pid, tmp_path, seconds=0.5)
     steps = climbing(rungs("r", 8)) + r"(?:;r_top|;touch)?"
     assert strange(climbing_, rf"{MAIN}{steps}") == []
     assert climbing_.whole == 1.0
@@ -176,7 +174,7 @@ def test_realigned_frames_are_whole(tmp_path: Path) -> None:
 def test_libraries_that_come_and_go_never_lend_their_names_to_each_other(tmp_path: Path) -> None:
     one, other = ladder("libone.so"), ladder("libother.so")
     with running(ladder("ladder_dlopen"), "climb", LIFE, one, other) as program:
-        recording = record(program.pid, tmp_path, seconds=3)
+        recording = record(program.pid, tmp_path, seconds=1.2)
     steps = [f";enter(?:{climbing([*rungs(p), f'{p}_top'])}(?:@plt)?)?" for p in ("one", "other")]
     loader = r"(?!.*;(?:one|other)_\d\d).*"
     allowed = rf"{MAIN}(?:;visit(?:{'|'.join(steps)}|{loader})?)?"
@@ -199,7 +197,7 @@ FORKS = {
 @pytest.mark.parametrize("mode", list(FORKS))
 def test_children_images_and_short_threads_are_followed(mode: str, tmp_path: Path) -> None:
     with running(ladder("ladder_fork"), mode, LIFE) as program:
-        recording = record(program.pid, tmp_path, "-s", seconds=1, until=lambda found: found.samples > 100)
+        recording = record(program.pid, tmp_path, "-s", seconds=0.5, until=lambda found: found.samples > 100)
     allowed = re.compile(FORKS[mode].format(f=climbing([*rungs("f"), "f_top"])))
     wrong = {stack: n for stack, n in recording.stacks.items() if not allowed.fullmatch(";".join(stack))}
     assert sum(wrong.values()) <= most(MISPLACED, recording.samples), wrong
@@ -210,7 +208,7 @@ def test_children_images_and_short_threads_are_followed(mode: str, tmp_path: Pat
 
 def test_rust_stacks_are_whole_and_in_order(tmp_path: Path) -> None:
     with running(ladder("ladder_rs"), "climb", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=1, until=high_enough)
+        recording = record(program.pid, tmp_path, seconds=0.5, until=high_enough)
     own = re.compile(r"ladder(?:_rs)?::(rung_\w+)")
     for stack in recording.stacks:
         names = [m[1] for name in stack if (m := own.search(name))]

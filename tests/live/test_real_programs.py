@@ -162,7 +162,7 @@ def texts(stacks: Stacks) -> dict[int, list[str]]:
 def test_working_programs_have_stacks_that_end_at_the_root(program: str, tmp_path: Path) -> None:
     with started(WORKING[program], tmp_path) as process:
         time.sleep(0.5)
-        recording = record(process.pid, tmp_path, until=lambda recording: recording.samples > 200)
+        recording = record(process.pid, tmp_path, rate=999, until=lambda recording: recording.samples > 200)
     assert recording.samples > 200
     assert recording.whole >= 0.995, [stack for stack in recording.stacks if "truncated" in stack[0]]
 
@@ -185,7 +185,7 @@ def test_compiler_that_comes_and_goes_has_stacks_that_end_at_the_root(tmp_path: 
     script = f"while :; do rustc -O -o {tmp_path}/out {source} || exit 1; done"
     need("rustc")
     with started(["sh", "-c", script], tmp_path) as process:
-        recording = record(process.pid, tmp_path, "-s", seconds=2, until=lambda recording: wholes(recording) > 50)
+        recording = record(process.pid, tmp_path, "-s", seconds=1, until=lambda recording: wholes(recording) > 50)
         subprocess.run(["pkill", "-P", str(process.pid)], check=False, timeout=30)
     without_table = recording.stacks.get(("[truncated: no unwind rule]", BLAKE3), 0)
     late = recording.summary["ends"].get("late", 0)  # on a busy machine there is no time for the last samples

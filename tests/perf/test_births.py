@@ -53,7 +53,7 @@ def test_short_lives_have_their_share_of_the_samples(
         except PerfNotAllowed as error:
             missing(f"needs perf_events of processors: {error.message} {error.hint}")
         options = ("--collector", "perf", "-s", "--stack-size", "8K")
-        recording = record(program.pid, tmp_path, *options, seconds=2.5, rate=499, until=has_enough)
+        recording = record(program.pid, tmp_path, *options, seconds=1.2, rate=499, until=has_enough)
         in_busy, spent = map(int, program.communicate()[0].split())
     assert has_enough(recording)
     true = in_busy / spent

@@ -64,9 +64,9 @@ def allowed() -> None:
 def recorded(
     pid: int, folder: Path, collector: str, mode: str, *options: str, until: Callable[[Recording], bool]
 ) -> Recording:
-    """Record for two seconds, or for longer on a busy machine, until the condition holds."""
+    """Record for a second, or for longer on a busy machine, until the condition holds."""
     options = ("--collector", collector, "--mode", mode, "-t", *options)
-    recording = record(pid, folder, *options, seconds=2, rate=99, until=until)
+    recording = record(pid, folder, *options, seconds=1, rate=199, until=until)
     assert until(recording), recording.stacks
     return recording
 

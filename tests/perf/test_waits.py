@@ -232,7 +232,7 @@ def test_windows_have_the_waits_of_their_own_time_on_a_busy_machine(
     program: Path, collector: str, tmp_path: Path
 ) -> None:
     with started(program, tmp_path, "endless", "naps") as target, busy_loops():
-        target.record("--every", "1", collector=collector, mode="offcpu", seconds=5.6)
+        target.record("--every", "1", collector=collector, mode="offcpu", seconds=3.6)
     windows = sorted(tmp_path.glob("*.json"), key=lambda path: int(path.name.split(".")[0]))
     assert len(windows) >= 2
     for path in windows:
@@ -245,12 +245,9 @@ def test_windows_have_the_waits_of_their_own_time_on_a_busy_machine(
                 assert waits.total(thread) == pytest.approx(waits.passed, rel=0.05)
 
 
-@pytest.mark.parametrize("collector", ["perf", "bpf"])
-def test_single_recording_has_all_of_a_sleepers_time_on_a_busy_machine(
-    program: Path, collector: str, tmp_path: Path
-) -> None:
+def test_single_recording_has_all_of_a_sleepers_time_on_a_busy_machine(program: Path, tmp_path: Path) -> None:
     with started(program, tmp_path, "endless", "naps") as target, busy_loops():
-        waits = target.record(collector=collector, mode="offcpu")
+        waits = target.record(collector="bpf", mode="offcpu")
     for thread in ("endless", "naps"):
         assert waits.total(thread) == pytest.approx(waits.passed, rel=0.05)
         assert waits.total(thread) <= waits.passed * (1 + 1e-6)

@@ -16,6 +16,7 @@ from pyprof.session.session import Session
 from pyprof.session.thread_dump import CompleteStacksCollector
 from tests.remote.stubs import Relay, qemu_user, relay
 from tests.remote.zoo import MACHINES, PLACES, Stand, binaries, place_of
+from tests.support import pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -42,8 +43,11 @@ def standing(machine: str, program: Path, stand: Stand) -> Iterator[Relay]:
         yield stub
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("place", PLACES)
+# the kernel of each architecture has its own signal frames; test_every_instruction.py has each table of each one
+STANDS = sorted({("handled", machine) for machine in MACHINES} | set(pairs(list(PLACES), list(MACHINES))))
+
+
+@pytest.mark.parametrize(("place", "machine"), STANDS)
 def test_stack_is_what_the_source_says_by_each_table_alone_and_by_all(place: str, machine: str) -> None:
     stand = PLACES[place]
     wrong = {}

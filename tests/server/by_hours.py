@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
@@ -64,7 +65,7 @@ def rows(first: int, last: int) -> list[SegmentRows]:
 
 
 def asked(store: Store, whole_hours: bool = False) -> list[Any]:
-    """Return the results of all kinds of queries.
+    """Return the results of all kinds of queries for the first two spans, and of three kinds for the others.
 
     Args:
         store: The store.
@@ -74,16 +75,19 @@ def asked(store: Store, whole_hours: bool = False) -> list[Any]:
     found: list[Any] = []
     for words in SPANS[1:2] if whole_hours else SPANS:
         service = words | {"service": "checkout"}
-        of_version = service | {"label.version": "2", "format": "pprof"}
         found += [
             query_api.services(questions, TENANT, words),
-            query_api.timeline(questions, TENANT, service | {"by": "version", "points": "14"}),
             query_api.functions(questions, TENANT, words),
-            query_api.builds(questions, TENANT, words),
-            query_api.labels(questions, TENANT, service),
-            sha256(query_api.profile(questions, TENANT, of_version)[0]).hexdigest(),
             query_api.profile(questions, TENANT, service | {"format": "collapsed"})[0].decode(),
         ]
+        if words in SPANS[:2]:
+            of_version = service | {"label.version": "2", "format": "pprof"}
+            found += [
+                query_api.timeline(questions, TENANT, service | {"by": "version", "points": "14"}),
+                query_api.builds(questions, TENANT, words),
+                query_api.labels(questions, TENANT, service),
+                sha256(query_api.profile(questions, TENANT, of_version)[0]).hexdigest(),
+            ]
     return found
 
 
@@ -197,7 +201,7 @@ def main(url: str, version: int) -> None:
     for _ in range(2):
         migrate(engine)
     store = Store(engine)
-    hours, today, now_ns = store.hours, time.strftime("%Y-%m-%d"), time.time_ns()
+    hours, now_ns = store.hours, time.time_ns()
     if not old:
         store.insert(segments)
     failed = engine.dialect.read("window_samples")
@@ -225,6 +229,24 @@ def main(url: str, version: int) -> None:
         hours.roll(replace(each, rolled=each.windows, upto=(1 << 64) - 1))  # all windows are rolled up already
     found["rolled"], found["due then"] = asked(store), hours.due(now_ns)
     found["moments"] = [moments(store, words) for words in SPANS[:3]]
+    if not old:  # rows of older versions are those of the newest one by now
+        found |= _seal_and_drop(engine, store, count)
+        found["rows"] = counts
+        found["bases"], found["samples"] = bases(store), sum(int(each.counts.sum()) for each in rows(0, MOST))
+    store.close()
+    print(json.dumps(found))
+
+
+def _seal_and_drop(engine: Engine, store: Store, count: Callable[[], None]) -> dict[str, Any]:
+    """Return the results of queries while late windows come, the day is sealed and dropped.
+
+    Args:
+        engine: Its engine.
+        store: The store with a rolled-up day.
+        count: Function that counts the rows of each table.
+    """
+    found: dict[str, Any] = {}
+    hours, today, now_ns = store.hours, time.strftime("%Y-%m-%d"), time.time_ns()
     count()
     late = rows(EVERY, EVERY + 4)
     store.insert(late[:1])
@@ -249,10 +271,7 @@ def main(url: str, version: int) -> None:
     found["torn then"] = hours.find_inconsistent_days()
     store.drop_day(DAY)
     count()
-    found["rows"] = counts
-    found["bases"], found["samples"] = bases(store), sum(int(each.counts.sum()) for each in rows(0, MOST))
-    store.close()
-    print(json.dumps(found))
+    return found
 
 
 def _killed_before(table: str, put: Any) -> Any:

@@ -51,12 +51,16 @@ def life(version: int, *stores: str) -> dict[str, Any]:
     return dict(found)
 
 
-def check_life(found: dict[str, Any]) -> None:
+def check_rolled(found: dict[str, Any]) -> None:
     """Assert that each window counts once, wherever its rows are."""
     assert found["before"] == found["killed"] == found["rolled"]
     assert found["moments"][1:] == [[-60, 0, 60, 120], [31, 60, 120]], "a long span has hours"
-    assert found["rolled"] != found["one late"] != found["late"] == found["late rolled"]
     assert (found["not ended"], found["due"], found["due then"]) == (1, [-1, 0, 1, 2], [])
+
+
+def check_sealed(found: dict[str, Any]) -> None:
+    """Assert that late windows count once, too, and that a sealed day has only hours."""
+    assert found["rolled"] != found["one late"] != found["late"] == found["late rolled"]
     assert (found["due one late"], found["due late"]) == ([], 1)
     assert found["sealed"] == [False, True, False, True]
     assert found["after first step"] == found["after second step"]
@@ -97,7 +101,8 @@ def test_both_stores_give_the_same_rows_and_a_cluster_shares_them_out(tmp_path: 
         lives = [life(1, f"{within}1"), life(2, of_cluster.replace("/old?", "/old2?"))]
         lives.append(life(newest, f"{within}{newest}", of_cluster.replace("/old?", f"/old{newest}?")))
         for found_of in lives:
-            check_life(found_of)
+            check_rolled(found_of)
+        check_sealed(lives[-1])
         assert len(lives[-1]["moments"][0]) > 20, "a short span has times of windows"
         assert all(found_of["whole hours"] == lives[-1]["whole hours"] for found_of in lives)
         assert all(count > 0 for count in rows_by_server(url, "window_samples"))

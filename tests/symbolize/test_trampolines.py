@@ -14,7 +14,7 @@ pytestmark = pytest.mark.system
 
 def test_signal_trampoline_of_a_stripped_library_is_named(tmp_path: Path) -> None:
     with running(ladder("ladder_altstack"), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=1.5)
+        recording = record(program.pid, tmp_path, seconds=0.6)
     before = {stack[-3] for stack in recording.stacks if stack[-2:] == ("handler", "handler_top")}
     assert before <= {"<signal handler called>", "__restore_rt"}
     assert before

@@ -21,7 +21,7 @@ from pyprof.unwind.formats.cfi.sections import open_debug_frame
 from pyprof.unwind.formats.gopclntab import go_source
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.cli.support import pyprof
-from tests.support import PROGRAMS, need
+from tests.support import PROGRAMS, go_cache, need
 
 pytestmark = pytest.mark.system
 
@@ -43,7 +43,7 @@ def built(folder: Path, name: str, flags: list[str], variables: dict[str, str]) 
     program = folder / name
     if not program.exists():
         command = [need("go"), "build", *flags, "-o", str(program), str(PROGRAMS / "ladder.go")]
-        environment = {**os.environ, "GOCACHE": str(folder / "cache"), "GO111MODULE": "off", **variables}
+        environment = {**os.environ, "GOCACHE": go_cache(), "GO111MODULE": "off", **variables}
         subprocess.run(command, check=True, env=environment, timeout=600)
     return program
 

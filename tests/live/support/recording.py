@@ -67,8 +67,8 @@ def record(
     pid: int,
     folder: Path,
     *options: str,
-    seconds: float = 1.5,
-    rate: int = 199,
+    seconds: float = 0.6,
+    rate: int = 499,
     by: Sequence[str] = (),
     until: Callable[[Recording], bool] = lambda recording: True,
 ) -> Recording:
