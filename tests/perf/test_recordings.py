@@ -34,7 +34,9 @@ def by_perf(pid: int, folder: Path, *options: str, rate: int = 499, **how: Any) 
 
 def test_stacks_of_busy_threads_are_those_that_ptrace_finds(tmp_path: Path) -> None:
     with running(ladder("ladder"), "spin", LIFE) as program:
-        kernel = by_perf(program.pid, tmp_path, rate=999, until=lambda found: len(found.stacks) > 3 < found.samples / 5)
+        kernel = by_perf(
+            program.pid, tmp_path, rate=999, until=lambda found: len(found.stacks) > 3 and found.samples >= 20
+        )
         stopped = record(program.pid, tmp_path, rate=99, until=lambda found: len(found.stacks) > 3)
     assert kernel.whole == stopped.whole == 1.0
     assert set(kernel.stacks) == set(stopped.stacks)
