@@ -1,9 +1,10 @@
-"""`pyprof demo-fleet`: a server, an agent and three services on this machine, to try the page with real data."""
+"""`pyprof demo-fleet`: a server, an agent and two services on this machine, to try the page with real data."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pyprof.errors import PyprofError
 if TYPE_CHECKING:
     import subprocess
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _READY_S = 90.0
 _LOOK_S = 0.5
 _END_S = 10.0
@@ -60,9 +62,9 @@ labels = {{ version = "{version}" }}
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "demo-fleet",
-        help="run a server, an agent and three services as a demonstration, until Ctrl-C",
-        description="Starts a server, an agent and three small services on this machine, and says where the page is. "
-        "Ctrl-C ends them and deletes what they wrote. Needs pip install 'pyprof-live[server]'.",
+        help="run a server, an agent and two services as a demonstration, until Ctrl-C",
+        description="Starts a server, an agent and three processes of two services on this machine, and says where "
+        "the page is. Ctrl-C ends them and deletes what they wrote. Needs pip install 'pyprof-live[server]'.",
     )
     parser.add_argument("--port", type=int, default=4242, metavar="PORT", help="(default: %(default)d)")
     parser.add_argument("-d", "--duration", type=float, metavar="SECONDS", help="end after this time")
@@ -71,13 +73,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import signal
     import tempfile
 
     began = time.monotonic()
     url = f"http://127.0.0.1:{arguments.port}/?span=900"
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    for number in SIGNALS:
+        signal.signal(number, interrupt)
     try:
         with tempfile.TemporaryDirectory(prefix="pyprof-fleet-") as folder, _running(folder, arguments.port) as fleet:
             _until_windows(arguments.port, fleet)
@@ -92,6 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         pass
     return 0
+
+
+def interrupt(number: int, frame: object) -> None:
+    """Begin to end the demo. Another signal meanwhile would leave processes that write to the folder to be deleted."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 @contextmanager
@@ -111,9 +119,11 @@ def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[byte
     try:
         for service, version in _SERVICES:
             name = f"demo-fleet-{service}-{version}"
-            found[name] = subprocess.Popen([sys.executable, "-c", _WORK, version, name])
-        found["the server"] = subprocess.Popen([*own, "server", "--data", f"{folder}/data", "--port", str(port)])
-        found["the agent"] = subprocess.Popen([*own, "agent", "--config", config])
+            found[name] = subprocess.Popen([sys.executable, "-c", _WORK, version, name], process_group=0)
+        server = [*own, "server", "--data", f"{folder}/data", "--port", str(port)]
+        # the terminal's Ctrl-C does not reach another process group
+        found["the server"] = subprocess.Popen(server, process_group=0)
+        found["the agent"] = subprocess.Popen([*own, "agent", "--config", config], process_group=0)
         yield found
     finally:
         for process in reversed(found.values()):
