@@ -18,7 +18,7 @@ LATER = {
     word: f"push_later_{word}"
     for word in (
         *("unreachable", "timeout", "insecure", "credentials", "unauthorized", "not_there"),
-        *("limited", "unavailable", "redirected", "nonsense", "disk", "otherwise"),
+        *("limited", "unavailable", "redirected", "nonsense", "disk", "no_package", "otherwise"),
     )
 }
 """Reasons to send a segment again later: word -> counter; the segment stays in the queue."""
@@ -54,6 +54,7 @@ HTTP = {
     422: (PushVerdict.REFUSED, "unreadable"),
     425: (PushVerdict.LATER, "limited"),
     429: (PushVerdict.LATER, "limited"),
+    501: (PushVerdict.LATER, "not_there"),
 }
 """Verdict about a sent segment by HTTP status; other statuses are judged by their class. LATER covers failures that
 affect all segments alike and are fixed at the receiver or in the configuration.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import sys
 from collections import Counter
 from concurrent import futures
 from email.parser import BytesParser
@@ -15,11 +16,12 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from pyprof.fleet.agent.push import otlp_parca_pyroscope, segment_to_pprof
+from pyprof.fleet.agent.push import otlp_parca_pyroscope, segment_to_pprof, sink_types
 from pyprof.fleet.agent.push.otlp_parca_pyroscope import PyroscopeSink
 from pyprof.fleet.agent.push.segment_sinks import BucketSink, ServerSink
+from pyprof.fleet.agent.push.sink_types import PushTarget
 from pyprof.fleet.wire.push_client import Credentials, Endpoint, GrpcCall
-from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood
+from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood, judge_http
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers import pprof
 from pyprof.model.profile import Profile
@@ -295,3 +297,21 @@ def test_broken_segment_is_refused_without_a_request() -> None:
                 sink.send(name, b"\x1f\x8bnothing")
             assert caught.value.word == "unreadable"
     assert not server.asked
+
+
+def test_bucket_whose_package_is_missing_is_told_by_the_check_and_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    target = PushTarget("b", "bucket", {"url": "s3://bucket/x"})
+    assert "s3fs" in sink_types.missing(target)
+    with pytest.raises(NotSent) as caught:
+        BucketSink("s3://bucket/x", {}).send(SegmentName.new("a", 10**18), b"")
+    assert caught.value.word == "no_package"
+    assert "s3fs" in str(caught.value)
+
+
+def test_receiver_that_knows_no_such_request_is_not_the_one_that_is_meant() -> None:
+    with pytest.raises(NotSent) as caught:
+        judge_http(501)
+    assert caught.value.word == "not_there"

@@ -86,8 +86,8 @@ class BucketSink:
             files.pipe_file(f"{path}/{name.path}", data)
         except (NotSent, OSError):
             raise
-        except PermissionError:
-            raise NotSent("unauthorized", "no permission") from None
+        except ImportError as error:
+            raise NotSent("no_package", str(error)) from None
         except Exception as error:  # each package has its own exceptions
             raise NotSent("otherwise", type(error).__name__) from None
 

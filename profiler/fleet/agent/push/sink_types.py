@@ -108,6 +108,11 @@ def missing(target: PushTarget) -> str:
     values = target.values
     if target.kind == "folder" and not os.path.isdir(values["path"]):
         return f"{values['path']} is no folder"
+    if target.kind == "bucket":
+        try:
+            import_module("fsspec").get_filesystem_class(values["url"].partition("://")[0])
+        except (ImportError, ValueError) as error:
+            return str(error)
     try:
         Credentials(*(values.get(key, "") for key in ("token_file", "user", "password_file"))).header()
         ca(values.get("ca_file", ""))
