@@ -60,7 +60,7 @@ def read(path: str) -> str:
             return file.read(_MAX_BYTES).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "") or str(error)
-        raise UsageError(f"{path} cannot be read: {reason}") from None
+        raise UsageError(f"{path} cannot be read: {reason}", "--print-config > FILE writes a first one") from None
 
 
 def document(text: str, name: str) -> dict[str, Any]:
@@ -223,7 +223,10 @@ _TEXTS = {
     "NAME": (SINK_NAME, "is not a name of a-z, 0-9, _ and -, at most 40 letters"),
     "GROUP": (r"[A-Za-z0-9_][A-Za-z0-9_-]{0,31}", "is no name or number of a group"),
     "PATH": (r"/[^\0\n]{0,999}", "is not an absolute path"),
-    "URL": (r"https?://[^\s/@?#]+(?:/[^\s@?#]*)?", "is no http:// or https:// address; a user and password have files"),
+    "URL": (
+        r"https?://[^\s/@?#]+(?:/[^\s@?#]*)?",
+        "is no http:// or https:// address without user, ? and #; secrets have files",
+    ),
     "BUCKET": (r"[a-z0-9]+://[^\s@?#]+", "is no address such as s3://bucket/prefix; keys stand elsewhere"),
 }
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pyprof.fleet.agent.config import SETTINGS, Values, parse, printed, without_file
+from pyprof.fleet.agent.config import SETTINGS, Values, parse, printed, warnings, without_file
 from pyprof.fleet.agent.rules import SamplingChoice, Template, judge
 from pyprof.fleet.configuration import BadConfig
 
@@ -81,6 +81,45 @@ def test_printed_configuration_is_the_default() -> None:
     with_all = parse(settings, "printed")
     assert with_all.values == Values(labels={"env": "staging"})
     assert all(f"\n#{setting.name} = " in printed() for setting in SETTINGS)
+
+
+NO_EFFECT = """\
+[windows]
+every = "1s"
+durable = "10m"
+
+[[rule]]
+name = ["short", "longer-than-fifteen-letters"]
+
+[[rule]]
+exe = "cworker"
+
+[[rule]]
+exe = "*/cworker"
+name = "longer-than-fifteen*"
+user = "0"
+
+[[rule]]
+user = "nosuchuser-"
+
+[[rule]]
+name = "*"
+
+[[rule]]
+name = "web"
+"""
+
+
+def test_rules_and_settings_without_effect_are_warned_of_with_their_lines() -> None:
+    parse(NO_EFFECT, "agent.toml")
+    assert [(each.line, each.text.split()[0]) for each in warnings(NO_EFFECT, "agent.toml")] == [
+        (3, "durable"),
+        (6, "name"),
+        (9, "exe"),
+        (17, "user"),
+        (22, "this"),
+    ]
+    assert warnings(printed(), "printed") == []
 
 
 def test_first_rule_that_fits_decides() -> None:

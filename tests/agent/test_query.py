@@ -111,6 +111,9 @@ def test_configuration_is_printed_and_checked(tmp_path: Path) -> None:
         ],
     )
     assert run("agent", "--config", str(tmp_path)).returncode == 2
+    config.write_text('[record]\ngroup = "nosuchgroup-"\n[[rule]]\nname = "x"\n')
+    done = run("agent", "--config", str(config), "--check")
+    assert (done.returncode, "there is no group 'nosuchgroup-'" in done.stderr) == (2, True)
 
 
 def test_log_lines_are_text_or_objects() -> None:

@@ -5,6 +5,7 @@ accepted values.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import Any
 
 from pyprof.fleet.agent.push.sink_types import COMMON, KINDS, PushTarget, wrong
 from pyprof.fleet.agent.rules import SamplingChoice, TargetRule, Template, criterion
-from pyprof.fleet.configuration import COLLECTORS, BadConfig, ConfigError, Setting, Wrong, checked, document
+from pyprof.fleet.configuration import COLLECTORS, BadConfig, ConfigError, Setting, Wrong, checked, document, seconds
 from pyprof.model.thread_identity import MOST
 from pyprof.options import NATIVE_VIEWS
 from pyprof.records import dataclass, field, field_names
@@ -139,6 +140,8 @@ class Values:
 _MAX_RULES = 1000
 _MAX_PUSHES = 20
 _MAX_ERRORS = 100
+_NAME_BYTES = 15
+"""Maximum length of a process's name (comm) in bytes."""
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
 
 _NOT_OF_RECORDINGS = frozenset(each.name for each in SETTINGS if each.table in ("budget", "spool", "record", "http"))
@@ -190,6 +193,15 @@ def parse(text: str, name: str) -> AgentConfig:
     return config
 
 
+def warnings(text: str, name: str) -> list[ConfigError]:
+    """Return what is valid in the text of an agent's configuration and has no effect, sorted by line.
+
+    Args:
+        name: Name of the file.
+    """
+    return sorted(_Reading(text, document(text, name)).warnings())
+
+
 class _TooMany(Exception):
     """The configuration has too many errors to continue."""
 
@@ -227,6 +239,26 @@ class _Reading:
             self._wrong((), "there is no [[rule]]: nothing would be recorded")
         made = tuple(self._rule(at, rule, values) for at, rule in enumerate(rules))
         return AgentConfig(values, made, self._pushes())
+
+    def warnings(self) -> Iterator[ConfigError]:
+        every = seconds(str(self._document.get("windows", {}).get("every", "60s")))
+        durable = seconds(str(self._document.get("windows", {}).get("durable", "1s")))
+        if every is not None and durable is not None and durable > every:
+            yield ConfigError(self._line(("windows", "durable")), "durable is longer than a window (windows.every)")
+        fits_all = 0
+        for at, rule in enumerate(self._document.get("rule", [])):
+            if fits_all:
+                text = f"this rule is never reached: that of line {fits_all} fits every process"
+                yield ConfigError(self._line(("rule", at)), text)
+                continue
+            criteria = {key: value if isinstance(value, list) else [value] for key, value in rule.items()}
+            criteria = {key: values for key, values in criteria.items() if key in CRITERIA}
+            for key, values in criteria.items():
+                for value in values:
+                    if problem := _never_matches(key, str(value)):
+                        yield ConfigError(self._line(("rule", at, key)), f"{key} = {_shown(value)} {problem}")
+            if all("*" in values and key != "cmdline" for key, values in criteria.items()):
+                fits_all = self._line(("rule", at))
 
     def _pushes(self) -> tuple[PushTarget, ...]:
         given = self._document.get("push", [])
@@ -329,6 +361,22 @@ class _Reading:
             elif inside and re.match(rf'\s*"?{re.escape(key)}"?\s*[.=]', text):
                 return number
         return best
+
+
+def _never_matches(key: str, pattern: str) -> str:
+    """Return why no process can match a pattern of a criterion, "" if one can."""
+    if re.search(r"[*?\[]", pattern):
+        return ""
+    if key in ("name", "parent") and len(pattern.encode()) > _NAME_BYTES:
+        return f"matches no process: the kernel cuts names to {_NAME_BYTES} letters"
+    if key in ("exe", "cgroup") and not pattern.startswith("/"):
+        return "matches no process: the pattern is for the whole path, which begins with /"
+    if key == "user" and not pattern.isdigit():
+        try:
+            pwd.getpwnam(pattern)
+        except KeyError:
+            return "matches no process: there is no such user here"
+    return ""
 
 
 def _unknown(name: str, known: Any) -> str:

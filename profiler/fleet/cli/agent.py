@@ -185,6 +185,9 @@ def _spool(arguments: argparse.Namespace) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    from pyprof.fleet import configuration
+    from pyprof.fleet.agent import config
+    from pyprof.fleet.agent.control_socket import group_number
     from pyprof.fleet.agent.push.sink_types import missing
     from pyprof.fleet.configuration import BadConfig
 
@@ -196,6 +199,10 @@ def _check(arguments: argparse.Namespace) -> int:
         for each in error.errors:
             line(f"{arguments.config}: {each}")
         return error.exit_code
+    if found.values.group:
+        group_number(found.values.group)
+    for each in config.warnings(configuration.read(arguments.config), arguments.config):
+        line(f"{arguments.config}: warning: {each}")
     for target in found.pushes:
         if text := missing(target):
             line(f"{arguments.config}: warning: push {target.name}: {text}")

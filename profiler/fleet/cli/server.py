@@ -106,6 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
             line(f"{arguments.config}: {each}")
         return error.exit_code
     if arguments.check:
+        for tenant in found.tenants:
+            if not tenant.tokens:
+                text = f"tenant {tenant.name!r} has no token file: no client can write or read"
+                line(f"{arguments.config}: warning: {text}")
         line(f"{arguments.config or 'the defaults'}: no error")
         return 0
     if arguments.print_sql:

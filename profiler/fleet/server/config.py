@@ -142,14 +142,14 @@ def _tenants(given: Any, lines: list[str], errors: list[ConfigError]) -> tuple[T
         return ()
     tenants: dict[str, Tenant] = {}
     tokens: set[str] = set()
-    for table in given:
+    for at, table in enumerate(given):
         try:
             tenant = _tenant(table)
             if tenant.name in tenants or not tokens.isdisjoint(tenant.tokens.values()):
                 raise Wrong("another tenant has the same name or token")
         except Wrong as error:
             shown = table.get("name", "") if isinstance(table, dict) else ""
-            errors.append(ConfigError(_line(lines, "tenant"), f"tenant {shown!r}: {error}"))
+            errors.append(ConfigError(_tenant_line(lines, at), f"tenant {shown!r}: {error}"))
             continue
         tenants[tenant.name] = tenant
         tokens.update(tenant.tokens.values())
@@ -163,7 +163,10 @@ def _tenant(table: Any) -> Tenant:
     name = checked("NAME", table["name"])
     assert isinstance(name, str)
     roles = {role: table[f"{role}_token_file"] for role in (WRITE, READ) if f"{role}_token_file" in table}
-    return Tenant(name, {role: _token(path) for role, path in roles.items()})
+    tokens = {role: _token(path) for role, path in roles.items()}
+    if len(set(tokens.values())) < len(tokens):
+        raise Wrong(f"{TENANT[1]} and {TENANT[2]} hold the same token, with which a client may write and read")
+    return Tenant(name, tokens)
 
 
 def _token(path: object) -> str:
@@ -183,6 +186,12 @@ def _line(lines: list[str], key: str) -> int:
     """Return the first line of the configuration in which a key or a table is named."""
     pattern = re.compile(rf'\s*(?:\[+\s*)?"?{re.escape(key)}"?\s*(?:[.=\]])')
     return next((number for number, text in enumerate(lines, 1) if pattern.match(text)), 1)
+
+
+def _tenant_line(lines: list[str], at: int) -> int:
+    """Return the line of the table of a tenant, counted from 0."""
+    headers = [number for number, text in enumerate(lines, 1) if re.match(r"\s*\[\[\s*\"?tenant\"?\s*\]\]", text)]
+    return headers[at] if at < len(headers) else _line(lines, "tenant")
 
 
 def printed() -> str:

@@ -271,7 +271,7 @@ def test_each_type_of_sink_can_be_made() -> None:
         ('name = "../a"\ntype = "folder"\npath = "/b"', 4, "is not a name"),
         ('name = "a"\ntype = "ftp"\npath = "/b"', 5, "is not one of pyprof, pyroscope"),
         ('name = "a"\ntype = "folder"', 3, "path is missing"),
-        ('name = "a"\ntype = "otlp"\nurl = "http://u:p@host"', 6, "a user and password have files"),
+        ('name = "a"\ntype = "otlp"\nurl = "http://u:p@host"', 6, "secrets have files"),
         ('name = "a"\ntype = "otlp"\nurl = "http://host"\npath = "/b"', 7, "path is not known"),
         ('name = "a"\ntype = "otlp"\nurl = "http://host"\nprotocol = "udp"', 7, "is not one of http, grpc"),
         ('name = "a"\ntype = "otlp"\nurl = "http://host"\nuser = "me"', 3, "belong together"),
