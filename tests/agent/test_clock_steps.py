@@ -123,6 +123,7 @@ def test_step_of_the_clock_is_said_once(step_s: float) -> None:
     wall, monotonic = wall + 10**9 + round(step_s * 1e9), monotonic + 10**9
     assert [steps.total_ns() for _ in range(3)] == [round(step_s * 1e9)] * 3
     assert said == [("warning", "clock was set", step_s)]
+    assert steps.count == 1
 
 
 def test_clock_that_is_adjusted_slowly_is_not_said_before_it_is_off() -> None:

@@ -98,6 +98,7 @@ class Agent:
             "budget_needed_cpu_ratio": lambda: self._budget.needed_cpu,
             "budget_memory_bytes": lambda: self._config.values.memory,
             "looks_failed": lambda: self._table.failed,
+            "clock_steps": lambda: self._steps.count,
             "process_ends_lost": lambda: self._ended.lost,
             "unattributed_cpu_seconds": lambda: self._ended.unattributed_ns / 1e9,
             "recordings": lambda: sum(lane.running for lane in self._lanes),
@@ -327,7 +328,9 @@ class Agent:
                 **({"dropped": dropped} if dropped else {}),
             )
             if kept and profile.summary.samples and not self._minutes.store_window(profile):
-                self._report_disk("a window for pyprof agent record was not stored")
+                self._report_disk(
+                    "the copy of a window for pyprof agent record was not stored; the spool has the window"
+                )
 
     def _report_spool(self) -> None:
         """Begin or end the conditions of the spool, and report segments that sinks have lost."""

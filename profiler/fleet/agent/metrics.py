@@ -38,6 +38,7 @@ COUNTERS = (
     MetricKind("budget_exceeded", "counter", "Times that the budget was not kept though no less could be done."),
     MetricKind("cpu_seconds", "counter", "Processor time of the agent and its workers."),
     MetricKind("looks_failed", "counter", "Looks at the list of processes that failed."),
+    MetricKind("clock_steps", "counter", "Times that the wall clock was set while the agent ran."),
     MetricKind("process_ends_lost", "counter", "Ended processes whose report had no room."),
     MetricKind(
         "unattributed_cpu_seconds",

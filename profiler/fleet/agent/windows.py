@@ -71,7 +71,10 @@ class ClockSteps:
     """Steps of the wall clock since this object was created. All methods may be called from any thread.
 
     The recorder follows a step when it ends a window: the window keeps its start time, and the next one has the new
-    time. This class finds the steps for the log.
+    time. This class finds the steps for the log and the metrics.
+
+    Attributes:
+        count: Number of steps.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class ClockSteps:
         """
         self._say, self._wall_ns, self._monotonic_ns = say, wall_ns, monotonic_ns
         self._lock = threading.Lock()
+        self.count = 0
         self._first_ns = self._known_ns = self._ahead_ns()
 
     def total_ns(self) -> int:
@@ -97,6 +101,7 @@ class ClockSteps:
             step_ns = self._ahead_ns() - self._known_ns
             if abs(step_ns) > _TOLERANCE_NS:
                 self._known_ns += step_ns
+                self.count += 1
                 self._say("warning", "clock was set", seconds=round(step_ns / 1e9, 1))
             return self._known_ns - self._first_ns
 

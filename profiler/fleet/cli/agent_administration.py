@@ -286,7 +286,7 @@ def _forget(root: str, arguments: argparse.Namespace, sinks: list[str]) -> str:
 
 def _services(found: SpoolState, root: str, since: str) -> Iterator[str]:
     yield f"{root}, since {since}:"
-    yield f"{'segments':>9} {'KB':>7} {'samples':>9} {'each for':>9} {'whole':>8} {'newest':>12}  service"
+    yield f"{'segments':>9} {'KB':>7} {'samples':>9} {'stride':>9} {'whole':>8} {'newest':>12}  service"
     for each in found.services:
         whole = f"{100 * each.whole:.1f} %" if each.whole is not None else "-"
         kb = each.bytes / 1000
