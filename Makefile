@@ -138,7 +138,7 @@ $(VENV)/native: pyproject.toml
 	$(INSTALL) '.[dev,native]'
 	@touch $(BIN)/pyprof $(BIN)/pytest $@
 
-native: $(VENV)/native ## compile the walker of stacks (the compiler comes from the package index) and the code that samples by stops (needs clang and lld); both are part of the package
+native: $(VENV)/native ## compile the walker of stacks and the analysis of code (the compiler comes from the package index) and the code that samples by stops (needs clang and lld); both are part of the package
 	$(BIN)/python native/build.py
 	collectors/native/build
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 PACKAGE = ROOT.parent / "unwind" / "native"
+SOURCES = ("walk/walk.c", "flow/flow.c")
 MACHINES = ("x86_64", "aarch64")
 FLAGS = (
     *("-O2", "-g0", "-std=gnu11", "-ffreestanding", "-fno-stack-protector", "-fno-sanitize=all", "-fvisibility=hidden"),
@@ -30,10 +31,10 @@ def digest(path: Path) -> str:
 
 
 def compile_walk(machine: str, folder: Path) -> Path:
-    """Compile the walker of stacks for a machine."""
+    """Compile the walker of stacks and the analysis of code for a machine, as one object."""
     made = folder / f"walk.{machine}.so"
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-{LIBC}"]
-    subprocess.run([*compiler, *FLAGS, "walk.c", "-o", str(made)], check=True, cwd=ROOT / "walk", timeout=300)
+    subprocess.run([*compiler, *FLAGS, *SOURCES, "-o", str(made)], check=True, cwd=ROOT, timeout=300)
     made.chmod(0o755)
     return made
 

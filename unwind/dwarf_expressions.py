@@ -34,7 +34,7 @@ Read = Callable[[int, int], int | None]
 """Function that reads memory: (address, size in bytes) -> unsigned value, or None if the sample does not hold it."""
 
 
-DEREF, CONSTS, PLUS, LIT0, BREG0, BREGX = 0x06, 0x11, 0x22, 0x30, 0x70, 0x92
+DEREF, CONSTS, PLUS, SHL, LIT0, BREG0, BREGX = 0x06, 0x11, 0x22, 0x24, 0x30, 0x70, 0x92
 """DWARF opcodes DW_OP_* that are written."""
 
 
@@ -419,6 +419,11 @@ def encode_deref(expression: bytes) -> bytes:
 def encode_plus(expression: bytes, offset: int) -> bytes:
     """Return a DWARF expression that adds an offset to the result of another."""
     return expression + bytes([CONSTS]) + encode_sleb128(offset) + bytes([PLUS]) if offset else expression
+
+
+def encode_plus_register(expression: bytes, number: int, scale: int) -> bytes:
+    """Return a DWARF expression that adds register << scale to another one. The register is a DWARF number."""
+    return expression + encode_register_plus(number, 0) + bytes([LIT0 + scale, SHL, PLUS])
 
 
 def encode_uleb128(value: int) -> bytes:

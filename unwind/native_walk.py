@@ -459,11 +459,23 @@ def open_library(folder: Path, machine: str) -> ctypes.CDLL:
 
 
 def prepare(library: ctypes.CDLL) -> ctypes.CDLL:
-    """Declare the types of the native walker's functions and return it."""
-    for function, pointers in (("walk_stacks", 1), ("move_entries", 2), ("move_calls", 2)):
-        found = getattr(library, function)
-        found.argtypes, found.restype = (ctypes.c_void_p,) * pointers, None
+    """Declare the types of the native functions that a library has, and return it."""
+    for function, pointers, result in _FUNCTIONS:
+        found = getattr(library, function, None)
+        if found is not None:
+            found.argtypes, found.restype = (ctypes.c_void_p,) * pointers, result
     return library
+
+
+_FUNCTIONS = (
+    ("walk_stacks", 1, None),
+    ("move_entries", 2, None),
+    ("move_calls", 2, None),
+    ("flow_analyse", 1, ctypes.c_int),
+    ("flow_prove", 1, ctypes.c_int),
+    ("flow_memory_size", 0, ctypes.c_uint64),
+)
+"""The exported functions: name, number of pointers that it takes, type of the result."""
 
 
 @cache

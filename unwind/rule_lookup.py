@@ -246,7 +246,7 @@ class RuleIndex:
                 return (rel, rel + 1, special or self._epilogue(code, pc, exact))
             return self.make_row(piece.rows, Trust.CODE, code, pc, (svma, rel), exact)
         start = found[0].start
-        # most such functions push nothing; the first analysis of a function costs some 0.1 s
+        # most such functions push nothing, and the first analysis of a file reads all of its code
         if lacks_rows(found[0], self.arch) and begins_with_prologue(image.file.at_svma(start, 8)):
             piece = self.find_code(image, svma)
             if piece is not None and piece.function == start and piece.pushes:

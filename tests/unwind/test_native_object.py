@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.unwind import native_walk
+from pyprof.unwind.code_analysis import x86_flow
+from pyprof.unwind.code_analysis.native_flow import ROW, RUN, FlowRow
 from pyprof.unwind.native_walk import (
     FOLDER,
     NativeCodeError,
@@ -66,24 +68,41 @@ def test_objects_need_no_library_and_have_no_relocations() -> None:
         assert not [word for word in ("(NEEDED)", "(INIT", "Relocation section") if word in found]
 
 
-def test_structures_are_those_of_the_source(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("header", "kinds"),
+    [
+        ("walk/walk.h", {"walk": WalkRow, "space": SpaceRow, "table": TableRow}),
+        ("flow/flow.h", {"flow": FlowRow}),
+    ],
+)
+def test_structures_are_those_of_the_source(
+    tmp_path: Path, header: str, kinds: dict[str, type[ctypes.Structure]]
+) -> None:
     """Compile a program that compares each field's offset, and each number, with those of Python."""
     facts = []
-    for name, kind in (("walk", WalkRow), ("space", SpaceRow), ("table", TableRow)):
+    for name, kind in kinds.items():
         facts.append(f"sizeof(struct {name}) == {ctypes.sizeof(kind)}")
         for field, *_ in kind._fields_:
             facts.append(f"offsetof(struct {name}, {field}) == {getattr(kind, field).offset}")
-    facts += [
-        f"{name}_{each.name} == {each.value}" for name, enum in (("WHY", Why), ("STATE", WalkerState)) for each in enum
-    ]
+    if header == "walk/walk.h":
+        numbers = ("WHY", Why), ("STATE", WalkerState)
+        facts += [f"{name}_{each.name} == {each.value}" for name, enum in numbers for each in enum]
+    else:
+        facts += [f"{name} == {getattr(x86_flow, name)}" for name in LIMITS]
+        facts += [f"sizeof(struct row) == {ROW.size}", f"sizeof(struct run) == {RUN.size}"]
     text = "".join(f'_Static_assert({fact}, "{fact}");\n' for fact in facts)
     program = tmp_path / "facts.c"
-    program.write_text(f'#include <stddef.h>\n#include "{SOURCES}/walk/walk.h"\n{text}')
+    program.write_text(f'#include <stddef.h>\n#include "{SOURCES}/{header}"\n{text}')
     subprocess.run([need("gcc"), "-std=gnu11", "-fsyntax-only", program], check=True, timeout=60)
-    fields = {field for field, *_ in WalkRow._fields_}
-    (body,) = re.findall(r"struct walk \{(.*?)\n\};", (SOURCES / "walk" / "walk.h").read_text(), re.S)
+    (first, kind), *_ = kinds.items()
+    fields = {field for field, *_ in kind._fields_}
+    (body,) = re.findall(rf"struct {first} \{{(.*?)\n\}};", (SOURCES / header).read_text(), re.S)
     declared = re.findall(r"[\w ]+[ *]+((?:\*?\w+(?:, )?)+);", re.sub(r"/\*.*?\*/", "", body, flags=re.S))
     assert {name.strip("* ") for names in declared for name in names.split(",")} == fields
+
+
+LIMITS = ("MAX_INSTRUCTIONS", "MAX_STEPS", "MAX_WORK", "STATE_STEPS", "MAX_TRIALS", "MAX_TABLE", "MAX_TABLES",
+          "MAX_UNRESOLVED")  # fmt: skip
 
 
 @pytest.fixture
@@ -131,15 +150,18 @@ def test_doctor_says_why_stacks_are_walked_in_python(
     assert "stacks are walked by native code" in capsys.readouterr().out
 
 
-def test_recorded_and_hostile_batches_make_no_access_out_of_bounds(tmp_path: Path) -> None:
-    """Walk them by a build with address and undefined-behaviour sanitizers, which ends the process at an error."""
-    library = tmp_path / "walk.so"
+@pytest.mark.parametrize(
+    ("source", "module"), [("walk/walk.c", "tests.unwind.hostile_walks"), ("flow/flow.c", "tests.unwind.hostile_code")]
+)
+def test_recorded_and_hostile_input_makes_no_access_out_of_bounds(tmp_path: Path, source: str, module: str) -> None:
+    """Pass it to a build with address and undefined-behaviour sanitizers, which ends the process at an error."""
+    library = tmp_path / "sanitized.so"
     gcc = need("gcc")
     flags = ("-O1", "-g", "-std=gnu11", "-fPIC", "-shared", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    subprocess.run([gcc, *flags, SOURCES / "walk" / "walk.c", "-o", library], check=True, timeout=120)
+    subprocess.run([gcc, *flags, SOURCES / source, "-o", library], check=True, timeout=120)
     runtime = subprocess.check_output([gcc, "-print-file-name=libasan.so"], text=True, timeout=20).strip()
     environment = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
-    command = [sys.executable, "-m", "tests.unwind.hostile_walks", str(library), "5"]
+    command = [sys.executable, "-m", module, str(library), "5"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, cwd=SOURCES.parent)
     assert done.returncode == 0, done.stderr[-4000:]
     assert int(done.stdout.split()[0]) > 0

@@ -1,7 +1,11 @@
 """Unwind rules from machine code, for functions without unwind tables.
 
 code_rules        Unwind rules of functions without unwind tables, from the analysis of their code
+frame_state       The places of the CFA and of the caller's registers before an instruction, and how instructions change
+                  them
 function_index    Addresses at which functions begin: symbols, unwind tables, the entry point and the code itself
-x86_flow          The stack depth at each instruction of one x86-64 function, along all paths from its start
-x86_instructions  Effects of x86-64 instructions on the stack pointer and on callee-saved registers
+native_flow       The binding of the native analysis of functions
+proof             Proofs of the states of code behind calls
+x86_flow          The places of the CFA and of saved registers at each instruction of one function, along all paths
+x86_instructions  The decoder of x86-64 instructions, and the registers that they write
 """

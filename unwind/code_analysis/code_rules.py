@@ -3,31 +3,25 @@
 A function is analysed when a pc first needs it. Its rows are kept with the file, so that all processes and recordings
 of the file share them.
 
-Proofs of the states of code behind calls.
-
-A call may not return. Behind it then begins the code of another path, such as a landing pad, or another function. The
-analysis of a function assumes that each call returns, so that the code behind it has the depth of the call. What this
-code leads to proves that: a return at the right depth, or code of the same depth that is reached without the call.
-Otherwise the called function must be known to return.
+native/flow analyses the functions, or x86_flow and proof where there is no native code.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.records import dataclass
+from pyprof.unwind.code_analysis.frame_state import AT_CFA, AT_POINTER, NOT_KNOWN, FrameRow
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
+from pyprof.unwind.code_analysis.native_flow import MAX_SIZE, NativeFlow
+from pyprof.unwind.code_analysis.proof import PythonFlow
 from pyprof.unwind.code_analysis.x86_flow import (
-    KEPT,
-    LOST,
     Code,
-    FrameState,
-    FunctionStates,
-    analyse,
+    Run,
     called_function,
     called_slot,
     end_of_padding,
@@ -35,77 +29,9 @@ from pyprof.unwind.code_analysis.x86_flow import (
     is_padding,
 )
 from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED, decode
+from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_plus_register, encode_register_plus
+from pyprof.unwind.native_walk import find_library
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
-
-_Graph = Mapping[int, Iterable[int]]
-"""Starts of ranges, by the start of the range that leads to them or that they lead to."""
-
-
-def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
-    """Drop the ranges of a function whose state is not proved.
-
-    Code that takes rsp from rbp proves only rbp before it. The CFA is then computed from rbp.
-
-    Args:
-        states: The ranges.
-        returns: Returns True for the address of a call if the called function is known to return.
-    """
-    ranges = states.ranges
-    after = {start: _next_ranges(states, start) for start in states.starts}
-    within = {start: after[start] if not ranges[start].calls else () for start in states.starts}
-    begin = states.find(states.start)  # None if the code at the start has no known state
-    evidence = _reach([] if begin is None else [begin], within)
-    if len(evidence) == len(ranges):
-        return
-    evidence |= {start for start, found in ranges.items() if found.leaves}
-    before, before_resets = _inverse(after, ()), _inverse(after, {s for s, found in ranges.items() if found.resets})
-    calls = [start for start in states.starts if ranges[start].calls]
-
-    def with_calls(found: set[int]) -> set[int]:
-        while more := [s for s in calls if s in found and not found.issuperset(after[s]) and returns(s)]:
-            found = _reach([*found, *(target for start in more for target in after[start])], within)
-        return found
-
-    proved = with_calls(_reach(_reach(evidence, before), within))
-    reset = [target for start in proved if ranges[start].resets for target in after[start]]
-    exact = with_calls(_reach(_reach([*evidence, *reset], before_resets), within))
-    for start in [start for start in states.starts if start not in exact]:
-        found = ranges[start]
-        if start in proved and found.state.base is not None:
-            ranges[start] = found._replace(state=found.state._replace(sp=None))
-        else:
-            del ranges[start]
-    states.starts[:] = [start for start in states.starts if start in ranges]
-
-
-def _next_ranges(states: FunctionStates, start: int) -> list[int]:
-    """Return the starts of the ranges of instructions that may run directly after a range: those at its jump targets,
-    and the range behind it.
-    """
-    found = states.ranges[start]
-    targets = found.targets if found.ends else (found.end, *found.targets)
-    return [at for target in targets if (at := states.find(target)) is not None]
-
-
-def _inverse(graph: Mapping[int, Iterable[int]], without: Iterable[int]) -> dict[int, list[int]]:
-    """Return a graph with all edges reversed, without those that leave some ranges."""
-    found: dict[int, list[int]] = {}
-    for start, targets in graph.items():
-        for target in targets if start not in without else ():
-            found.setdefault(target, []).append(start)
-    return found
-
-
-def _reach(starts: Iterable[int], graph: _Graph) -> set[int]:
-    """Return all ranges to which some ranges lead, and those ranges."""
-    found, waiting = set(starts), list(starts)
-    while waiting:
-        for target in graph.get(waiting.pop(), ()):
-            if target not in found:
-                found.add(target)
-                waiting.append(target)
-    return found
-
 
 MAX_GUESSES = 16
 """Maximum number of functions without a known start that are tried one after another, for one pc."""
@@ -116,8 +42,8 @@ MAX_DISTANCE = 8192
 _ENDS = (b"\x00", b"\x90", b"\xcc", b"\xc3")
 """Last byte of what stands before an aligned function: padding or a return."""
 
-_COLUMN = dict(zip(CALLEE_SAVED, (3, 6, 12, 13, 14, 15), strict=True))
-"""Column of each callee-saved register in the x86-64 Arch."""
+_COLUMN = (0, 2, 1, 3, 7, 6, 4, 5, *range(8, 16))
+"""Column of each register in the x86-64 Arch, which is its DWARF number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +79,8 @@ class CodeRules:
         self._pieces: dict[int, AnalysedCode] = {}
         self._starts: list[int] = []
         self._analysed: dict[int, int] = {}
-        self._rules: dict[FrameState, Rule] = {}
+        self._rules: dict[FrameRow, Rule] = {}
+        self._opened: dict[int, tuple[Code, NativeFlow | PythonFlow]] = {}
         self._returning: dict[int, bool] = {}
 
     def piece_at(self, svma: int) -> AnalysedCode | None:
@@ -225,18 +152,18 @@ class CodeRules:
         segment = next((s for s in self._file.loads if s.executable and 0 <= start - s.vaddr < s.filesz), None)
         if segment is None:
             return 0
-        code = self._code(segment)
+        code, flow = self._open(segment)
         start = start if start in self._index.named else end_of_padding(code, start)
-        states = analyse(code, start)
+        outline = flow.analyse(start, 0)
         named = start in self._index.certain or (start in self._index.named and has_prologue(code, start))
-        if states is None or not (states.returns or named):
+        if outline is None or not (outline.returns or named):
             return 0
-        self._analysed[begin] = _end_of_first_part(states, code)
-        keep_proved(states, lambda call: self._returns(call, code))
-        self._store(states, code)
-        return self._analysed[begin]
+        self._analysed[begin] = outline.end
+        runs = flow.prove(lambda call: self._returns(call, code, flow))
+        self._store(runs, code, start, outline.returns > 0 and has_prologue(code, start))
+        return outline.end
 
-    def _returns(self, call: int, code: Code) -> bool:
+    def _returns(self, call: int, code: Code, flow: NativeFlow | PythonFlow) -> bool:
         """Return True if the function that is called at an address is known to return.
 
         An imported function returns unless its name says that it does not, or another function follows the call.
@@ -251,9 +178,21 @@ class CodeRules:
         if target is None or target not in self._index.named:
             return False
         if target not in self._returning:
-            states = analyse(code, target)
-            self._returning[target] = states is not None and states.returns > 0
+            outline = flow.analyse(target, 1)
+            self._returning[target] = outline is not None and outline.returns > 0
         return self._returning[target]
+
+    def _open(self, segment: Segment) -> tuple[Code, NativeFlow | PythonFlow]:
+        """Return the code of a segment, and the analysis of its functions."""
+        if segment.vaddr not in self._opened:
+            code, library = self._code(segment), find_library()
+            if library is None or segment.filesz > MAX_SIZE:
+                self._opened[segment.vaddr] = code, PythonFlow(code)
+            else:
+                others = [each for each in self._file.loads if each is not segment]
+                segments = [(each, self._file.at_svma(each.vaddr, each.filesz)) for each in (segment, *others)]
+                self._opened[segment.vaddr] = code, NativeFlow(library, segments, self._file.entry or 0, self._index)
+        return self._opened[segment.vaddr]
 
     def _code(self, segment: Segment) -> Code:
         end = segment.vaddr + segment.filesz
@@ -279,28 +218,24 @@ class CodeRules:
             lambda slot: self._index.imported.get(slot) is False,
         )
 
-    def _store(self, states: FunctionStates, code: Code) -> None:
+    def _store(self, runs: Sequence[Run], code: Code, function: int, pushes: bool) -> None:
         """Store the rules of a function. Padding between its parts has the rule of the code before it."""
         starts: list[int] = []
         rules: list[Rule] = []
         end = 0
-        pushes = states.returns > 0 and has_prologue(code, states.start)
-        for start in states.starts:
-            found = states.ranges[start]
-            rule = self._rule(found.state)
+        for start, after, row in runs:
+            rule = self._rule(row)
             if starts and end != start and not is_padding(code, end, start):
-                self._store_piece(starts, rules, end, states, pushes)
+                self._store_piece(starts, rules, end, function, pushes)
                 starts, rules = [], []
             if not rules or rule != rules[-1]:
                 starts.append(start)
                 rules.append(rule)
-            end = found.end
+            end = after
         if starts:
-            self._store_piece(starts, rules, end, states, pushes)
+            self._store_piece(starts, rules, end, function, pushes)
 
-    def _store_piece(
-        self, starts: list[int], rules: list[Rule], end: int, states: FunctionStates, pushes: bool
-    ) -> None:
+    def _store_piece(self, starts: list[int], rules: list[Rule], end: int, function: int, pushes: bool) -> None:
         """Store a piece, unless another function already has a part of it."""
         at = bisect_right(self._starts, starts[0])
         if at and starts[0] < self._pieces[self._starts[at - 1]].rows.end:
@@ -308,36 +243,33 @@ class CodeRules:
         if at < len(self._starts) and self._starts[at] < end:
             return
         self._starts.insert(at, starts[0])
-        self._pieces[starts[0]] = AnalysedCode(
-            FunctionRows(starts[0], end, tuple(starts), tuple(rules)), states.start, pushes
-        )
+        rows = FunctionRows(starts[0], end, tuple(starts), tuple(rules))
+        self._pieces[starts[0]] = AnalysedCode(rows, function, pushes)
 
-    def _rule(self, state: FrameState) -> Rule:
-        known = self._rules.get(state)
+    def _rule(self, row: FrameRow) -> Rule:
+        known = self._rules.get(row)
         if known is None:
-            known = self._rules[state] = make_rule(state, self._arch)
+            known = self._rules[row] = make_rule(row, self._arch)
         return known
 
 
-def make_rule(state: FrameState, arch: Arch) -> Rule:
-    """Return the unwind rule of a state."""
-    if state.outermost:
+def make_rule(row: FrameRow, arch: Arch) -> Rule:
+    """Return the unwind rule of a frame in the form that all sources have."""
+    if row.outermost:
         return Rule(arch.sp, 0, UNDEFINED)
     regs = []
-    for register, place in zip(CALLEE_SAVED, state.saved, strict=True):
-        if place == LOST or (state.sp is not None and place < state.sp):
+    for at, register in enumerate(CALLEE_SAVED):
+        kind, pointer, offset = row.saved[3 * at : 3 * at + 3]
+        if kind == AT_CFA:
+            regs.append((_COLUMN[register], RegRule(RegKind.AT_CFA, offset)))
+        elif kind == AT_POINTER:
+            regs.append((_COLUMN[register], RegRule(RegKind.AT_REG, offset, _COLUMN[pointer])))
+        elif kind == NOT_KNOWN:
             regs.append((_COLUMN[register], UNDEFINED))
-        elif place != KEPT:
-            regs.append((_COLUMN[register], RegRule(RegKind.AT_CFA, place)))
-    base = (arch.sp, -state.sp) if state.sp is not None else (arch.fp, -(state.base or 0))
-    return Rule(*base, RegRule(RegKind.AT_CFA, -8), tuple(regs))
-
-
-def _end_of_first_part(states: FunctionStates, code: Code) -> int:
-    """Return where the code after a function begins, without the parts that the compiler placed apart."""
-    end = states.start
-    while end in states.ranges:
-        end = states.ranges[end].end
-        if end not in states.ranges:
-            end = end_of_padding(code, end)
-    return end
+    ra = RegRule(RegKind.AT_CFA, -8)
+    if row.pointer < 0:
+        return Rule(_COLUMN[row.register], row.offset, ra, tuple(regs))
+    place = encode_register_plus(_COLUMN[row.pointer], row.place)
+    if row.index_register >= 0:
+        place = encode_plus_register(place, _COLUMN[row.index_register], row.scale)
+    return Rule(-1, 0, ra, tuple(regs), cfa_expr=encode_plus(encode_deref(place), row.distance))

@@ -53,6 +53,7 @@ class FunctionIndex:
     Attributes:
         starts: All known starts and the ends of the functions of tables, ascending.
         certain: Starts that a symbol, a table or the entry point states, or that calls state without doubt.
+        limits: The certain starts, and the ends of the functions of tables, ascending.
         imported: For each slot of the GOT of an imported function, whether that function may return.
         named: Those, and starts that one call or a `lea` states.
     """
@@ -82,7 +83,7 @@ class FunctionIndex:
                 self.named.update(*(part.tolist() for part in (often, once, loaded)))
                 candidates += [often, once, loaded]
         self.starts: list[int] = distinct(np.concatenate(candidates)).tolist()
-        self._limits = sorted(self.certain.union(*(ends.tolist() for _, ends in tables)))
+        self.limits = sorted(self.certain.union(*(ends.tolist() for _, ends in tables)))
         self.imported = _imported_functions(file)
         self._file = file
         self._jumps: dict[int, list[int]] | None = None
@@ -94,19 +95,19 @@ class FunctionIndex:
 
     def certain_before(self, svma: int) -> int | None:
         """Return the last certain start or end of a function at or below an address, or None."""
-        at = bisect_right(self._limits, svma) - 1
-        return self._limits[at] if at >= 0 else None
+        at = bisect_right(self.limits, svma) - 1
+        return self.limits[at] if at >= 0 else None
 
     def limit(self, svma: int) -> int | None:
         """Return the first certain start or end of a function above an address, or None."""
-        at = bisect_right(self._limits, svma)
-        return self._limits[at] if at < len(self._limits) else None
+        at = bisect_right(self.limits, svma)
+        return self.limits[at] if at < len(self.limits) else None
 
     def add_certain(self, start: int) -> None:
         """Note that a function certainly begins at an address."""
         if start not in self.certain:
             self.certain.add(start)
-            insort(self._limits, start)
+            insort(self.limits, start)
 
     def jumps_to(self, target: int) -> list[int]:
         """Return the addresses of `jmp rel32` instructions to an address. Other bytes may look like one."""
@@ -246,10 +247,13 @@ def _follows_end(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.
     """Return a mask of the offsets after padding, a return, a jump, a call, hlt or ud2."""
     before, jump = data[np.maximum(at - 1, 0)], data[np.maximum(at - 5, 0)]
     short, ret = data[np.maximum(at - 2, 0)], data[np.maximum(at - 3, 0)]
+    operand = before & 0xC7  # of call *%reg, jmp *%reg, call *(%reg) and jmp *(%reg)
     found: npt.NDArray[np.bool_] = (
-        _is_any(before, (0xC3, 0xCC, 0x90, 0x00, 0xF4, 0x0B))
+        _is_any(before, (0xC3, 0xCC, 0x90, 0x00, 0xF4))
+        | ((short == 0x0F) & (before == 0x0B))
         | _is_any(jump, (0xE8, 0xE9))
-        | _is_any(short, (0xEB, 0xFF))
+        | (short == 0xEB)
+        | ((short == 0xFF) & _is_any(before & 0x38, (0x10, 0x20)) & ((operand >= 0xC0) | (operand < 4)))
         | (ret == 0xC2)
     )
     return found

@@ -1,35 +1,68 @@
-"""The stack depth at each instruction of one x86-64 function, along all paths from its start.
+"""The places of the CFA and of saved registers at each instruction of one x86-64 function, along all paths.
 
-analyse() follows the control flow and computes for each instruction where the CFA is and where the caller's registers
-are saved. It proves the result or refuses: two paths to one instruction with different depths, or a return at a wrong
-depth, prove that the start or a path is wrong.
+analyse() follows the control flow from the start of a function. It proves the result or refuses: two paths to one
+instruction with different depths, or a return at a wrong depth, prove that the start or a path is wrong.
 
 A call may not return. The code after it is followed nevertheless. If that leads to a contradiction, the call does not
 return, and the function is analysed again without that path. Code that only an indirect jump reaches gets the depth of
 that jump if it then leads to a return at the right depth.
+
+This is the specification of native/flow/flow.c, and takes its place where there is no native code.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right, insort
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pyprof.model.arch.x86_instructions import begins_with_prologue
+from pyprof.model.arch.x86_instructions import LONGEST, begins_with_prologue
 from pyprof.records import dataclass, field
+from pyprof.unwind.code_analysis.frame_state import (
+    ENTRY,
+    KEPT,
+    MAX_OFFSET,
+    Contradiction,
+    FramePlace,
+    FrameRow,
+    FrameState,
+    after_call,
+    load,
+    loaded_value,
+    make_row,
+    merge,
+    pop,
+    push,
+    store,
+    with_sp,
+    with_value,
+    without_values,
+)
 from pyprof.unwind.code_analysis.x86_instructions import (
     CALLEE_SAVED,
+    RAX,
     RBP,
+    RCX,
     RSP,
     X86Instruction,
     decode,
-    neutral_pattern,
     written_registers,
 )
 
-MAX_RANGES = 20_000
-"""Maximum number of ranges of instructions of one function that are analysed."""
+MAX_INSTRUCTIONS = 1 << 16
+"""Maximum number of instructions of one function that are analysed."""
+
+MAX_STEPS, MAX_WORK = 1 << 18, 1 << 20
+"""Maximum work of one attempt to analyse a function, and of all attempts. An instruction that is visited counts as 1,
+and as STATE_STEPS more if the state behind it is another one.
+"""
+
+STATE_STEPS = 8
+MAX_TABLES = 1024
+"""Maximum number of jump tables of one function."""
+
+MAX_UNRESOLVED = 64
+"""Maximum number of states at indirect jumps that are tried in the gaps of a function."""
 
 MAX_TRIALS = 64
 """Maximum number of calls of one function that are found not to return, and of gaps that are tried."""
@@ -37,85 +70,61 @@ MAX_TRIALS = 64
 MAX_TABLE = 1024
 """Maximum number of entries of a jump table."""
 
-KEPT, LOST = 0, 1
-"""Place of a callee-saved register whose value is still in the register, or is unknown. Other values are offsets from
-the CFA, which are negative.
-"""
-
-_SLOT = {register: at for at, register in enumerate(CALLEE_SAVED)}
-_FP = _SLOT[RBP]
-_PADDING = re.compile(
-    rb"(?:\xcc|\x90|\x66*+(?:\x2e)?\x0f\x1f(?:[\x00-\x3b\xc0]|\x44..|\x40.|\x80....|\x84.....)|\x66+\x90|\x00)*+",
-    re.DOTALL,
-)
+_PADDING = b"\x00\x90\xcc"
+_NOPS = ((0, 0x90), (1, 0x1F))
+_BEGIN_NOPS = b"\x66\x2e\x0f"
 _TABLE = re.compile(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....)", re.DOTALL)  # lea table(%rip),%reg
-_BOUND = re.compile(
-    rb"(?:[\x83\x80][\xf8-\xff](?P<short>.)|\x3c(?P<byte>.)|\x3d(?P<eax>....)|\x81[\xf8-\xff](?P<long>....)"
-    rb"|\x83[\x78-\x7f](?:\x24)?.(?P<memory>.))(?:\x0f\x87|\x77)",
-    re.DOTALL,
-)
 _LOOK_BACK = 96
+"""Number of bytes before an indirect jump in which its jump table is searched."""
+
+_MOVES = (*range(0x50, 0x60), 0x63, *range(0x88, 0x8C), 0x8D, 0x90, *range(0xB0, 0xC0), 0xC6, 0xC7)
+_MOVES_TWO = (*range(0x10, 0x18), 0x1F, *range(0x28, 0x2C), *range(0x40, 0x80), 0xB6, 0xB7, 0xBE, 0xBF,
+              *range(0xC4, 0xC7), *range(0xD0, 0xFF))  # fmt: skip
+_KEEP_FLAGS = frozenset((*((0, opcode) for opcode in _MOVES), *((1, opcode) for opcode in _MOVES_TWO)))
+"""Opcodes of moves and of vector instructions, which leave the flags as they are."""
+
+_ADDITION = re.compile(rb"[\x48-\x4f][\x01\x03][\xc0-\xff]")  # add %reg,%reg
 _PLT = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(....)", re.DOTALL)  # jmp *slot(%rip)
-_PROBE = re.compile(
-    rb"\x4c\x8d\x9c\x24(....)\x48\x81\xec\x00\x10\x00\x00\x48\x83\x0c\x24\x00\x4c\x39\xdc\x75\xef", re.DOTALL
-)
 
 
-class FrameState(NamedTuple):
-    """The places of the CFA and of the caller's registers before an instruction.
+class InstructionState(NamedTuple):
+    """The state before one instruction, and where control goes behind it.
 
     Attributes:
-        sp: rsp minus the CFA, None if it is unknown.
-        base: rbp minus the CFA, None if it is unknown.
-        saved: Place of each callee-saved register: KEPT, LOST or an offset from the CFA.
-        outermost: The code has cleared rbp as the ABI demands of a thread's first function.
-    """
-
-    sp: int | None = -8
-    base: int | None = None
-    saved: tuple[int, ...] = (KEPT,) * len(CALLEE_SAVED)
-    outermost: bool = False
-
-
-ENTRY = FrameState()
-
-
-class Contradiction(Exception):
-    """The code contradicts what was assumed about it.
-
-    Attributes:
-        call: Address of the call that then does not return, None if there is no such call.
-    """
-
-    def __init__(self, call: int | None = None) -> None:
-        super().__init__()
-        self.call = call
-
-
-class StateRange(NamedTuple):
-    """A range of instructions that share one state.
-
-    Attributes:
-        end: Address after the range.
-        state: The state before each of its instructions.
+        size: Size of the instruction in bytes.
+        state: The state before it.
         call: Address of the call on the path to it that is most likely not to return, None if there is no call.
-        single: The range is one instruction.
-        targets: Addresses in the function to which the instruction jumps.
-        ends: Control does not continue behind the instruction.
-        leaves: The instruction returns or jumps to another function, and rsp is at the right depth for that.
-        calls: The instruction is a call, which may not return.
-        resets: The instruction takes rsp from rbp.
+        targets: Addresses in the function to which it jumps.
+        ends: Control does not continue behind it.
+        leaves: It returns or jumps to another function, and rsp is at the right depth for that.
+        calls: It is a call, which may not return.
+        resets: It takes rsp from rbp.
     """
 
-    end: int
+    size: int
     state: FrameState
     call: int | None
-    single: bool
     targets: tuple[int, ...] = ()
     ends: bool = False
     leaves: bool = False
     calls: bool = False
     resets: bool = False
+
+
+Run = tuple[int, int, FrameRow]
+"""Consecutive instructions that share one rule: (start, end, rule)."""
+
+
+class Outline(NamedTuple):
+    """A summary of a function before its rules are proved.
+
+    Attributes:
+        returns: Number of returns and tail calls at the right depth.
+        end: Address at which the code after the function begins, without the parts that the compiler placed apart.
+    """
+
+    returns: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -124,27 +133,52 @@ class FunctionStates:
 
     Attributes:
         start: First address of the function.
-        starts: First address of each range, ascending.
-        ranges: The range at each start.
+        known: The state of each instruction, by its address.
         returns: Number of returns and tail calls at the right depth.
         unresolved: States at indirect jumps whose targets are unknown.
     """
 
     start: int
-    starts: list[int] = field(default_factory=list)
-    ranges: dict[int, StateRange] = field(default_factory=dict)
+    known: dict[int, InstructionState] = field(default_factory=dict)
     returns: int = 0
     unresolved: list[FrameState] = field(default_factory=list)
 
     def find(self, at: int) -> int | None:
-        """Return the start of the range that covers an address, or None."""
-        place = bisect_right(self.starts, at) - 1
-        if place >= 0 and at < self.ranges[self.starts[place]].end:
-            return self.starts[place]
+        """Return the start of the instruction that covers an address, or None."""
+        for start in range(at, at - LONGEST, -1):
+            found = self.known.get(start)
+            if found is not None:
+                return start if at < start + found.size else None
         return None
 
+    def successors(self, start: int) -> list[int]:
+        """Return the known instructions that may run directly after one."""
+        found = self.known[start]
+        targets = found.targets if found.ends else (start + found.size, *found.targets)
+        return [at for target in targets if (at := self.find(target)) is not None]
+
+    def runs(self) -> list[Run]:
+        """Return the runs of instructions that share one rule, ascending."""
+        found: list[Run] = []
+        for at in sorted(self.known):
+            end, row = at + self.known[at].size, make_row(self.known[at].state)
+            if found and found[-1][1] == at and found[-1][2] == row:
+                found[-1] = (found[-1][0], end, row)
+            else:
+                found.append((at, end, row))
+        return found
+
+    def end_of_first_part(self, code: Code) -> int:
+        """Return where the code after the function begins, without the parts that the compiler placed apart."""
+        end = self.start
+        while end in self.known:
+            end += self.known[end].size
+            if end not in self.known:
+                end = end_of_padding(code, end)
+        return end
+
     def copy(self) -> FunctionStates:
-        return FunctionStates(self.start, self.starts[:], dict(self.ranges), self.returns, self.unresolved[:])
+        return FunctionStates(self.start, dict(self.known), self.returns, self.unresolved[:])
 
 
 Read = Callable[[int, int], bytes]
@@ -184,23 +218,33 @@ def has_prologue(code: Code, at: int) -> bool:
 
 
 def end_of_padding(code: Code, at: int) -> int:
-    """Return the address after the nops and traps at an address."""
-    match = _PADDING.match(code.data, at - code.base)
-    assert match is not None
-    return match.end() + code.base
+    """Return the address after the nops, traps and zeros at an address."""
+    while 0 <= at - code.base < len(code.data):
+        if code.data[at - code.base] in _PADDING:
+            at += 1
+            continue
+        if code.data[at - code.base] not in _BEGIN_NOPS:
+            break
+        i = decode(code.data, at - code.base)
+        if i is None or i.prefixes.strip(b"\x66\x2e") or (i.opcode_map, i.opcode) not in _NOPS or i.rex:
+            break
+        at += i.size
+    return at
 
 
 def is_padding(code: Code, at: int, end: int) -> bool:
-    """Return True if there are only nops and traps between two addresses."""
-    return at <= end and _PADDING.fullmatch(code.data, at - code.base, end - code.base) is not None
+    """Return True if there are only nops, traps and zeros between two addresses."""
+    return at <= end and end_of_padding(code, at) >= end
 
 
 def analyse(code: Code, start: int) -> FunctionStates | None:
     """Return the states of the function at an address, or None if its code contradicts itself."""
     no_return: set[int] = set()
     open_tables, sure = True, code.is_start(start)
+    decoder = _Decoder(code)
     for _ in range(MAX_TRIALS):
-        analysis = _Analysis(code, FunctionStates(start), no_return, open_tables)
+        decoder.begin_attempt()
+        analysis = _Analysis(code, decoder, FunctionStates(start), no_return, open_tables)
         try:
             analysis.follow([(start, ENTRY, None)])
             analysis.fill_gaps()
@@ -208,7 +252,7 @@ def analyse(code: Code, start: int) -> FunctionStates | None:
             if (
                 refused.call is not None
                 and refused.call not in no_return
-                and (sure or _ends_function(code, refused.call))
+                and (sure or ends_function(code, refused.call))
             ):
                 no_return.add(refused.call)
             elif analysis.used_open_table:
@@ -216,6 +260,8 @@ def analyse(code: Code, start: int) -> FunctionStates | None:
             else:
                 return None
             continue
+        except AnalysisLimitExceeded:
+            return None
         return analysis.states
     return None
 
@@ -247,11 +293,11 @@ def sets_rsp_from_rbp(i: X86Instruction) -> bool:
         return False
     if i.opcode == 0x8D:
         memory = i.memory()
-        return i.reg == RSP and memory is not None and memory[0] == RBP
+        return i.reg == RSP and memory is not None and memory.base == RBP
     return i.opcode == 0xC9 or (i.opcode == 0x89 and i.modrm == 0xEC) or (i.opcode == 0x8B and i.modrm == 0xE5)
 
 
-def _ends_function(code: Code, call: int) -> bool:
+def ends_function(code: Code, call: int) -> bool:
     """Return True if the code after a call may be another function: padding follows, or an aligned address."""
     instruction = decode(code.data, call - code.base)
     end = call + (instruction.size if instruction else 0)
@@ -259,7 +305,40 @@ def _ends_function(code: Code, call: int) -> bool:
 
 
 _Path = tuple[int, FrameState, int | None]
-"""A path to follow: its first address, the state there, and the call before it as in StateRange."""
+"""A path to follow: its first address, the state there, and the call before it as in InstructionState."""
+
+
+class AnalysisLimitExceeded(Exception):
+    """The analysis of a function would take too long."""
+
+
+class _Decoder:
+    """The decoded instructions of one function, for all attempts to analyse it, and the work that these have done."""
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+        self._decoded: dict[int, X86Instruction | None] = {}
+        self._steps = self._work = 0
+
+    def begin_attempt(self) -> None:
+        self._steps = 0
+
+    def spend(self, steps: int) -> None:
+        """Count work.
+
+        Raises:
+            AnalysisLimitExceeded: It is too much.
+        """
+        self._steps += steps
+        self._work += steps
+        if self._steps > MAX_STEPS or self._work > MAX_WORK:
+            raise AnalysisLimitExceeded
+
+    def decode(self, at: int) -> X86Instruction | None:
+        """Return the instruction at an address, or None if it is unknown."""
+        if at not in self._decoded:
+            self._decoded[at] = decode(self._code.data, at - self._code.base)
+        return self._decoded[at]
 
 
 class _Analysis:
@@ -270,11 +349,14 @@ class _Analysis:
         used_open_table: A jump table was read whose length the code does not state.
     """
 
-    def __init__(self, code: Code, states: FunctionStates, no_return: set[int], open_tables: bool) -> None:
+    def __init__(
+        self, code: Code, decoder: _Decoder, states: FunctionStates, no_return: set[int], open_tables: bool
+    ) -> None:
         """Start an attempt.
 
         Args:
             code: The code.
+            decoder: The instructions.
             states: An empty result.
             no_return: Addresses of calls that do not return.
             open_tables: Read also jump tables whose length the code does not state.
@@ -283,13 +365,14 @@ class _Analysis:
         self.used_open_table = False
         self._open_tables = open_tables
         self._code = code
-        self._neutral = neutral_pattern()
+        self._decoder = decoder
         self._no_return = no_return
         self._sure = code.is_start(states.start)
         self._limit = code.next_start(states.start)
         self._system_call = code.is_entry(states.start)
+        self._joined = False
         self._waiting: list[_Path] = []
-        self._ends: dict[int, bool] = {}
+        self._tables: set[tuple[int, int, int]] = set()
 
     def follow(self, waiting: list[_Path]) -> None:
         """Follow all paths from some addresses."""
@@ -305,8 +388,10 @@ class _Analysis:
             if gap is None:
                 return
             tried.add(gap)
-            for state in dict.fromkeys(self.states.unresolved):
+            for state in self.states.unresolved[:]:
+                self._decoder.spend(len(self.states.known))
                 kept, self.states = self.states, self.states.copy()
+                self._joined = False
                 try:
                     self.follow([(gap, state, None)])
                 except Contradiction:
@@ -317,119 +402,83 @@ class _Analysis:
                 self.states = kept
 
     def _gaps(self) -> list[int]:
-        states, found = self.states, []
-        for place, start in enumerate(states.starts):
-            end = states.ranges[start].end
-            after = states.starts[place + 1] if place + 1 < len(states.starts) else self._limit
-            if start >= states.start and end < after <= self._limit:
+        known, found = self.states.known, []
+        self._decoder.spend(len(known))
+        order = sorted(known)
+        for at, after in zip(order, [*order[1:], self._limit], strict=True):
+            end = at + known[at].size
+            if at >= self.states.start and end < after <= self._limit:
                 begin = end_of_padding(self._code, end)
                 if begin < after and not self._code.may_be_start(begin):
                     found.append(begin)
         return found
 
-    _joined = False
-
     def _follow_straight(self, at: int, state: FrameState, call: int | None) -> None:
-        """Follow instructions until a jump or return, or until analysed code is reached."""
-        code, states = self._code, self.states
-        data, base = code.data, code.base
-        limit = self._limit if states.start <= at < self._limit else code.next_start(at)
-        while True:
-            known = states.find(at)
-            if known is not None:
-                self._join(known, at, state, call)
-                return
-            if not 0 <= at - base < len(data):
-                return
-            place = bisect_right(states.starts, at)
-            until = min(limit, states.starts[place]) if place < len(states.starts) else limit
-            match = self._neutral.match(data, at - base, until - base)
-            assert match is not None
-            end = match.end() + base
-            if end > at:
-                self._add(at, StateRange(end, state, call, False))
-                at = end
-            if at >= until:
-                if until == limit:
+        """Follow instructions until a jump or return, or until analysed code with the same state is reached."""
+        code, known = self._code, self.states.known
+        covering = self.states.find(at)
+        if covering is not None and covering != at:
+            if covering != at - 1 or code.data[covering - code.base] != 0xF0:  # a jump may skip the prefix lock
+                raise Contradiction(call if call is not None else known[covering].call)
+            at = covering
+        limit = self._limit if self.states.start <= at < self._limit else code.next_start(at)
+        while 0 <= at - code.base < len(code.data):
+            found = known.get(at)
+            if found is not None:
+                self._joined = True
+                merged = self._join(found, state, call)
+                if merged == found.state:
                     return
-                continue
-            instruction = decode(data, at - base)
-            if instruction is None or at + instruction.size > until:
-                raise Contradiction(call)
-            following = self._add_step(instruction, at, state, call)
+                self._decoder.spend(STATE_STEPS)
+                state, call = merged, found.call
+            elif at >= limit:
+                return
+            size, following = self._visit(at, limit, state, call)
             if following is None:
                 return
-            if is_call(instruction) and (call is None or not self._may_end(call) or self._may_end(at)):
+            if known[at].calls and (call is None or not self._may_end(call) or self._may_end(at)):
                 call = at
-            at, state = at + instruction.size, following
-            if state.sp is None and state.base is None and not state.outermost:
+            at, state = at + size, following
+            if not state.has_cfa:
                 return
 
-    def _add_step(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
-        """Add the range of one instruction, and return the state after it as _step() does."""
+    def _join(self, found: InstructionState, state: FrameState, call: int | None) -> FrameState:
+        """Return what the state of a path that reaches a known instruction has in common with the state there."""
+        merged = found.state if found.state == state else merge(found.state, state)
+        if merged is None:
+            raise Contradiction(call if found.call is None else found.call)
+        return merged
+
+    def _visit(self, at: int, limit: int, state: FrameState, call: int | None) -> tuple[int, FrameState | None]:
+        """Analyse one instruction, and return its size and the state after it, None if control does not continue."""
+        known = self.states.known
+        self._decoder.spend(1)
+        i = self._decoder.decode(at)
+        if i is None or at + i.size > limit or len(known) >= MAX_INSTRUCTIONS:
+            raise Contradiction(call)
+        if any(start in known for start in range(at + 1, at + i.size)):
+            if i.prefixes[:1] != b"\xf0" or at + 1 not in known:
+                raise Contradiction(call)
+            known[at] = InstructionState(1, state, call)  # the prefix of an instruction to which other code jumps
+            return 1, state
         waiting, returns = len(self._waiting), self.states.returns
         following = self._step(i, at, state, call)
-        found = StateRange(
-            at + i.size,
+        known[at] = InstructionState(
+            i.size,
             state,
             call,
-            True,
             tuple(path[0] for path in self._waiting[waiting:]),
             following is None,
             self.states.returns > returns,
             is_call(i),
             sets_rsp_from_rbp(i),
         )
-        self._add(at, found)
-        return following
+        if following is not None and following != state:
+            self._decoder.spend(STATE_STEPS)
+        return i.size, following
 
     def _may_end(self, call: int) -> bool:
-        if call not in self._ends:
-            self._ends[call] = _ends_function(self._code, call)
-        return self._ends[call]
-
-    def _add(self, at: int, found: StateRange) -> None:
-        if len(self.states.starts) >= MAX_RANGES:
-            raise Contradiction
-        insort(self.states.starts, at)
-        self.states.ranges[at] = found
-
-    def _join(self, known: int, at: int, state: FrameState, call: int | None) -> None:
-        """Merge the state of a path that reaches analysed code with the state there."""
-        found = self.states.ranges[known]
-        if at != known and not self._is_boundary(known, at, found):
-            raise Contradiction(call if call is not None else found.call)
-        self._joined = True
-        old = found.state
-        if old == state:
-            return
-        sp = old.sp if old.sp == state.sp else None
-        base = old.base if old.base == state.base else None
-        if old.outermost != state.outermost or (sp is None and base is None):
-            if call is not None and found.call is None:
-                raise Contradiction(call)
-            raise Contradiction(found.call if found.call is not None else call)
-        saved = tuple(a if a == b else LOST for a, b in zip(old.saved, state.saved, strict=True))
-        merged = FrameState(sp, base, saved, old.outermost)
-        if merged != old:
-            self._drop(known)
-            if at != known:
-                self._add(known, found._replace(end=at))
-            self._waiting.append((at, merged, found.call))
-
-    def _is_boundary(self, known: int, at: int, found: StateRange) -> bool:
-        """Return True if an instruction begins at an address of a range. A jump may skip the prefix lock."""
-        first, last = known - self._code.base, at - self._code.base
-        if self._code.data[last - 1] == 0xF0 and (last - 1 == first or self._matches(first, last - 1)):
-            return True
-        return not found.single and self._matches(first, last)
-
-    def _matches(self, first: int, last: int) -> bool:
-        return self._neutral.fullmatch(self._code.data, first, last) is not None
-
-    def _drop(self, start: int) -> None:
-        del self.states.ranges[start]
-        self.states.starts.remove(start)
+        return ends_function(self._code, call)
 
     def _step(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
         """Return the state after an instruction, or None if control does not continue behind it."""
@@ -443,17 +492,18 @@ class _Analysis:
                 return None
             if i.opcode == 0x05:
                 self._system_call = True
-                return state
-        return self._compute(i, state, call)
+                return without_values(state, 1 << RAX | 1 << RCX | 1 << 11)
+        return self._compute(i, at, state, call)
 
     def _step_one(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
         op, after = i.opcode, at + i.size
         if 0x70 <= op < 0x80 or 0xE0 <= op < 0xE4:
+            state = without_values(state, 1 << RCX) if 0xE0 <= op < 0xE3 else state
             self._jump(after + i.signed(i.size - 1, 1), state, call)
             return state
         if op == 0xE8:
             if i.signed(i.size - 4, 4) == 0:
-                return _push(state, -1)
+                return push(state, -1, None, call)
             return self._call(i, at, state, call)
         if op in (0xE9, 0xEB):
             self._jump(after + i.signed(i.size - (4 if op == 0xE9 else 1), 4 if op == 0xE9 else 1), state, call)
@@ -462,46 +512,47 @@ class _Analysis:
             self._return(state, call)
             return None
         if op == 0xC7 and i.modrm == 0xF8:  # xbegin
+            state = without_values(state, 1 << RAX)
             self._jump(after + i.signed(i.size - 4, 4), state, call)
             return state
         if op == 0xFF:
             return self._step_ff(i, at, state, call)
         if op in (0xCC, 0xF4):
             return None
-        return self._push_or_pop(i, state, call)
+        return self._push_or_pop(i, at, state, call)
 
-    def _push_or_pop(self, i: X86Instruction, state: FrameState, call: int | None) -> FrameState | None:
+    def _push_or_pop(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
         op, register = i.opcode, (i.opcode & 7) + (i.rex << 3 & 8)
         if 0x50 <= op < 0x58:
-            return _push(state, register)
+            return push(state, register, state.values[register], call)
         if 0x58 <= op < 0x60:
-            return self._pop(state, register, call)
+            return pop(state, register, at, call)
         if op in (0x68, 0x6A, 0x9C):  # push of a number, pushf
-            return _push(state, -1)
+            return push(state, -1, None, call)
         if op == 0x9D:  # popf
-            return self._pop(state, -1, call)
+            return pop(state, -1, at, call)
         if op == 0xC9:  # leave
-            if state.base is None and not state.outermost:
+            if state.values[RBP] is None and not state.outermost:
                 raise Contradiction(call)
-            return self._pop(state._replace(sp=state.base), RBP, call)
+            return pop(with_sp(state, state.values[RBP], call), RBP, at, call)
         if op == 0x8F:
             if i.modrm >> 3 & 7:
                 raise Contradiction(call)
-            return self._pop(state, i.rm, call)
-        return self._compute(i, state, call)
+            return pop(state, i.rm, at, call)
+        return self._compute(i, at, state, call)
 
     def _step_ff(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
         kind = i.modrm >> 3 & 7
         if kind == 2:
             return self._call(i, at, state, call)
         if kind == 6:
-            return _push(state, -1)
+            return push(state, -1, loaded_value(state, *self._word(i, state)), call)
         if kind == 4:
             self._jump_indirect(i, at, state, call)
             return None
         if kind in (3, 5, 7):
             raise Contradiction(call)
-        return self._compute(i, state, call)
+        return self._compute(i, at, state, call)
 
     def _call(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
         """Return the state after a call, or None if it does not return.
@@ -510,7 +561,9 @@ class _Analysis:
         """
         if call is None and not self._sure and state.sp is not None and state.sp % 16:
             raise Contradiction
-        return None if at in self._no_return or self._code.never_returns(called_slot(self._code, i, at)) else state
+        if at in self._no_return or self._code.never_returns(called_slot(self._code, i, at)):
+            return None
+        return after_call(state)
 
     def _jump(self, target: int, state: FrameState, call: int | None) -> None:
         code, start = self._code, self.states.start
@@ -520,7 +573,7 @@ class _Analysis:
             return at % 16 == 0 or code.may_be_start(at)
 
         if state.sp != -8 or state.base is not None:
-            if inside or state.sp is not None or state.base is not None:
+            if inside or state.has_cfa:
                 self._waiting.append((target, state, call))  # perhaps a part that the compiler placed apart
         elif target == start or (inside and not code.may_be_start(target)):
             self._waiting.append((target, state, call))
@@ -532,30 +585,35 @@ class _Analysis:
             raise Contradiction(call)  # a part of the function that contains this code
 
     def _return(self, state: FrameState, call: int | None) -> None:
-        if state.sp != -8 or state.outermost:
+        if state.sp == -8 and not state.outermost:
+            self.states.returns += 1
+        elif state.outermost or state.sp is not None or state.base is not None:
             raise Contradiction(call)
-        self.states.returns += 1
+        # else the code has switched to another stack
 
     def _jump_indirect(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> None:
         if i.modrm == 0x25 and state.sp == -8:  # jmp *pointer(%rip), as in the PLT
             self.states.returns += 1
             return
-        targets = self._table(i, at)
+        targets = self._table(i, at) if state.sp != -8 or self._follows_addition(at) else []
         if targets:
+            self._decoder.spend(len(targets))
             self._waiting += [(target, state, call) for target in targets]
             return
         if state.sp == -8 and self._sure:
             self.states.returns += 1
-        self.states.unresolved.append(state)
+        if state not in self.states.unresolved and len(self.states.unresolved) < MAX_UNRESOLVED:
+            self.states.unresolved.append(state)
+
+    def _follows_addition(self, at: int) -> bool:
+        """Return True if an indirect jump follows an addition, as one by a table does. Others leave the function."""
+        return _ADDITION.fullmatch(self._code.data[max(at - self._code.base - 3, 0) : at - self._code.base]) is not None
 
     def _table(self, i: X86Instruction, at: int) -> list[int]:
         """Return the targets of an indirect jump by a table, or an empty list if there is no readable table."""
         offset = at - self._code.base
         before = bytes(self._code.data[max(offset - _LOOK_BACK, 0) : offset])
-        bound = None
-        for match in _BOUND.finditer(before):
-            number = next(text for text in match.groups() if text is not None)
-            bound = int.from_bytes(number, "little") + 1
+        bound = self._bound(at)
         most = min(bound, MAX_TABLE) if bound is not None else MAX_TABLE
         if bound is None and not self._open_tables:
             return []
@@ -570,6 +628,25 @@ class _Analysis:
             return self._entries(i.signed(i.operand + 2, 4), 8, 0, most, bound)
         return []
 
+    def _bound(self, at: int) -> int | None:
+        """Return the number of entries that the comparison before an indirect jump allows, or None if there is none."""
+        known, end, above = self.states.known, at, False
+        while at - end < _LOOK_BACK:
+            start = self.states.find(end - 1)
+            if start is None or start + known[start].size != end or known[start].ends:
+                return None
+            i = self._decoder.decode(start)
+            if i is None:
+                return None
+            end = start
+            if not above:
+                above = (i.opcode_map, i.opcode) in ((0, 0x77), (1, 0x87))
+            elif (size := _compared_size(i)) > 0:
+                return int.from_bytes(i.text[i.size - size : i.size], "little") + 1
+            elif (i.opcode_map, i.opcode) not in _KEEP_FLAGS:
+                return None
+        return None
+
     def _entries(self, table: int, size: int, origin: int, most: int, bound: int | None) -> list[int]:
         data = self._code.read(table, size * most)
         found = []
@@ -581,129 +658,77 @@ class _Analysis:
         if bound is not None and len(found) < most:
             return []
         self.used_open_table |= bound is None
-        return list(dict.fromkeys(found))
+        self._tables.add((table, size, len(found)) if found else (0, 0, 0))
+        if len(self._tables) > MAX_TABLES:
+            raise AnalysisLimitExceeded
+        return found
 
-    def _pop(self, state: FrameState, register: int, call: int | None) -> FrameState | None:
-        sp = state.sp
-        if state.outermost:
-            return state
-        if sp is None:
-            return _overwritten(state, register)
-        if sp >= -8:
-            raise Contradiction(call)  # this would pop the return address
-        saved = list(state.saved)
-        place = _SLOT.get(register, -1)
-        base = None if register == RBP else state.base
-        if place >= 0:
-            saved[place] = KEPT if saved[place] == sp else LOST if saved[place] == KEPT else saved[place]
-        if register == RSP:
-            return FrameState(None, base, tuple(saved))
-        return _with_sp(FrameState(sp, base, tuple(saved)), sp + 8, call)
-
-    def _compute(self, i: X86Instruction, state: FrameState, call: int | None) -> FrameState | None:
+    def _compute(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
         """Return the state after an instruction that computes or moves data."""
         if state.outermost:
             return state
         if i.opcode_map == 0:
-            if i.rex & 8 and i.opcode in (0x89, 0x8B):
-                return self._move(i, state, call)
-            if i.rex & 8 and i.opcode == 0x8D and i.reg in (RSP, RBP) and i.rex & 4 == 0:
-                memory = i.memory()
-                origin = _value(state, memory[0]) if memory is not None else None
-                value = None if memory is None or origin is None else origin + memory[1]
-                return self._set(state, i.reg, value, call)
-            if i.opcode in (0x81, 0x83) and i.rex & 9 == 8 and i.rm == RSP:
-                return self._arithmetic(i, state, call)
             if i.opcode in (0x31, 0x33) and i.modrm == 0xED and not i.rex & 5 and self._marks_outermost(state):
-                return FrameState(None, None, state.saved, outermost=True)
+                return FrameState((None,) * 16, state.saved, None, outermost=True)
+            if i.rex & 8 and i.opcode in (0x89, 0x8B):
+                return self._move(i, at, state, call)
+            if i.rex & 8 and i.opcode == 0x8D:
+                place, index, _ = self._word(i, state)
+                return self._set(state, i.reg, place if index < 0 else None, at, call)
+            if i.rex & 8 and i.opcode in (0x81, 0x83) and i.rm >= 0 and i.modrm >> 3 & 7 in (0, 5):
+                number = i.signed(i.operand + 1, i.size - i.operand - 1)
+                value = _moved(state.values[i.rm], -number if i.modrm >> 3 & 7 else number)
+                return self._set(state, i.rm, value, at, call)
         written = written_registers(i)
         if written is None:
             raise Contradiction(call)
-        for register in written:
-            following = self._set(state, register, None, call)
-            if following is None:
-                return None
-            state = following
-        return state
+        if written >> RSP & 1:
+            state = self._set(state, RSP, None, at, call)
+        return without_values(state, written & ~(1 << RSP)) if written else state
 
     def _marks_outermost(self, state: FrameState) -> bool:
-        return self._system_call and state.saved[_FP] == KEPT
+        return self._system_call and state.saved[CALLEE_SAVED.index(RBP)] == KEPT
 
-    def _arithmetic(self, i: X86Instruction, state: FrameState, call: int | None) -> FrameState | None:
-        kind = i.modrm >> 3 & 7
-        number = i.signed(i.operand + 1, i.size - i.operand - 1)
-        if kind == 7:  # cmp
-            return state
-        if kind not in (0, 5) or state.sp is None:
-            return self._set(state, RSP, None, call)
-        return self._set(state, RSP, state.sp + (number if kind == 0 else -number), call)
+    def _word(self, i: X86Instruction, state: FrameState) -> tuple[FramePlace | None, int, int]:
+        """Return the place of a memory operand without its index, None if unknown; the index and its scale."""
+        memory = i.memory()
+        if memory is None:
+            return None, -1, 0
+        return _moved(state.values[memory.base], memory.displacement), memory.index_register, memory.scale
 
-    def _move(self, i: X86Instruction, state: FrameState, call: int | None) -> FrameState | None:
+    def _move(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
         """Return the state after a move of eight bytes."""
         loads = i.opcode == 0x8B
         if i.rm >= 0:
             source, target = (i.rm, i.reg) if loads else (i.reg, i.rm)
-            return self._set(state, target, _value(state, source), call) if target in (RSP, RBP) else state
-        memory = i.memory()
-        at = _value(state, memory[0]) if memory is not None else None
-        slot = at + memory[1] if at is not None and memory is not None else None
-        place = _SLOT.get(i.reg, -1)
+            return self._set(state, target, state.values[source], at, call)
+        place, index, scale = self._word(i, state)
         if not loads:
-            if slot is None or place < 0 or state.saved[place] != KEPT or not _may_save(state, i.reg, slot):
-                return state
-            return _with_saved(state, place, slot)
-        if i.reg not in (RSP, RBP):
-            return state
-        following = self._set(state, i.reg, None, call)
-        if following is not None and i.reg == RBP and slot is not None and state.saved[_FP] == slot:
-            return _with_saved(following, _FP, KEPT)
-        return following
+            return state if place is None else store(state, i.reg, place, index, scale, state.values[i.reg])
+        if i.reg != RSP:
+            return load(state, i.reg, place, index, scale)
+        return self._set(state, RSP, loaded_value(state, place, index, scale), at, call)
 
-    def _set(self, state: FrameState, register: int, value: int | None, call: int | None) -> FrameState | None:
-        """Return the state after rsp or rbp has become CFA + value, or unknown if that is None."""
-        if register == RBP:
-            return _overwritten(state, RBP)._replace(base=value)
-        if value is None:
-            return state._replace(sp=None)
-        return _with_sp(state, value, call)
+    def _set(self, state: FrameState, register: int, value: FramePlace | None, at: int, call: int | None) -> FrameState:
+        """Return the state after the instruction at an address has given a register a value."""
+        if register != RSP:
+            return with_value(state, register, value)
+        return with_sp(state, FramePlace(at, 0) if value is None else value, call)
 
 
-def _may_save(state: FrameState, register: int, slot: int) -> bool:
-    """Return True if a store of a register saves the caller's value in the frame, and not below rsp."""
-    above = state.sp is None or slot >= state.sp
-    return above and slot < -8 and slot % 8 == 0 and not (register == RBP and state.base is not None)
+def _moved(place: FramePlace | None, distance: int) -> FramePlace | None:
+    """Return the place at a distance from another, or None if that is unknown or too far."""
+    if place is None or abs(place.offset + distance) > MAX_OFFSET:
+        return None
+    return FramePlace(place.origin, place.offset + distance)
 
 
-def _value(state: FrameState, register: int) -> int | None:
-    """Return the offset of rsp or rbp from the CFA, or None for others and if it is unknown."""
-    return state.sp if register == RSP else state.base if register == RBP else None
-
-
-def _with_saved(state: FrameState, place: int, slot: int) -> FrameState:
-    return state._replace(saved=(*state.saved[:place], slot, *state.saved[place + 1 :]))
-
-
-def _overwritten(state: FrameState, register: int) -> FrameState:
-    """Return the state after a callee-saved register has got another value."""
-    place = _SLOT.get(register, -1)
-    if register == RBP:
-        state = state._replace(base=None)
-    return _with_saved(state, place, LOST) if place >= 0 and state.saved[place] == KEPT else state
-
-
-def _push(state: FrameState, register: int) -> FrameState:
-    if state.sp is None or state.outermost:
-        return state
-    sp, place = state.sp - 8, _SLOT.get(register, -1)
-    saves = place >= 0 and state.saved[place] == KEPT and not (register == RBP and state.base is not None)
-    return (_with_saved(state, place, sp) if saves else state)._replace(sp=sp)
-
-
-def _with_sp(state: FrameState, sp: int, call: int | None) -> FrameState:
-    """Return the state after rsp has moved. What lies below rsp is lost."""
-    if sp > -8:
-        raise Contradiction(call)
-    if state.sp is not None and sp > state.sp and any(slot < sp for slot in state.saved):
-        saved = tuple(LOST if slot < sp and slot < 0 else slot for slot in state.saved)
-        return FrameState(sp, state.base, saved)
-    return state._replace(sp=sp)
+def _compared_size(i: X86Instruction) -> int:
+    """Return the number of bytes of the number with which an instruction compares, or 0 if it does not."""
+    if i.opcode_map:
+        return 0
+    if i.opcode == 0x3C or (i.opcode in (0x80, 0x83) and i.modrm >> 3 & 7 == 7):
+        return 1
+    if i.opcode == 0x3D or (i.opcode == 0x81 and i.modrm >> 3 & 7 == 7):
+        return 2 if 0x66 in i.prefixes else 4
+    return 0

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* What the analysis of code shares with Python. unwind/code_analysis/native_flow.py has the same structure.
+ *
+ * All fields are 64 bits wide. A pointer stands as the address of an array that Python owns and keeps. The code allocates
+ * nothing: all that grows stands in struct memory, whose arrays have fixed sizes.
+ */
+#ifndef FLOW_H
+#define FLOW_H
+
+#include "state.h"
+
+enum {
+    MAX_INSTRUCTIONS = 1 << 16,
+    MAX_STEPS = 1 << 18,  /* work of one attempt; a new state counts as STATE_STEPS */
+    MAX_WORK = 1 << 20,   /* work of all attempts */
+    STATE_STEPS = 8,
+    MAX_STATES = MAX_STEPS / STATE_STEPS + 2,
+    MAX_TRIALS = 64,
+    MAX_TABLE = 1024,     /* entries of a jump table */
+    MAX_TABLES = 1024,    /* jump tables of a function */
+    MAX_UNRESOLVED = 64,
+    MAX_EDGES = 1 << 18,
+    MAX_ASKED = 256,
+    HASH_BITS = 17,
+    NO_CALL = -1,
+};
+
+/* Consecutive bytes of the file. */
+struct segment {
+    uint64_t vaddr, size;
+    const uint8_t *bytes;
+};
+
+/* How the caller's value of a callee-saved register is found. */
+enum { IN_REGISTER, NOT_KNOWN, AT_CFA, AT_POINTER };
+
+struct saved_row {
+    int32_t kind, pointer, offset;
+};
+
+/* The unwind rule of a state: CFA = reg + offset, or, if `pointer` is not NONE,
+ * CFA = [pointer + place + (index << scale)] + distance. */
+struct row {
+    int32_t outermost, reg, offset;
+    int32_t pointer, place, index, scale, distance;
+    struct saved_row saved[SAVED];
+};
+
+/* Instructions that share one rule, as result. */
+struct run {
+    uint64_t start, end;
+    struct row row;
+};
+
+struct flow {
+    /* the code: one segment, and what is known of its addresses; all lists ascend */
+    const uint8_t *data;
+    uint64_t size, base;
+    const uint64_t *certain, *named, *limits, *slots;
+    uint64_t certain_count, named_count, limit_count, slot_count;
+    const uint8_t *slot_returns; /* 1 if the imported function of the slot may return */
+    const struct segment *segments;
+    uint64_t segment_count, entry;
+    struct memory *memory;
+
+    /* the function, and the result */
+    uint64_t start, returns, end;
+    struct run *runs;
+    uint64_t run_count;
+
+    /* question and answer of flow_prove() */
+    uint64_t *asked; /* addresses of calls */
+    uint8_t *answers; /* 1 if the called function returns */
+    uint64_t asked_count;
+};
+
+#endif

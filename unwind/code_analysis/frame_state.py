@@ -1,0 +1,321 @@
+"""The places of the CFA and of the caller's registers before an instruction, and how instructions change them.
+
+A place is an origin and an offset from it. The origin is the CFA, or the value that an instruction gave to the stack
+pointer and whose distance from the CFA is unknown: a stack that is aligned, or of a variable size.
+native/flow/state.h has the same functions in C.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP
+
+CFA = -1
+"""Origin of places whose distance from the CFA is known. Other origins are addresses of instructions."""
+
+MAX_OFFSET = 1 << 30
+"""Maximum distance of a place from its origin, in bytes. Code that goes beyond is refused."""
+
+RED_ZONE = 128
+"""Number of bytes below rsp that only a call or a signal overwrites; the kernel spares them, too."""
+
+CALLER_SAVED = 0x0FC7
+"""Mask of the registers that a call may overwrite: rax rcx rdx rsi rdi r8 to r11."""
+
+_SLOT = {register: at for at, register in enumerate(CALLEE_SAVED)}
+_FP = _SLOT[RBP]
+
+
+class Contradiction(Exception):
+    """The code contradicts what was assumed about it.
+
+    Attributes:
+        call: Address of the call that then does not return, None if there is no such call.
+    """
+
+    def __init__(self, call: int | None = None) -> None:
+        super().__init__()
+        self.call = call
+
+
+class FramePlace(NamedTuple):
+    """An address in the frame: an offset from the CFA or from another origin."""
+
+    origin: int
+    offset: int
+
+
+class KeptAddress(NamedTuple):
+    """A word of the frame that holds an address relative to the CFA, in most cases the stack pointer of the entry.
+
+    Attributes:
+        place: Place of the word, without the index.
+        index_register: Register that is added to the place, -1 if there is none.
+        scale: Binary logarithm of its factor.
+        offset: The word minus the CFA.
+    """
+
+    place: FramePlace
+    index_register: int
+    scale: int
+    offset: int
+
+
+KEPT, LOST = FramePlace(-2, 0), FramePlace(-2, 1)
+"""Place of a callee-saved register whose value is still in the register, or is unknown."""
+
+_UNKNOWN = (None,) * 16
+_ENTRY = (*_UNKNOWN[:RSP], FramePlace(CFA, -8), *_UNKNOWN[RSP + 1 :])
+
+
+class FrameState(NamedTuple):
+    """The state of a frame before an instruction.
+
+    Attributes:
+        values: Place to which each general register points, None if that is unknown.
+        saved: Place of each callee-saved register of the caller: KEPT, LOST or an address in the frame.
+        kept: A word of the frame that holds an address relative to the CFA, or None.
+        outermost: The code has cleared rbp as the ABI demands of a thread's first function.
+    """
+
+    values: tuple[FramePlace | None, ...] = _ENTRY
+    saved: tuple[FramePlace, ...] = (KEPT,) * len(CALLEE_SAVED)
+    kept: KeptAddress | None = None
+    outermost: bool = False
+
+    @property
+    def sp(self) -> int | None:
+        """The distance of rsp from the CFA, None if it is unknown."""
+        return self.distance(RSP)
+
+    @property
+    def base(self) -> int | None:
+        """The distance of rbp from the CFA, None if it is unknown."""
+        return self.distance(RBP)
+
+    def distance(self, register: int) -> int | None:
+        """Return a register minus the CFA, or None if that is unknown."""
+        value = self.values[register]
+        return value.offset if value is not None and value.origin == CFA else None
+
+    def pointer_to(self, origin: int) -> int | None:
+        """Return the register, rbp or rsp, that points to an offset from an origin, or None."""
+        for register in (RBP, RSP):
+            value = self.values[register]
+            if value is not None and value.origin == origin:
+                return register
+        return None
+
+    @property
+    def has_cfa(self) -> bool:
+        """True if the CFA can be computed."""
+        if any(value is not None and value.origin == CFA for value in self.values) or self.outermost:
+            return True
+        return self.kept is not None and self.pointer_to(self.kept.place.origin) is not None
+
+
+ENTRY = FrameState()
+
+
+def with_value(state: FrameState, register: int, value: FramePlace | None) -> FrameState:
+    """Return the state after a register other than rsp has got a value."""
+    values, saved, kept = state.values, state.saved, state.kept
+    if register == RBP and saved[_FP] == KEPT:
+        saved = (*saved[:_FP], LOST, *saved[_FP + 1 :])
+    if kept is not None and kept.index_register == register:
+        kept = None
+    if values[register] != value:
+        values = (*values[:register], value, *values[register + 1 :])
+    return FrameState(values, saved, kept, state.outermost)
+
+
+def without_values(state: FrameState, mask: int) -> FrameState:
+    """Return the state after the registers of a mask, without rsp, have got unknown values."""
+    for register in range(16):
+        if mask >> register & 1:
+            state = with_value(state, register, None)
+    return state
+
+
+def with_sp(state: FrameState, sp: FramePlace | None, call: int | None) -> FrameState:
+    """Return the state after rsp has got a value. What lies below it is lost."""
+    values = (*state.values[:RSP], sp, *state.values[RSP + 1 :])
+    if sp is None:
+        return state._replace(values=values)
+    if abs(sp.offset) > MAX_OFFSET or (sp.origin == CFA and sp.offset > -8):
+        raise Contradiction(call)
+    saved, kept = state.saved, state.kept
+    if any(_is_below(place, sp) for place in saved):
+        saved = tuple(LOST if _is_below(place, sp) else place for place in saved)
+    if kept is not None and _is_below(kept.place, sp, RED_ZONE):
+        kept = None
+    return FrameState(values, saved, kept, state.outermost)
+
+
+def after_call(state: FrameState) -> FrameState:
+    """Return the state after a call that returns."""
+    sp, kept = state.values[RSP], state.kept
+    if sp is not None and kept is not None and _is_below(kept.place, sp):
+        state = state._replace(kept=None)
+    return without_values(state, CALLER_SAVED)
+
+
+def _is_below(place: FramePlace, sp: FramePlace, room: int = 0) -> bool:
+    """Return True if a place is certainly, or perhaps, more than some room below rsp. Other origins than the CFA lie
+    below it.
+    """
+    if place.origin == -2:
+        return False
+    return place.offset < sp.offset - room if place.origin == sp.origin else sp.origin == CFA
+
+
+def push(state: FrameState, register: int, value: FramePlace | None, call: int | None) -> FrameState:
+    """Return the state after a push of a register, or of something else if that is -1. `value` is where it points."""
+    sp = state.values[RSP]
+    if sp is None or state.outermost:
+        return state
+    place = FramePlace(sp.origin, sp.offset - 8)
+    return store(with_sp(state, place, call), register, place, -1, 0, value)
+
+
+def store(
+    state: FrameState, register: int, place: FramePlace, index: int, scale: int, value: FramePlace | None
+) -> FrameState:
+    """Return the state after eight bytes have been stored in the frame.
+
+    Args:
+        state: The state before.
+        register: The stored register, -1 for something else.
+        place: Where it is stored, without the index.
+        index: Register that is added to the place, -1 if there is none.
+        scale: Binary logarithm of the factor of the index.
+        value: Where the register points.
+    """
+    sp = state.values[RSP]
+    if sp is not None and _is_below(place, sp, RED_ZONE if register < 0 or value is not None else 0):
+        return state
+    at, kept = _SLOT.get(register, -1), state.kept
+    in_frame = place.origin != CFA or (place.offset < -8 and place.offset % 8 == 0)
+    saves = at >= 0 and index < 0 and state.saved[at] == KEPT and value is None
+    if saves and in_frame:
+        state = state._replace(saved=(*state.saved[:at], place, *state.saved[at + 1 :]))
+    if value is not None and value.origin == CFA:
+        if kept is None or value.offset >= kept.offset or (kept.place, kept.index_register) == (place, index):
+            return state._replace(kept=KeptAddress(place, index, scale, value.offset))
+    elif kept is not None and (kept.place, kept.index_register) == (place, index):
+        return state._replace(kept=None)
+    return state
+
+
+def loaded_value(state: FrameState, place: FramePlace | None, index: int, scale: int) -> FramePlace | None:
+    """Return where the word at a place points, None if that is unknown."""
+    kept = state.kept
+    if kept is None or (kept.place, kept.index_register, kept.scale) != (place, index, scale):
+        return None
+    return FramePlace(CFA, kept.offset)
+
+
+def load(state: FrameState, register: int, place: FramePlace | None, index: int, scale: int) -> FrameState:
+    """Return the state after a register other than rsp has got eight bytes from a place."""
+    at = _SLOT.get(register, -1)
+    value = loaded_value(state, place, index, scale)
+    restored = at >= 0 and index < 0 and state.saved[at] == place
+    state = with_value(state, register, value)
+    return state._replace(saved=(*state.saved[:at], KEPT, *state.saved[at + 1 :])) if restored else state
+
+
+def pop(state: FrameState, register: int, at: int, call: int | None) -> FrameState:
+    """Return the state after a pop into a register, or elsewhere if that is -1, by the instruction at an address."""
+    sp = state.values[RSP]
+    if state.outermost:
+        return state
+    if sp is not None and sp.origin == CFA and sp.offset >= -8:
+        raise Contradiction(call)  # this would pop the return address
+    place = _SLOT.get(register, -1)
+    if place >= 0 and state.saved[place] == KEPT:
+        state = state._replace(saved=(*state.saved[:place], LOST, *state.saved[place + 1 :]))
+    if register == RSP:
+        return with_sp(state, FramePlace(at, 0), call)
+    if register >= 0:
+        state = load(state, register, sp, -1, 0)
+    return with_sp(state, FramePlace(sp.origin, sp.offset + 8), call) if sp is not None else state
+
+
+def merge(one: FrameState, two: FrameState) -> FrameState | None:
+    """Return what two states have in common, or None if they contradict each other."""
+    values = tuple(a if a == b else None for a, b in zip(one.values, two.values, strict=True))
+    saved = tuple(a if a == b else LOST for a, b in zip(one.saved, two.saved, strict=True))
+    found = FrameState(values, saved, one.kept if one.kept == two.kept else None, one.outermost)
+    if one.outermost != two.outermost:
+        return None
+    if one.sp is not None and two.sp is not None:  # then the other registers are arguments and the like
+        return found if found.sp is not None or found.base is not None else None
+    return found if found.has_cfa else None
+
+
+IN_REGISTER, NOT_KNOWN, AT_CFA, AT_POINTER = range(4)
+"""Kinds of rules of a callee-saved register. The caller's value is in the register, unknown, at an offset from the CFA,
+or at an offset from rbp or rsp.
+"""
+
+_BASES = (RSP, RBP, RBX, *range(12, 16), RAX, RCX, RDX, RSI, RDI, *range(8, 12))
+"""Registers from which the CFA is computed, the best first."""
+
+
+class FrameRow(NamedTuple):
+    """The unwind rule of a state, in registers of the instruction set.
+
+    Attributes:
+        outermost: 1 if the frame has no caller.
+        register: Base of the CFA, or -1 if the CFA is [pointer + place + (index_register << scale)]
+            + distance.
+        offset: Offset of the CFA from the register.
+        pointer: As above; -1 if the register is the base. index_register may be -1, too.
+        place: As above.
+        index_register: As above.
+        scale: As above.
+        distance: As above.
+        saved: For each callee-saved register AT_CFA or the like, the register of AT_POINTER or -1, and the offset.
+    """
+
+    outermost: int
+    register: int
+    offset: int
+    pointer: int
+    place: int
+    index_register: int
+    scale: int
+    distance: int
+    saved: tuple[int, ...]
+
+
+def make_row(state: FrameState) -> FrameRow:
+    """Return the unwind rule of a state, whose CFA is known."""
+    if state.outermost:
+        return FrameRow(1, RSP, 0, -1, 0, -1, 0, 0, (IN_REGISTER, 0, 0) * len(CALLEE_SAVED))
+    saved: tuple[int, ...] = sum((_saved_row(state, place) for place in state.saved), ())
+    kept = state.kept if state.sp is None and state.base is None else None
+    pointer = state.pointer_to(kept.place.origin) if kept is not None else None
+    if kept is not None and pointer is not None:
+        place = kept.place.offset - _offset(state, pointer)
+        return FrameRow(0, -1, 0, pointer, place, kept.index_register, kept.scale, -kept.offset, saved)
+    register = next(register for register in _BASES if state.distance(register) is not None)
+    return FrameRow(0, register, -_offset(state, register), -1, 0, -1, 0, 0, saved)
+
+
+def _saved_row(state: FrameState, place: FramePlace) -> tuple[int, int, int]:
+    if place == KEPT:
+        return IN_REGISTER, -1, 0
+    if place.origin == CFA and (state.sp is None or place.offset >= state.sp):
+        return AT_CFA, -1, place.offset
+    pointer = state.pointer_to(place.origin) if place not in (LOST, KEPT) and place.origin != CFA else None
+    if pointer is None:
+        return NOT_KNOWN, -1, 0
+    return AT_POINTER, pointer, place.offset - _offset(state, pointer)
+
+
+def _offset(state: FrameState, register: int) -> int:
+    value = state.values[register]
+    assert value is not None
+    return value.offset
