@@ -54,7 +54,7 @@ def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9, new: in
         thread = ThreadInfo(100, tid, f"worker-{tid}", "checkout", labels=(("env", "staging"), ("service", "checkout")))
         builder.add_sample(builder.add_stack(path), (rng.randrange(1, 9), 52_631_579), thread)
     kinds = (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
-    return builder.build(About("checkout", kinds, "", end_ns - length_ns, length_ns, 52_631_579))
+    return builder.build(About("checkout", kinds, (), end_ns - length_ns, length_ns, 52_631_579))
 
 
 def fill(folder: str, count: int) -> int:

@@ -16,6 +16,7 @@ from pyprof.collectors.cpu_accounts import Account
 from pyprof.errors import AccessDenied
 from pyprof.model.pause_histogram import Pauses
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import dataclass, field
 
@@ -65,7 +66,7 @@ class CollectorStats:
         skipped: Number of sampling times that were missed because pyprof was late.
         unchanged: Number of samples taken without a stop because the thread had not run since its last sample.
         blocked: Number of samples taken without a stop because the thread slept in the kernel.
-        notes: Sentences for the summary.
+        notes: Notes for the summary. The first one says how samples were taken.
         accounts: Processor time by the process that was selected, with its children if they are followed.
         ticking_ns: Time in which the ticks were due, so that ticks / ticking_ns is the rate reached. It is the elapsed
             time. If each thread or processor has its own clock, it is the sum of their times.
@@ -76,7 +77,7 @@ class CollectorStats:
     skipped: int = 0
     unchanged: int = 0
     blocked: int = 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     accounts: Mapping[int, Account] = field(default_factory=dict)
     ticking_ns: int = 0
 

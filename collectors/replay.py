@@ -39,6 +39,7 @@ from pyprof.model.modules import AddressSpace, Module, ReadMemory
 from pyprof.model.modules import Mapping as ModuleMapping
 from pyprof.model.pause_histogram import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import make_note, parse_note
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab
 from pyprof.records import field_names, replace
 
@@ -179,7 +180,8 @@ def _encode_stats(stats: CollectorStats) -> dict[str, Any]:
     pauses = stats.pauses
     buckets = np.flatnonzero(pauses.counts).tolist()
     return asdict(replace(stats, pauses=type(pauses)())) | {
-        "pauses": {"counts": {at: int(pauses.counts[at]) for at in buckets}, "total_ns": pauses.total_ns}
+        "notes": [note.to_json() for note in stats.notes],
+        "pauses": {"counts": {at: int(pauses.counts[at]) for at in buckets}, "total_ns": pauses.total_ns},
     }
 
 
@@ -342,4 +344,9 @@ def _decode_stats(stored: dict[str, Any]) -> CollectorStats:
     plain: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in stored.items() if key in known
     }
-    return CollectorStats(**(plain | {"pauses": Pauses(counts, stored["pauses"]["total_ns"])}))
+    notes = tuple(
+        make_note("older_sentence", text=each) if isinstance(each, str) else parse_note(**each)
+        for each in stored["notes"]
+    )
+    pauses = Pauses(counts, stored["pauses"]["total_ns"])
+    return CollectorStats(**(plain | {"notes": notes, "pauses": pauses}))

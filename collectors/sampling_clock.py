@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.window_flush_protocol import Stride
 
 FIRST_PAUSE_NS = 200_000
@@ -69,12 +69,11 @@ class SamplingClock:
         return self._rate_hz * self._used / max(self._used + self.left_out + self._thinned, 1)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """A sentence for the summary about how the overhead limit lowered the sampling rate; empty if it did not."""
+    def notes(self) -> tuple[Note, ...]:
+        """A note for the summary about how the overhead limit lowered the sampling rate; empty if it did not."""
         if not self.left_out or self._limit is None:
             return ()
-        wanted, reached, limit = f"{self._rate_hz:g}", f"{self.rate_hz:.3g}", f"{100 * self._limit:g}"
-        return (said("rate_lowered", wanted=wanted, reached=reached, limit=limit),)
+        return (make_note("rate_lowered", wanted=self._rate_hz, reached=self.rate_hz, limit=100 * self._limit),)
 
     def next_due(self, now_ns: int) -> int:
         """Advance to the next slot of the sampling clock and return the monotonic time at which to sample.

@@ -246,7 +246,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     tables = SharedTables(profile, options, distinct(profile.stack).tolist())
     # no file name and no time in the header, so that equal profiles give equal bytes
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed:
-        packed.write(b'{"meta":' + dump_json(_meta(profile, [*notes, *profile.summary.notes])))
+        packed.write(b'{"meta":' + dump_json(_meta(profile, [*notes, *(note.text for note in profile.summary.notes)])))
         packed.write(b',"libs":' + dump_json(tables.libs()) + b',"threads":[')
         for nth, thread in enumerate(_threads(profile, tables)):
             packed.write(b",\n" if nth else b"\n")

@@ -27,7 +27,7 @@ from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.exporters.page_samples import pack_samples
 from pyprof.model.analysis.function_costs import Function
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import said
+from pyprof.model.reasons import format_message
 from pyprof.model.walk import Trust
 
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
@@ -75,12 +75,12 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 WORDS = {
-    "notSampled": said("page_not_sampled"),
-    "cutShort": said("page_cut_short"),
-    "notExpanded": said("page_not_expanded"),
-    "noSource": said("page_no_source"),
-    "sourceChanged": said("page_source_changed"),
-    "firstRows": said("page_first_rows", rows="{rows}", all="{all}"),
+    "notSampled": format_message("page_not_sampled"),
+    "cutShort": format_message("page_cut_short"),
+    "notExpanded": format_message("page_not_expanded"),
+    "noSource": format_message("page_no_source"),
+    "sourceChanged": format_message("page_source_changed"),
+    "firstRows": format_message("page_first_rows", rows="{rows}", all="{all}"),
 }
 """Messages of the flame graph's page for incomplete views, by the scripts' names for them."""
 

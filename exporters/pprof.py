@@ -123,7 +123,7 @@ def _header(profile: Profile, tables: PprofTables) -> bytes:
     if period_type is not None and profile.period_ns:
         fields.append(encode_data(PERIOD_TYPE, tables.value_type(period_type.type, period_type.unit)))
         fields.append(encode_number(PERIOD, profile.period_ns))
-    comments = [f"pyprof: {profile.title}", *profile.summary.notes]
+    comments = [f"pyprof: {profile.title}", *(note.text for note in profile.summary.notes)]
     fields.append(encode_packed(COMMENT, [tables.string(text) for text in comments]))
     fields.append(encode_number(DEFAULT_SAMPLE_TYPE, tables.string(primary.type)))
     return b"".join(fields)
@@ -270,7 +270,7 @@ def encode_summary(summary: Summary) -> bytes:
     whole = summary.to_json()
     names = ("rate_wanted", "rate_reached", "skipped", "errors", "stops", "not_stopped", "processor")
     lacks = [
-        (module.path, module.build_id, problem.text, problem.remedy, problem.reason)
+        (module.path, module.build_id, problem.text, problem.hint, problem.reason)
         for module in summary.modules
         for problem in module.problems
     ]

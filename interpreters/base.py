@@ -141,12 +141,12 @@ class Interpreter:
         language: Name of the language, as users call it.
         evaluators: Symbol prefixes of the native functions that run the interpreter's code. If one of them is on a
             stack without any function of the language, functions are missing.
-        remedy: Command-line option that makes the functions appear, "" if there is none.
+        hint: Command-line option that makes the functions appear, "" if there is none.
     """
 
     language: ClassVar[str]
     evaluators: ClassVar[tuple[str, ...]]
-    remedy: ClassVar[str] = ""
+    hint: ClassVar[str] = ""
 
     def __init__(self, recording: InterpreterContext) -> None:
         self.recording = recording

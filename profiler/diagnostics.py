@@ -19,12 +19,12 @@ class Problem:
 
     Attributes:
         text: What is wrong.
-        remedy: The command that fixes it, "" if there is none.
+        hint: The command that fixes it, "" if there is none.
         reason: Name of its reason (pyprof.model.reasons), "" if it is not known.
     """
 
     text: str
-    remedy: str = ""
+    hint: str = ""
     reason: str = ""
 
 
@@ -35,13 +35,13 @@ class Finding:
     Attributes:
         ok: True if there is nothing to fix.
         text: What was found.
-        remedy: The command that fixes it, "" if there is none.
+        hint: The command that fixes it, "" if there is none.
         fatal: True if pyprof does not work like this.
     """
 
     ok: bool
     text: str
-    remedy: str = ""
+    hint: str = ""
     fatal: bool = False
 
 

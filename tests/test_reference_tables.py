@@ -20,9 +20,9 @@ def test_each_table_stands_in_one_page() -> None:
 def test_manual_has_each_counter_end_refusal_and_sentence() -> None:
     manual = "\n".join(with_tables(text) for text in PAGES.values())
     lines = set(manual.splitlines())
-    assert all(f"| `{each.name}` | {each.title} | {each.sentence} | {each.retry} |" in lines for each in COUNTERS)
+    assert all(f"| `{each.name}` | {each.title} | {each.sentence} | {each.hint} |" in lines for each in COUNTERS)
     assert all(any(line.startswith(f"| `{name}`: ") for line in lines) for name in ENDS)
-    assert all(f"| `{name}` | {each.sentence} | {each.retry} |" in lines for name, each in REFUSALS.items())
+    assert all(f"| `{name}` | {each.sentence} | {each.hint} |" in lines for name, each in REFUSALS.items())
     assert all(any(line.startswith(f"| `{name}` | ") for line in lines) for name in SENTENCES)
 
 

@@ -19,12 +19,12 @@ from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
-NOTE = said("by_program")
+NOTE = make_note("by_program")
 _SILENT = 4
 """Factor for the time until the collector yields an empty batch if no consumer waits for one. Each empty batch wakes a
 processor.
@@ -148,11 +148,10 @@ class BpfCollector(PerfCollector):
         ticking_ns = (self._taken + lost) * period_ns
         return replace(super().stats(), ticks=self._used, ticking_ns=ticking_ns, skipped=lost)
 
-    def _notes(self) -> tuple[str, ...]:
-        note = said("by_program_because", why=self._why) if self._why else NOTE
-        if self.maker.elsewhere is None:
-            note += said("never_stopped_because") if self._why else NEVER_STOPPED
-        return (note, *self._silent_notes(), *self.members.refused)
+    def _notes(self) -> tuple[Note, ...]:
+        note = make_note("by_program_because", why=self._why) if self._why else NOTE
+        never_stopped = (NEVER_STOPPED,) if self.maker.elsewhere is None else ()
+        return (note, *never_stopped, *self._silent_notes(), *self.members.refused)
 
     def close(self) -> None:
         try:

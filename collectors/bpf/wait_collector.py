@@ -42,7 +42,7 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import CollectOptions
@@ -344,8 +344,8 @@ class BpfWaitCollector(BpfCollector):
         stats = super().stats()
         return stats if self._options.running else replace(stats, ticking_ns=0)
 
-    def _notes(self) -> tuple[str, ...]:
-        return (*super()._notes(), said("waits_by_program", least_ms=f"{self.source.rates.most_ns / 1e6:g}"))
+    def _notes(self) -> tuple[Note, ...]:
+        return (*super()._notes(), make_note("waits_by_program", least_ms=self.source.rates.most_ns / 1e6))
 
     def threads(self) -> list[ThreadInfo]:
         outside = self._outside.threads() if self._outside is not None else []

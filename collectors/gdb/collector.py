@@ -43,7 +43,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind
 from pyprof.options import CollectOptions, RemoteOptions
 from pyprof.records import dataclass
@@ -243,7 +243,7 @@ class GdbRemoteCollector:
         first = _FIRST_OF_PROCESS if target.modules.is_process else _FIRST
         self._threads = RemoteThreads(target.stub, target.pid, options.stack_size, first)
         self._batch = BatchBuilder([target.arch], BytesMemory(_MAX_BYTES), _SOURCE, target.registers.unknown)
-        self._notes = {"control": target.control.note} if target.control.note else {}
+        self._notes = {"control": target.control.note} if target.control.note is not None else {}
 
     @property
     def pid(self) -> int:
@@ -284,7 +284,7 @@ class GdbRemoteCollector:
             if not self._ticks:
                 raise
             self._stopping = True
-            self._notes["lost"] = said("stub_lost_early", why=f"{error.message} {error.hint}".strip())
+            self._notes["lost"] = make_note("stub_lost_early", why=f"{error.message} {error.hint}".strip())
             self._diagnostics.count("stub_connection_ended")
         yield from split_at_flushes(handover, self._batch.take_batches(), handover.ended_ns or time.monotonic_ns())
 
@@ -327,7 +327,7 @@ class GdbRemoteCollector:
             if not self._options.idle:
                 threads = [t for t in threads if t.is_busy or not t.state]
         elif self._timed and not self._options.idle and not self._ticks:
-            self._notes["states"] = said("stub_states_unknown")
+            self._notes["states"] = make_note("stub_states_unknown")
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
@@ -340,7 +340,7 @@ class GdbRemoteCollector:
         if standing is None:
             return threads
         if len(threads) > 1:
-            self._notes.setdefault("one thread", said("stub_one_thread", others=len(threads) - 1))
+            self._notes.setdefault("one thread", make_note("stub_one_thread", others=len(threads) - 1))
         return [thread for thread in threads if thread.id.tid == standing.tid]
 
     def _sample(self, thread_id: ThreadId) -> None:

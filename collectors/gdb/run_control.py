@@ -23,7 +23,7 @@ from typing import Protocol
 from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
 from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
 from pyprof.model.pause_histogram import PauseLog
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 
 HALT_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.02
@@ -40,12 +40,12 @@ class Control(Protocol):
     Attributes:
         ended: True if the target has ended.
         pauses: Duration of each stop in ns.
-        note: A sentence for the summary, or "".
+        note: A note for the summary, or None.
     """
 
     ended: bool
     pauses: PauseLog
-    note: str
+    note: Note | None
     paced: bool
     """True if the target runs for a time by the clock between two samples (run_until())."""
 
@@ -149,7 +149,7 @@ class AllStop:
     def __init__(self, stub: Stub, pid: int, hold: bool) -> None:
         self.ended = False
         self.pauses = PauseLog()
-        self.note = ""
+        self.note: Note | None = None
         self._stub = stub
         self._pid = pid
         self._hold = hold
@@ -266,7 +266,7 @@ class Stepping:
     def __init__(self, stub: Stub, pid: int, steps: int) -> None:
         self.ended = False
         self.pauses = PauseLog()
-        self.note = said("by_stepping", steps=steps)
+        self.note: Note | None = make_note("by_stepping", steps=steps)
         self.stepped: ThreadId | None = None
         self._stub = stub
         self._pid = pid
@@ -321,7 +321,7 @@ class NonStop:
     def __init__(self, stub: Stub, pid: int, stop: StopReply | None) -> None:
         self.ended = False
         self.pauses = PauseLog()
-        self.note = ""
+        self.note: Note | None = None
         self._stub = stub
         self._pid = pid
         self._queued = False

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 
 _NETLINK_CONNECTOR = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1
@@ -37,18 +37,18 @@ _BUDGET = 50
 a pause of 50 t.
 """
 
-POLLING_NOTE = said("children_polled")
+POLLING_NOTE = make_note("children_polled")
 
 
 class ChildFinder(Protocol):
     """A finder of the child processes of recorded processes.
 
     Attributes:
-        note: A sentence for the summary, or "".
+        note: A note for the summary, or None.
         event_fd: Descriptor that becomes readable when there may be new children, or -1.
     """
 
-    note: str
+    note: Note | None
 
     @property
     def event_fd(self) -> int: ...
@@ -75,7 +75,7 @@ class Connector:
     that.
     """
 
-    note = ""
+    note: Note | None = None
 
     def __init__(self, diagnostics: Diagnostics, is_sampled: Callable[[int], bool]) -> None:
         self._diagnostics = diagnostics
@@ -146,7 +146,7 @@ class Connector:
 class Poller:
     """A finder of child processes that reads /proc. It misses children that start and end between two readings."""
 
-    note = POLLING_NOTE
+    note: Note | None = POLLING_NOTE
     event_fd = -1
 
     def __init__(self) -> None:

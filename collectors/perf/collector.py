@@ -31,15 +31,15 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 
 if TYPE_CHECKING:
     from pyprof.collectors.perf.cpu_events import Silent
 
-USER_ONLY = said("kernel_not_sampled")
-NEVER_STOPPED = said("never_stopped")
+USER_ONLY = make_note("kernel_not_sampled")
+NEVER_STOPPED = make_note("never_stopped")
 
 
 class PerfCollector:
@@ -444,15 +444,19 @@ class PerfCollector:
             accounts=self._accounts.result(),
         )
 
-    def _notes(self) -> tuple[str, ...]:
+    def _notes(self) -> tuple[Note, ...]:
         event = self._events.scope.event
-        note = said("by_events", event=event.name)
-        if self.maker.elsewhere is None:
-            note += NEVER_STOPPED
+        never_stopped = (NEVER_STOPPED,) if self.maker.elsewhere is None else ()
         user_only = (USER_ONLY,) if event.user_only else ()
-        return (note, *user_only, *self._silent_notes(), *self.members.refused)
+        return (
+            make_note("by_events", event=event.name),
+            *never_stopped,
+            *user_only,
+            *self._silent_notes(),
+            *self.members.refused,
+        )
 
-    def _silent_notes(self) -> tuple[str, ...]:
+    def _silent_notes(self) -> tuple[Note, ...]:
         if not self._silent:
             return ()
         from pyprof.collectors.perf.cpu_events import describe_missed_samples

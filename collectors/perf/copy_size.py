@@ -27,7 +27,6 @@ from pyprof.options import HOLD, CollectOptions
 BATCH = 2000
 """Number of samples of one thread that make a batch in the ring buffer."""
 SLACK_S = 0.1
-TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
 
 _MAX_RING = 16 << 20
 _MAX_RINGS = 32 << 20

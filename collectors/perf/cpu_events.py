@@ -30,7 +30,7 @@ from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event, counted_ns, mapping_reporter, refusal
 from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
 
@@ -128,9 +128,9 @@ def count_missed_samples(silent: Silent, rate_hz: float, others: LostSamples) ->
     return LostSamples(others.times + sum(silent.values()) * rate_hz / 1e9, False)
 
 
-def describe_missed_samples(silent: Silent) -> str:
+def describe_missed_samples(silent: Silent) -> Note:
     which = ", ".join(map(str, sorted(silent)))
-    return said("processors_came_back", cpus=which, seconds=f"{sum(silent.values()) / 1e9:.1f}")
+    return make_note("processors_came_back", cpus=which, seconds=sum(silent.values()) / 1e9)
 
 
 _EVERY_THREAD = -1

@@ -10,6 +10,7 @@ from pyprof.collectors.perf.records import Rings, Scan
 from pyprof.collectors.perf.tracked_processes import ProcessEvents, TrackedProcesses
 from pyprof.collectors.targets.selection import Selection
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.reasons import Note
 from pyprof.options import CollectOptions
 
 
@@ -161,6 +162,6 @@ class ProcessSet:
         return any(pid in self.tracked.alive for pid in self._only)
 
     @property
-    def refused(self) -> tuple[str, ...]:
-        """One sentence for each reason why processes cannot be recorded."""
+    def refused(self) -> tuple[Note, ...]:
+        """One note for each reason why processes cannot be recorded."""
         return self._selection.refused if self._selection else ()

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.copy_size import TOO_LONG, mask_beyond_copy
+from pyprof.collectors.perf.copy_size import mask_beyond_copy
 from pyprof.collectors.perf.switches import Switches, SwitchReading
 from pyprof.collectors.switch_events import ENDED, I64, Mask, SwitchBatch
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import dataclass, field, replace
 
@@ -117,16 +117,15 @@ class PerfSwitchSource:
         stats = self.running.stats()
         return replace(stats, notes=(*stats.notes, *self._notes()))
 
-    def _notes(self) -> tuple[str, ...]:
-        exact = "exact"
+    def _notes(self) -> tuple[Note, ...]:
+        notes = [make_note("waits") if self.switches.stacks else make_note("waits_from_outside")]
         if lost_ns := self.switches.lost_ns:
-            exact = said("switches_lost", seconds=f"{lost_ns / 1e9:.2g}")
-        notes = [said("waits", exact=exact) if self.switches.stacks else said("waits_from_outside", exact=exact)]
+            notes.append(make_note("switches_lost", seconds=lost_ns / 1e9))
         if self._cuts:
-            notes.append(said("stacks_not_copied", stacks=TOO_LONG))
+            notes.append(make_note("stacks_not_copied"))
         if count := self.switches.cycle.rests:
-            what = "The machine" if self.switches.everything else f"{count} thread{'s' if count > 1 else ''}"
-            notes.append(said("switches_in_part", what=what))
+            in_part = make_note("switches_in_part", threads=count)
+            notes.append(make_note("switches_of_machine_in_part") if self.switches.everything else in_part)
         return tuple(notes)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 
@@ -60,12 +60,12 @@ class PtraceCollector:
         pid: int,
         options: CollectOptions,
         diagnostics: Diagnostics,
-        note: str = "",
+        note: Note | None = None,
         ids: Identities | None = None,
         readers: Readers | None = None,
         selection: Processes | None = None,
         wanted: Callable[[int, int], bool] | None = None,
-        frames_note: str = "",
+        frames_note: Note | None = None,
     ) -> None:
         """Prepare to sample a process by short stops.
 
@@ -78,7 +78,7 @@ class PtraceCollector:
             readers: Returns the reader of a process's interpreter by its pid.
             selection: Further processes, including those that will match later.
             wanted: Returns True if a thread (pid, tid) should be sampled.
-            frames_note: Note to add when a sample has frames of an interpreter, "" for none.
+            frames_note: Note to add when a sample has frames of an interpreter, None for none.
         """
         ids = ids or Identities()
         self.source_id = ids.next_id()
@@ -110,7 +110,7 @@ class PtraceCollector:
             raise NoSuchProcess(f"there is no process {pid}", "ps -e lists the processes") from None
         except PermissionError:
             raise AccessDenied(f"process {pid} may not be looked at", f"pyprof doctor {pid}") from None
-        self._notes = [note] if note else []
+        self._notes = [note] if note is not None else []
         self._frames_note = frames_note
         if selection is not None:
             self._notes.extend(selection.refused)
@@ -121,7 +121,7 @@ class PtraceCollector:
         finder = open_child_finder(
             self._diagnostics, lambda pid: self._targets.has_been_sampled(pid) or self._builder.has_sample_of(pid)
         )
-        if finder.note:
+        if finder.note is not None:
             self._notes.append(finder.note)
         return finder
 
@@ -325,9 +325,9 @@ class PtraceCollector:
         self._targets.complete_batch(self._builder)
         batches = self._builder.take_batches()
         self.flushed_ns = time.monotonic_ns()
-        if self._frames_note and any(batch.chains for batch in batches):
+        if self._frames_note is not None and any(batch.chains for batch in batches):
             self._notes.append(self._frames_note)
-            self._frames_note = ""
+            self._frames_note = None
         for batch in batches:
             self._targets.describe_late(batch)
             self._accounts.count_batch(batch, self._targets.root_of)
@@ -416,8 +416,8 @@ class PtraceCollector:
         self._guard.close()
 
 
-def _seldom(threads: int) -> tuple[str, ...]:
+def _seldom(threads: int) -> tuple[Note, ...]:
     """Return a note for the summary about threads whose system calls stops have cut short."""
     if not threads:
         return ()
-    return (said("calls_cut_short", threads=f"{threads} thread{'s' * (threads > 1)}", rounds=TRANSFERRING),)
+    return (make_note("calls_cut_short", threads=threads, rounds=TRANSFERRING),)

@@ -17,7 +17,7 @@ from pyprof.collectors.routing.router import MainSource, Router
 from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.collectors.targets.selection import Request
 from pyprof.errors import FormatError
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.records import replace
 from pyprof.window_flush_protocol import FlushProtocol
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyprof.collectors.offcpu.collector import WallClockCollector
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
-FROM_OUTSIDE = said("sleepers_from_outside")
+FROM_OUTSIDE = make_note("sleepers_from_outside")
 _SLEEPER_HZ = 1000.0
 """Rate in Hz of the collector that reads sleeping threads. The first read waits for its first sampling time."""
 
@@ -101,7 +101,8 @@ class _Openings:
         if choice.source == BPF:
             return self._by_bpf(pids, launched, choice.why)
         if choice.source == PTRACE:
-            return open_stops(self._request, pids, said("by_stops", why=choice.why) if choice.why else "")
+            note = make_note("by_stops", why=choice.why) if choice.why else None
+            return open_stops(self._request, pids, note)
         return self._wall_clock(pids, launched) if self._options.idle else self._perf(pids, launched)
 
     def open_stops(self, candidates: StopCandidates) -> PtraceCollector:
@@ -212,7 +213,7 @@ class _Openings:
         return open_stops(replace(self._request, options=asleep), tuple(pids))
 
 
-def open_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceCollector:
+def open_stops(request: Request, pids: tuple[int, ...], note: Note | None = None) -> PtraceCollector:
     """Open the collector that samples by short stops for some processes of a recording."""
     from pyprof.collectors.ptrace.collector import PtraceCollector
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.perf.copy_size import TOO_LONG
 from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.records import dataclass, field
@@ -142,7 +141,7 @@ class PartialStops:
             self._past.add_source(stops.stats(), stops.threads())
             stops.close()
 
-    def describe(self, of_others: tuple[str, ...], why: Mapping[str, Iterable[int]], alone: bool) -> tuple[str, ...]:
+    def describe(self, of_others: tuple[Note, ...], why: Mapping[str, Iterable[int]], alone: bool) -> tuple[Note, ...]:
         """Return the notes for the summary about both sources.
 
         Args:
@@ -150,24 +149,19 @@ class PartialStops:
             why: Processes by the reason for which they were stopped.
             alone: True if the other source has no samples.
         """
-        notes: list[str]
         if alone and why:
-            notes = [*(said("by_stops", why=reason) for reason in why), *of_others[1:]]
+            notes = [*(make_note("by_stops", why=reason) for reason in why), *of_others[1:]]
         else:
-            counts = [(reason, _count(len(list(pids)), "process")) for reason, pids in why.items()]
-            notes = [*of_others, *(said("by_stops_in_part", processes=count, why=reason) for reason, count in counts)]
+            counts = [(reason, len(list(pids))) for reason, pids in why.items()]
+            in_part = (make_note("by_stops_in_part", processes=count, why=reason) for reason, count in counts)
+            notes = [*of_others, *in_part]
         stopped = self.stats()
         if self.candidates.threads and stopped.ticks:  # the last batch may be the first one that shows it
-            notes.append(said("stopped_for_depth", threads=self._describe_threads(), stacks=TOO_LONG))
+            notes.append(self._describe_threads())
         return (*notes, *stopped.notes)
 
-    def _describe_threads(self) -> str:
+    def _describe_threads(self) -> Note:
         threads, processes = self.candidates.threads, self.candidates.processes
         if not processes:
-            return _count(threads, "thread")
-        theirs = "their process" if processes == 1 else "their processes"
-        return f"{_count(threads, 'thread')}, and then all threads of {theirs},"
-
-
-def _count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
+            return make_note("threads_stopped_for_depth", threads=threads)
+        return make_note("processes_stopped_for_depth", threads=threads, processes=processes)

@@ -28,7 +28,7 @@ from pyprof.collectors.plan import (
 from pyprof.collectors.targets import attach_checks
 from pyprof.diagnostics import Finding
 from pyprof.errors import NoSuchProcess, PyprofError
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, format_message, make_note
 from pyprof.options import AUTO, CollectOptions
 from pyprof.records import replace
 
@@ -195,10 +195,10 @@ class Planner:
         return bool(self.suppose(ProcessFacts(stacks={ANY_PID: UncopiedStack.LONG})).threads)
 
 
-def describe_refusal_of_bpf(why: PyprofError) -> str:
+def describe_refusal_of_bpf(why: PyprofError) -> Note:
     """Return the note for the summary. A hint that names another collector is dropped, because it was followed."""
     hint = f" ({why.hint})" if why.hint and not why.hint.startswith("--collector") else ""
-    return said("without_program", why=f"{why.message.rstrip('.')}{hint}")
+    return make_note("without_program", why=f"{why.message.rstrip('.')}{hint}")
 
 
 def describe_facts(facts: PlanFacts, options: CollectOptions) -> Iterator[Finding]:
@@ -237,7 +237,7 @@ def describe_plans(facts: PlanFacts, processes: Mapping[str, ProcessFacts]) -> I
             what = f"auto, --mode {mode}, {name}"
             try:
                 choice = Planner(facts, options).suppose(process).processes[ANY_PID]
-                why = said(choice.rule, why=choice.why)
+                why = format_message(choice.rule, why=choice.why)
                 yield Finding(True, f"{what}: {why}")
             except PyprofError as error:
                 yield Finding(False, f"{what}: no source: {error.message}", error.hint)

@@ -24,7 +24,7 @@ from pyprof.collectors.routing.planner import ANY_PID, Planner, describe_refusal
 from pyprof.collectors.routing.stop_candidates import ByImage, StopCandidates
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
 
@@ -130,7 +130,7 @@ class Router:
         self._open_main = open_main
         self._open_stops = open_stops
         self._past = ClosedSources()
-        self._changes: list[str] = []
+        self._changes: list[Note] = []
         self._stopping = False
         self._following: tuple[Choice, MainSource] | None = None
         self._begin(choice, open_main(choice, pids, launched), launched)
@@ -318,7 +318,7 @@ class Router:
         main, stats = self._main, self._stats_of_present()
         if stats.ticks:
             seconds = (time.monotonic_ns() - self._began_ns) / 1e9
-            self._changes.append(said(_CHANGES[choice.rule], seconds=f"{seconds:.1f}"))
+            self._changes.append(make_note(_CHANGES[choice.rule], seconds=seconds))
         self._past.add_source(replace(stats, notes=()), self._list_present_threads())
         self._begin(choice, following)
         self._following = None
@@ -368,7 +368,7 @@ class Router:
         found = sum_stats(self._past.stats, self._stats_of_present())
         notes = found.notes
         if len(self._past.stats.pauses):
-            notes = tuple(note.removesuffix(NEVER_STOPPED) for note in notes)
+            notes = tuple(note for note in notes if note != NEVER_STOPPED)
         return replace(found, notes=(*notes, *self._changes))
 
     def stop(self) -> None:

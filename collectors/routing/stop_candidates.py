@@ -25,6 +25,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.copy_size import mask_beyond_copy, mask_other_stacks
 from pyprof.model.columns import among
+from pyprof.model.reasons import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import dataclass, field
 
@@ -95,7 +96,7 @@ class StopCandidates:
         watch: Called before find() returns.
     """
 
-    refused: tuple[str, ...] = ()
+    refused: tuple[Note, ...] = ()
     lasting = False
 
     def __init__(self, most_copy: int = MOST_STACK) -> None:

@@ -41,8 +41,8 @@ class _Traced(_Refusal):
     """A finding that prevents stops only: another process traces the target."""
 
 
-def _fatal(error: type[PyprofError], text: str, remedy: str = "") -> Finding:
-    return _Refusal(False, text, remedy, True, error)
+def _fatal(error: type[PyprofError], text: str, hint: str = "") -> Finding:
+    return _Refusal(False, text, hint, True, error)
 
 
 def check_target(pid: int) -> None:
@@ -56,14 +56,14 @@ def check_target(pid: int) -> None:
     """
     for finding in _target_findings(pid):
         if isinstance(finding, _Refusal):
-            raise finding.error(finding.text, finding.remedy)
+            raise finding.error(finding.text, finding.hint)
 
 
 def check_readable(pid: int) -> None:
     """Check that a process may be read. The errors are those of check_target(), but another tracer is no obstacle."""
     for finding in _target_findings(pid):
         if isinstance(finding, _Refusal) and not isinstance(finding, _Traced):
-            raise finding.error(finding.text, finding.remedy)
+            raise finding.error(finding.text, finding.hint)
 
 
 def target_findings(pid: int) -> list[Finding]:
@@ -120,8 +120,8 @@ def _foreign(capable: bool) -> Finding:
     if capable and _reads_all_files():
         return Finding(True, "CAP_SYS_PTRACE: yes")
     text = "yes, but without CAP_DAC_READ_SEARCH" if capable else "no,"
-    remedy = "sudo pyprof …, or: sudo setcap cap_sys_ptrace,cap_dac_read_search+ep PYTHON"
-    return Finding(False, f"CAP_SYS_PTRACE: {text} only processes of this user can be sampled", remedy)
+    hint = "sudo pyprof …, or: sudo setcap cap_sys_ptrace,cap_dac_read_search+ep PYTHON"
+    return Finding(False, f"CAP_SYS_PTRACE: {text} only processes of this user can be sampled", hint)
 
 
 def _yama(capable: bool) -> Finding:

@@ -20,7 +20,7 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
 from pyprof.model.interpreter_frame_reading import KernelReader, StackReader
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.options import CollectOptions, TargetOptions
 from pyprof.records import dataclass, field, replace
 
@@ -38,7 +38,7 @@ class Processes(Protocol):
     def pids(self) -> tuple[int, ...]: ...
 
     @property
-    def refused(self) -> tuple[str, ...]: ...
+    def refused(self) -> tuple[Note, ...]: ...
 
     @property
     def lasting(self) -> bool: ...
@@ -52,7 +52,7 @@ class Selection:
 
     Attributes:
         pids: Those that were named, or that matched at the start; never empty.
-        refused: One sentence for each reason why processes cannot be recorded, or not by BPF.
+        refused: One note for each reason why processes cannot be recorded, or not by BPF.
         lasting: True if more may start, so that the recording continues when all have ended.
         everything: True for all processes of the machine.
         ours: Processes of the profiler that started later. They are never selected.
@@ -60,7 +60,7 @@ class Selection:
     """
 
     pids: tuple[int, ...]
-    refused: tuple[str, ...]
+    refused: tuple[Note, ...]
     lasting: bool
     everything: bool
     _fits: Fits
@@ -69,14 +69,16 @@ class Selection:
     _not_before: int = 0
 
     def without_ended(self) -> Selection | None:
-        """Return the selection without ended processes, and with a sentence for each one that was named.
+        """Return the selection without ended processes, and with a note for each one that was named.
 
         The result is None if none has ended, or all have.
         """
         ended = [pid for pid in self.pids if _has_ended(pid)]
         if not ended or len(ended) == len(self.pids):
             return None
-        named = [] if self.lasting else [said("process_left_out", why=f"there is no process {pid}") for pid in ended]
+        named = (
+            [] if self.lasting else [make_note("process_left_out", why=f"there is no process {pid}") for pid in ended]
+        )
         left = tuple(pid for pid in self.pids if pid not in ended)
         return replace(self, pids=left, refused=(*self.refused, *named))
 
@@ -117,10 +119,10 @@ def select_processes(options: TargetOptions) -> Selection:
             errors[pid] = error
     if not possible:
         raise next(iter(errors.values()))
-    refused = tuple(said("process_left_out", why=error.message) for error in errors.values())
+    refused = tuple(make_note("process_left_out", why=error.message) for error in errors.values())
     if lasting and len(refused) > 1:
-        more = "; as root, more of them may" if os.geteuid() else ""
-        refused = (said("processes_left_out", count=len(refused), hint=more),)
+        as_root = make_note("processes_left_out", count=len(refused))
+        refused = (make_note("processes_left_out_without_root", count=len(refused)) if os.geteuid() else as_root,)
     everything = options.everything and not criteria
     return Selection(tuple(possible), refused, lasting, everything, fits, refused_pids=frozenset(errors))
 
@@ -263,7 +265,7 @@ class Request:
         diagnostics: Counts problems.
         interpreters: Readers of interpreters, or None.
         program: Path of the program that the process will execute, "" for none. Only the new program is recorded.
-        frames_note: Note for the summary if samples by stops have frames of an interpreter, "" for none.
+        frames_note: Note for the summary if samples by stops have frames of an interpreter, None for none.
         ids: Identifiers shared by all collectors of the recording.
     """
 
@@ -272,7 +274,7 @@ class Request:
     diagnostics: Diagnostics
     interpreters: InterpreterReaders | None = None
     program: str = ""
-    frames_note: str = ""
+    frames_note: Note | None = None
     ids: Identities = field(default_factory=Identities)
 
     @property

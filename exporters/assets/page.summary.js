@@ -101,12 +101,12 @@ function showSummary(model) {
       ["Skipped samples", summary.skipped ? groupThousands(summary.skipped) : ""],
     ]),
     ...(model.labels.length ? [element("h3", null, "Labels"), facts(model.labels)] : []),
-    ...summary.notes.map((note) => element("p", { class: "note" }, note)),
+    ...summary.notes.map(({ text }) => element("p", { class: "note" }, text)),
     ...(hasEvidence(model) ? evidence(model) : []),
   ];
   if (summary.counters.length) parts.push(element("h3", null, "Counted"));
-  for (const { title, count, meaning, retry } of summary.counters) {
-    parts.push(facts([[title, groupThousands(count)]]), element("p", { class: "fine" }, retry ? `${meaning} What helps: ${retry}.` : meaning));
+  for (const { title, count, meaning, hint } of summary.counters) {
+    parts.push(facts([[title, groupThousands(count)]]), element("p", { class: "fine" }, hint ? `${meaning} Hint: ${hint}.` : meaning));
   }
   const lacking = summary.modules.filter((module) => module.problems.length);
   parts.push(element("h3", null, "Modules with missing information"));
@@ -129,10 +129,10 @@ function problemCard(module) {
     element("b", null, module.path),
     element("span", { class: "fine" }, `${formatCount(module.frames, "frame")} · ${id}`),
   );
-  for (const { text, remedy } of module.problems) {
+  for (const { text, hint } of module.problems) {
     card.append(element("p", null, text));
-    if (!remedy) continue;
-    const code = element("code", null, remedy);
+    if (!hint) continue;
+    const code = element("code", null, hint);
     const copy = element("button", { title: "Copy this command", onclick: () => copyText(code, copy) }, "Copy");
     card.append(element("div", { class: "command" }, code, copy));
   }

@@ -12,7 +12,7 @@ from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
 from pyprof.interpreters.cpython.code_objects import LANGUAGE, PythonCode
 from pyprof.interpreters.cpython.debug_offsets import is_own
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.model.reasons import said
+from pyprof.model.reasons import format_message
 
 if TYPE_CHECKING:  # a process that only names frames reads none
     from pyprof.interpreters.cpython.detection import Programs
@@ -28,7 +28,7 @@ class CPython(Interpreter):
 
     language = LANGUAGE
     evaluators = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAIL_CALL_")
-    remedy = "--collector ptrace"
+    hint = "--collector ptrace"
 
     @cached_property
     def _programs(self) -> Programs:
@@ -42,7 +42,7 @@ class CPython(Interpreter):
         if runtime is None:
             return None
         version, module = runtime.layout.version, runtime.located.module.path
-        stops = "" if is_trampoline_on(process) else said("without_trampoline", version=version)
+        stops = "" if is_trampoline_on(process) else format_message("without_trampoline", version=version)
         return Detected(LANGUAGE, version, module, stops=stops)
 
     def open_reader(self, process: LiveProcess) -> PythonProcess:
@@ -77,7 +77,7 @@ class CPython(Interpreter):
             yield Finding(True, "its perf trampoline is on: --collector perf names Python functions without a stop")
         elif layout.minor >= _FIRST_TRAMPOLINE:
             text = "its perf trampoline is off: Python frames are copied by a program in the kernel (BPF), or in stops"
-            yield Finding(True, text, _remedy(process.pid, layout.minor))
+            yield Finding(True, text, _hint(process.pid, layout.minor))
 
 
 def is_trampoline_on(process: LiveProcess) -> bool:
@@ -90,7 +90,7 @@ def is_trampoline_on(process: LiveProcess) -> bool:
         return False
 
 
-def _remedy(pid: int, minor: int) -> str:
+def _hint(pid: int, minor: int) -> str:
     """Return a sentence that tells the user how to switch on Python's perf trampoline. That changes the target, so
     pyprof does not do it.
     """

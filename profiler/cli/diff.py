@@ -122,7 +122,10 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
     how = arguments.normalize, arguments.per, arguments.least, arguments.drift
     found = compare(before, after, *how)
     if arguments.fail_over is not None and found.doubt:
-        raise UsageError(f"--fail-over cannot decide: {found.doubt}", "longer recordings by pyprof, or no --fail-over")
+        raise UsageError(
+            f"--fail-over cannot decide: {found.doubt}",
+            "record for longer with pyprof record, or leave out --fail-over",
+        )
     if arguments.output is None:
         _show(found, lambda one, other: compare(one, other, *how), arguments)
     else:

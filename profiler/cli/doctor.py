@@ -133,8 +133,8 @@ def show(findings: list[Finding]) -> bool:
     """Print findings of `pyprof doctor`; return True if one of them prevents pyprof from working."""
     for finding in findings:
         terminal_output.line(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
-        if remedy := terminal_output.advice(finding.remedy):
-            terminal_output.line(f"        {remedy}")
+        if hint := terminal_output.advice(finding.hint):
+            terminal_output.line(f"        {hint}")
     return any(finding.fatal for finding in findings)
 
 
@@ -185,8 +185,8 @@ def show_modules(modules: Sequence[ModuleSurvey]) -> bool:
     for module in modules:
         for problem in module.problems:
             terminal_output.line(f"  -   {module.path}: {problem.text}")
-            if remedy := terminal_output.advice(problem.remedy):
-                terminal_output.line(f"        {remedy}")
+            if hint := terminal_output.advice(problem.hint):
+                terminal_output.line(f"        {hint}")
     return any(module.unreadable for module in modules)
 
 

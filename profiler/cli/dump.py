@@ -221,11 +221,11 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.errors import UsageError
 
     if arguments.pid and (arguments.exe or arguments.sysroot):
-        raise UsageError("--exe and --sysroot belong to --core", "pyprof dump --core CORE --exe FILE --sysroot DIR")
+        raise UsageError("--exe and --sysroot need --core, --minidump or --gdb", "pyprof dump --core CORE --exe FILE")
     if arguments.registers and not (arguments.core or arguments.minidump):
-        raise UsageError("--registers belongs to --core and --minidump")
+        raise UsageError("--registers needs --core or --minidump")
     if arguments.locals and not arguments.pid:
-        raise UsageError("--locals reads a live process", "pyprof dump -p PID --locals")
+        raise UsageError("--locals needs a live process", "pyprof dump -p PID --locals")
     subject = subject_of(arguments)
     profile = subject.profile
     if arguments.json:

@@ -95,21 +95,21 @@ def stated(module: DumpModule) -> dict[str, str | None]:
 
 
 def complain(profile: Profile) -> None:
-    """Print the errors that were tolerated and what modules lack, with each remedy once."""
+    """Print the errors that were tolerated and what modules lack, with each hint once."""
     from pyprof.model.reason_table import DUMPS
     from pyprof.model.reasons import counted, counter_title
 
     said = set()
     for key, count in profile.summary.errors.items():
         reason = counted(key)
-        remedy = reason.retry if reason in DUMPS and reason.retry not in said else ""
-        terminal_output.complain(f"{counter_title(key)}: {count}", remedy)
-        said.add(remedy)
+        hint = reason.hint if reason in DUMPS and reason.hint not in said else ""
+        terminal_output.complain(f"{counter_title(key)}: {count}", hint)
+        said.add(hint)
     for module in profile.summary.modules:
         for problem in module.problems:
-            remedy = "" if problem.remedy in said else problem.remedy
-            terminal_output.complain(f"{module.path}: {problem.text}", remedy)
-            said.add(remedy)
+            hint = "" if problem.hint in said else problem.hint
+            terminal_output.complain(f"{module.path}: {problem.text}", hint)
+            said.add(hint)
 
 
 def lacks_files(profile: Profile) -> bool:
@@ -129,7 +129,7 @@ def facts(subject: Subject) -> dict[str, Any]:
             "build_id": module.build_id or None,
             "reason": problem.reason,
             "text": problem.text,
-            "remedy": problem.remedy,
+            "hint": problem.hint,
         }
         for module in subject.profile.summary.modules
         for problem in module.problems

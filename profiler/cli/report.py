@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TOP = "top"
 """The format of `pyprof report` that is a table in the terminal; it is the default."""
 _ROWS = 30
-_NOTES = 3
+_NOTES = 4
 _FETCH_S = 60.0
 _LINES_S = 60.0
 """Maximum time in seconds for reading source lines in `pyprof report`."""
@@ -166,10 +166,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not is_recording(arguments.file):
         # these notes say what is not known about the file, and what was left out
         for note in whole.summary.notes[-_NOTES:]:
-            line(f"pyprof: {note}", sys.stderr)
+            line(f"pyprof: {note.text}", sys.stderr)
     ended = INTERRUPTED not in whole.summary.notes
     if not ended:
-        line(f"pyprof: {INTERRUPTED}", sys.stderr)
+        line(f"pyprof: {INTERRUPTED.text}", sys.stderr)
         if not len(whole.stack):
             line(f"  hint: its data may be in {arguments.file}-wal, which must be in the same folder", sys.stderr)
     if exporter is not None:
@@ -192,7 +192,7 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
             raise UsageError(f"{TOP} is a table for the terminal", f"pyprof report … > {arguments.output}")
         return None
     if tables:
-        raise UsageError(f"--{tables[0]} is a table for the terminal", "without -o and -f")
+        raise UsageError(f"--{tables[0]} is a table for the terminal", "leave out -o and -f")
     exporter = chosen_format(arguments.format, arguments.output or "-")
     if arguments.source and exporter.name != registry.DEFAULT.name:
         raise UsageError(f"--source: no source lines in {exporter.name} files", "--annotate NAME, or -o NAME.html")
@@ -251,7 +251,7 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
         raise UsageError("--from is not before --to")
     if not (start is None and end is None):
         if not timed(profile):
-            raise UsageError("the samples of this file have no times", "without --from and --to")
+            raise UsageError("the samples of this file have no times", "leave out --from and --to")
         profile = profile.cut(start, end)
     profile = chosen(profile, arguments)
     if not arguments.idle and arguments.format != registry.RECORDING:
@@ -311,18 +311,18 @@ def _query(arguments: argparse.Namespace) -> int:
     given = [name.rstrip("_") for name in (*CRITERIA, "from_", "to_") if getattr(arguments, name) is not None]
     given += [name for name in ("symbols", "sysroot", "debuginfod") if getattr(arguments, name)]
     if given:
-        raise UsageError(f"--sql and --{given[0]} exclude each other", "a WHERE in the query")
+        raise UsageError(f"--sql and --{given[0]} exclude each other", "put a WHERE clause in the query")
     with open_query(arguments.file) as database:
         try:
             if not database.execute('SELECT 1 FROM "end"').fetchone():
-                line(f"pyprof: {INTERRUPTED}", sys.stderr)
+                line(f"pyprof: {INTERRUPTED.text}", sys.stderr)
             cursor = database.execute(arguments.sql)
             if cursor.description:
                 print("\t".join(printable(name) for name, *_ in cursor.description))
             for row in cursor:
                 print("\t".join("" if cell is None else printable(str(cell)) for cell in row))
         except sqlite3.Error as error:
-            raise UsageError(f"the query fails: {error}", "docs/sql.md has the tables") from None
+            raise UsageError(f"the query fails: {error}", "see docs/sql.md, which has the tables") from None
     return 0
 
 

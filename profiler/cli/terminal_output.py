@@ -131,11 +131,11 @@ def refuse(error: PyprofError, pid: int | None = None) -> None:
         error: Its own hint counts, else that of its row in the table of reasons.
         pid: The requested process. A process that the message names takes precedence.
     """
-    from pyprof.model.reasons import remedy
+    from pyprof.model.reasons import find_hint
 
     named = _PROCESS.search(error.message)
     number = named[1] if named else str(pid) if pid else "PID"
-    complain(error.message, remedy(error).replace("doctor PID", f"doctor {number}"))
+    complain(error.message, find_hint(error).replace("doctor PID", f"doctor {number}"))
 
 
 def failure(error: BaseException, pid: int | None = None) -> None:

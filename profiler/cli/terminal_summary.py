@@ -21,7 +21,7 @@ from pyprof.cli.text_format import (
 from pyprof.model.analysis.function_costs import Cost, lock_costs, process_costs
 from pyprof.model.analysis.idle_waits import MODES as IDLE_MODES
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import ENDS, counted, counter_title, end_title, lacking, said
+from pyprof.model.reasons import ENDS, counted, counter_title, end_title, lacking
 from pyprof.model.summary import ENOUGH_SAMPLES, MUCH, NOT_SAMPLED_LABEL, ModuleSummary, Summary, lacks
 from pyprof.model.walk import StackEnd, Trust
 
@@ -29,7 +29,10 @@ TOP = 5
 NATIVE = PROCESSES = 3
 """Number of rows in the summary's table of native functions below an interpreter's, and in the table of processes."""
 _LABEL, _MODULE = 9, 22
-BY_PERF = "by perf_events"
+_SOURCES = frozenset({"by_stops", "by_stops_in_part", "by_stepping", "by_events", "by_program", "by_program_because"})
+"""Reasons of the notes about how samples were taken. They are a part of the line on the samples."""
+_ABOUT_SAMPLES = frozenset({"never_stopped", "sleepers_from_outside"})
+"""Reasons of notes that have no separate line in the summary."""
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
 _SHOWN_MISSING = 0.01
 """Share of unsampled time above which it is a row of the summary's first table and the processor time is split by
@@ -41,7 +44,6 @@ _LOST = ("samples_lost",)
 _ADVISED_HZ = (199, 499, 999)
 _SLOW = 0.95
 """Share of the requested sampling rate below which the summary prints the reached rate."""
-_FROM_OUTSIDE = said("sleepers_from_outside")
 _NAMELESS = "code_without_names"
 """Reason of the problem of generated code without names."""
 _NO_SYMBOLS = frozenset({"exported_names_only", "no_time_for_names"})
@@ -69,11 +71,9 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
             lines += _labelled("time", time, width)
         if summary.shown.total:
             lines += _labelled("quality", _quality(summary), width)
-    notes = (
-        summary.notes[1:] if summary.samples else [note for note in summary.notes if not note.startswith("Sampled ")]
-    )
-    for note in (note for note in notes if note != _FROM_OUTSIDE):
-        lines += _labelled("note", advice(note), width)
+    for note in summary.notes[1:] if summary.samples else summary.notes:
+        if note.reason not in (_ABOUT_SAMPLES if summary.samples else _ABOUT_SAMPLES | _SOURCES):
+            lines += _labelled("note", advice(note.text), width)
     if missing := _missing(summary):
         where = "" if verbose else ": see Summary in the page, or --verbose" if page else ": --verbose says more"
         lines += _labelled("missing", missing + where, width)
@@ -200,23 +200,26 @@ def _row(share: str, name: str, module: str, width: int) -> str:
 
 def _sampled(summary: Summary) -> str:
     """Return a sentence about how the samples of a recording were taken, how many, and at which cost."""
-    note = advice(summary.notes[0]) if summary.notes else ""
+    notes = {note.reason: advice(note.text) for note in summary.notes[:2]}
+    first = next(iter(notes), "")
     slow = 0 < summary.rate_reached < _SLOW * summary.rate_wanted
     times = many(summary.samples, "sample") + f" of {many(summary.threads, 'thread')}"
     if slow:
         times += f", {_rate(summary.rate_reached)} a second instead of {summary.rate_wanted:g}"
-    how = note.removeprefix("Sampled ").rstrip(".") if note.startswith("Sampled ") else ""
+    how = notes[first].removeprefix("Sampled ").rstrip(".") if first in _SOURCES else ""
+    if how and "never_stopped" in notes:
+        how += ": the target was never stopped"
     stops = summary.stops
-    if stops.count >= summary.samples and how.startswith(BY_PERF):
+    if stops.count >= summary.samples and first == "by_events":
         how = "by short stops"
-    elif stops.count and how.startswith(BY_PERF):
+    elif stops.count and first == "by_events":
         times += f", {percent(stops.count, summary.samples)} by short stops, the others"
     if slow and how:
         times += ","
     price = ""
     if stops.count:
         price = f"; {many(stops.count, 'stop')} of {stops.p50_us:.0f} µs, {percent(stops.share, 1)} of the time"
-    return times + (f" {how}" if how else "") + price + (f". {note}" if note and not how else "")
+    return times + (f" {how}" if how else "") + price + (f". {notes[first]}" if first and not how else "")
 
 
 def _rate(hz: float) -> str:
@@ -263,7 +266,7 @@ def _missing(summary: Summary) -> str:
     parts = []
     if made:
         share = percent(sum(module.own for module in lacks if module.path in made), summary.shown.total)
-        ways = " or ".join(sorted({problem.remedy for problem in made.values()} - {""}))
+        ways = " or ".join(sorted({problem.hint for problem in made.values()} - {""}))
         parts.append(f"names of code made at run time ({share} of the time{'; ' if ways else ''}{ways})")
     if without:
         own = sum(module.own for module in without)  # zero if the time is the kernel's: sleeps
@@ -300,15 +303,15 @@ def _details(summary: Summary, width: int) -> list[str]:
 
 
 def lacking_modules(summary: Summary) -> list[str]:
-    """Return lines that say what each object file lacks, with each remedy once."""
+    """Return lines that say what each object file lacks, with each hint once."""
     lines = []
     for module in (module for module in summary.modules if module.problems):
         lines += ["", f"  {module.path}"]
         texts: dict[str, list[str]] = {}
         for problem in module.problems:
-            texts.setdefault(problem.remedy, []).append(f"    {problem.text}")
-        for remedy, found in texts.items():
-            lines += [*found, *([f"      {advice(remedy)}"] if remedy else [])]
+            texts.setdefault(problem.hint, []).append(f"    {problem.text}")
+        for hint, found in texts.items():
+            lines += [*found, *([f"      {advice(hint)}"] if hint else [])]
     return lines
 
 

@@ -149,7 +149,6 @@ class WindowWriter:
     def _why_empty(self, profile: Profile) -> str:
         from pyprof.cli.text_format import percent
         from pyprof.collectors.linux import procfs
-        from pyprof.model.reasons import said
 
         pid, target = self.subject.pid, self.how.target
         if "thread_not_traceable" in profile.summary.errors:
@@ -167,7 +166,7 @@ class WindowWriter:
             return f"the target ended before it could be sampled, or did not run{children}"
         if target == "command":
             return f"the command ended before it could be sampled, or slept: -i samples sleeping threads too{children}"
-        if said("kernel_not_sampled") in profile.summary.notes:
+        if any(note.reason == "kernel_not_sampled" for note in profile.summary.notes):
             return "no thread was running outside of the kernel"
         return f"no thread was running; -i samples sleeping threads too{children}"
 

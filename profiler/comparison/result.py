@@ -71,7 +71,7 @@ def scale_of(
     """
     if per is not None:
         if normalize is not None:
-            raise UsageError("costs per unit of work are already normalized", "without normalize")
+            raise UsageError("costs per unit of work are already normalized", "leave out normalize")
         if not all(0 < units < float("inf") for units in per):
             raise UsageError("units of work must be positive numbers")
         return Scale("work", *per)

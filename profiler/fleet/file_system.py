@@ -108,15 +108,17 @@ def locked(root: str) -> int:
     try:
         os.makedirs(root, _FOLDER, exist_ok=True)
         if not output_file.is_private(os.path.join(root, "x")) or os.stat(root).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise OutputError(f"other users may write in {root}", f"chmod go-w {root}, or another folder")
+            raise OutputError(f"other users may write in {root}", f"chmod go-w {root}, or choose another folder")
         fd = output_file.open_directory(root)
     except OutputError:
         raise
     except OSError as error:
-        raise OutputError(f"{root} cannot be used: {error.strerror}", "another folder") from None
+        raise OutputError(f"{root} cannot be used: {error.strerror}", "choose another folder") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
-        raise OutputError(f"another agent or server writes into {root}", "a separate folder for each") from None
+        raise OutputError(
+            f"another agent or server writes into {root}", "give each of them a folder of its own"
+        ) from None
     return fd

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pyprof.errors import FormatError
 from pyprof.importers.profile_builder import MAX_NODES, NOBODY, About, Builder, function_frame
 from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.model.walk import Trust
 
 _LINE = re.compile(r"(.*\S) (\d{1,18})(?:\.\d*)?$")
@@ -62,9 +62,8 @@ def read_collapsed(data: bytes, title: str) -> Profile:
         raise FormatError("line", 0, "no line is a stack with a count")
     thread = stacks.builder.add_thread(NOBODY)
     stacks.builder.add_samples(nodes, [thread] * len(nodes), 0, np.array(counts, np.int64))
-    more = said("lines_left_out", count=f"{left_out:,}") if left_out else ""
-    note = said("read_from_collapsed", more=more)
-    return stacks.builder.build(About(title, (ValueType("samples", "count"),), note, evidence=False))
+    notes = (make_note("read_from_collapsed"), *((make_note("lines_left_out", count=left_out),) if left_out else ()))
+    return stacks.builder.build(About(title, (ValueType("samples", "count"),), notes, evidence=False))
 
 
 def _has_too_many_calls(data: bytes) -> bool:

@@ -249,7 +249,7 @@ class _OtlpProfile:
         amounts = np.array(values, np.int64).reshape(-1, 2)
         builder.add_samples([nodes[sample.stack] for sample in self._samples], owners, 0, amounts)
         kinds = (_COUNT, self.period if counted else self.kind)
-        return builder.build(About(service, kinds, "", self._start_ns, self._length_ns, max(self._period_ns, 1)))
+        return builder.build(About(service, kinds, (), self._start_ns, self._length_ns, max(self._period_ns, 1)))
 
     def _thread(
         self, attributes: Sequence[int], owner: ThreadInfo, dictionary: _Dictionary, builder: Builder

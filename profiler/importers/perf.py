@@ -24,7 +24,7 @@ from pyprof.errors import FormatError, RecordingError
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.modules import base_name
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, replace
 
@@ -209,14 +209,14 @@ class _Reader:
         threads = {key: self._thread(*key) for key in self._names}
         for at, pid, tid, _, node, value in rows.tolist():
             self._builder.add_sample(node, (1, value)[: len(types)], threads[pid, tid], at - first)
-        more = ""
+        notes = [make_note("read_from_perf", event=self._event or "an event")]
         if self._others:
             names = ", ".join(sorted(self._others)[:5])
-            more += said("other_events_left_out", count=f"{self._others.total():,}", names=names)
+            notes.append(make_note("other_events_left_out", count=self._others.total(), names=names))
         if self._left_out:
-            more += said("lines_left_out", count=f"{self._left_out:,}")
-        note = said("read_from_perf", event=self._event or "an event", more=more)
-        found = self._builder.build(About(title, tuple(types), note, 0, last - first + period, period, evidence=False))
+            notes.append(make_note("lines_left_out", count=self._left_out))
+        about = About(title, tuple(types), tuple(notes), 0, last - first + period, period, evidence=False)
+        found = self._builder.build(about)
         cpu = rows[:, 3].astype(np.int32)
         return replace(found, cpu=cpu) if (cpu != _NOT_KNOWN).any() else found
 
@@ -271,7 +271,7 @@ def load_perf_data(path: str) -> Profile:
             raise RecordingError(f"perf script finds nothing in {path}: {_first_line(errors) or error}") from None
         if code == 0:
             return found
-        notes = (*found.summary.notes, said("perf_failed", why=_first_line(errors) or f"exit code {code}"))
+        notes = (*found.summary.notes, make_note("perf_failed", why=_first_line(errors) or f"exit code {code}"))
         return replace(found, summary=replace(found.summary, notes=notes))
 
 

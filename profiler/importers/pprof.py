@@ -21,7 +21,7 @@ from pyprof.importers.profile_builder import NOBODY, About, Builder
 from pyprof.importers.protobuf import MAX_ROWS, Grouped, decode_repeated, parse_numbers, to_signed
 from pyprof.model.columns import largest_sum
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.model.stack_digest import SIZE, of_stack
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import LONGEST, MOST, RESERVED, Labels
@@ -167,15 +167,16 @@ class _Reader:
         start_ns = to_signed(self._header.get(TIME, 0))
         ordered = tuple(kinds[at] for at in order)
         length_ns, period_ns = to_signed(self._header.get(DURATION, 0)), to_signed(self._header.get(PERIOD, 0))
-        about = About(title, ordered, "", start_ns, length_ns, period_ns)
+        about = About(title, ordered, (), start_ns, length_ns, period_ns)
         about.check()
         if wanted(ordered):
             self._samples(order, 0 if since_ns is None else start_ns - since_ns)
-        left_out = ", ".join(sorted(self._left_out)[:5])
-        more = said("labels_left_out", labels=left_out) if self._left_out else ""
+        notes = [make_note("read_from_pprof")]
+        if self._left_out:
+            notes.append(make_note("labels_left_out", labels=", ".join(sorted(self._left_out)[:5])))
         known = pprof_tables.FIELD in self._rows
         done = pprof_tables.read_summary(self._rows[pprof_tables.FIELD][-1]) if known else Summary()
-        return replace(about, note=said("read_from_pprof", more=more), done=done, evidence=known)
+        return replace(about, notes=tuple(notes), done=done, evidence=known)
 
     def _text(self, at: int) -> str:
         return text_at(self._strings, at)

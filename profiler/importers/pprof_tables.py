@@ -247,8 +247,8 @@ def _modules(found: object) -> tuple[ModuleSummary, ...]:
     problems: dict[tuple[str, str], list[Problem]] = {}
     for row in found[:MAX_LACKS] if isinstance(found, list) else ():
         if isinstance(row, list) and len(row) in (4, 5) and all(isinstance(text, str) for text in row):
-            path, build_id, text, remedy, *reason = row
-            problem = Problem(text, remedy, *(reason or [problem_reason(text)]))
+            path, build_id, text, hint, *reason = row
+            problem = Problem(text, hint, *(reason or [problem_reason(text)]))
             problems.setdefault((path, build_id), []).append(problem)
     return tuple(ModuleSummary(path, build_id, 0, tuple(each)) for (path, build_id), each in problems.items())
 

@@ -15,6 +15,7 @@ from pyprof.errors import FormatError, UsageError
 from pyprof.model.analysis.stack_quality import summary_of_part, without_evidence
 from pyprof.model.columns import MAX_SUM, Tree, largest_sum
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.reasons import Note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import RESERVED, Labels, labels_of
 from pyprof.model.walk import Trust
@@ -35,7 +36,7 @@ class About:
     Attributes:
         title: Title of the profile.
         value_types: Types of the values.
-        note: Note for the user.
+        notes: Notes for the summary.
         start_ns: Start in nanoseconds since the epoch, 0 if the file does not state it.
         done: Summary of the recording, if the file has one.
         evidence: True if the file states how stacks ended and how frames were found.
@@ -43,7 +44,7 @@ class About:
 
     title: str
     value_types: tuple[ValueType, ...]
-    note: str
+    notes: tuple[Note, ...]
     start_ns: int = 0
     duration_ns: int = 0
     period_ns: int = 1
@@ -284,7 +285,9 @@ class Builder:
             values=parts.values,
             summary=Summary(),
         )
-        known = replace(about.done, duration_s=round(about.duration_ns / 1e9, 6), notes=(*about.done.notes, about.note))
+        known = replace(
+            about.done, duration_s=round(about.duration_ns / 1e9, 6), notes=(*about.done.notes, *about.notes)
+        )
         summary = summary_of_part(known, profile)
         return replace(profile, summary=summary if about.evidence else without_evidence(summary))
 

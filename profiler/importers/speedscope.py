@@ -13,7 +13,7 @@ import orjson
 from pyprof.errors import FormatError
 from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 
 _NS = {"nanoseconds": 1, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
 _MAX_NS = 2**62
@@ -67,7 +67,7 @@ def _read(document: Any, title: str) -> Profile:
     kinds = (ValueType("samples", "count"), primary)
     name = document.get("name") or title
     return builder.build(
-        About(str(name), kinds, said("read_from_speedscope"), 0, longest if known else 0, evidence=False)
+        About(str(name), kinds, (make_note("read_from_speedscope"),), 0, longest if known else 0, evidence=False)
     )
 
 

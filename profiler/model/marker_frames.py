@@ -5,14 +5,16 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from pyprof.model.reasons import said
+from pyprof.model.reasons import format_message
 from pyprof.model.walk import StackEnd
 
 _WOKEN, _NOBODY = "[woken by ", "a timer or an interrupt"
 _UNITS = ("", "K", "M", "G", "T")
 
-CUT_TITLES: dict[StackEnd, str] = {end: said("cut", words=end.words) for end in StackEnd if end is not StackEnd.ROOT}
-CUT_TITLES[StackEnd.UNWINDER] = said("in_unwinder")
+CUT_TITLES: dict[StackEnd, str] = {
+    end: format_message("cut", words=end.words) for end in StackEnd if end is not StackEnd.ROOT
+}
+CUT_TITLES[StackEnd.UNWINDER] = format_message("in_unwinder")
 
 KERNEL_HALF = 1 << 63
 """First address of the kernel's half of the address space."""
@@ -75,21 +77,21 @@ class Mark(NamedTuple):
         if self.kind is MarkKind.LOCK:
             return f"[{self.name}]"
         if self.kind is MarkKind.LONG_CHAIN and not self.enough:
-            return said("cut_long_chain", count=f"{self.lacking:,}")
+            return format_message("cut_long_chain", count=f"{self.lacking:,}")
         if self.kind is MarkKind.LONG_CHAIN:
-            return said("cut_chain", count=f"{self.lacking:,}", size=_size(self.enough))
+            return format_message("cut_chain", count=f"{self.lacking:,}", size=_size(self.enough))
         if self.kind is MarkKind.SCATTERED:
-            return said("cut_scattered", count=f"{self.lacking:,}")
+            return format_message("cut_scattered", count=f"{self.lacking:,}")
         return _merge_title(self) if self.kind is MarkKind.MERGE else _TITLES[self.kind]
 
 
 _TITLES = {
-    MarkKind.LEFT_OUT: said("frames_left_out"),
-    MarkKind.NOT_SAMPLED: said("time_too_short"),
-    MarkKind.LOST: said("time_lost"),
-    MarkKind.IN_KERNEL: said("time_in_kernel"),
-    MarkKind.LATE: said("time_too_short_or_late"),
-    MarkKind.NO_SAMPLE: said("time_without_sample"),
+    MarkKind.LEFT_OUT: format_message("frames_left_out"),
+    MarkKind.NOT_SAMPLED: format_message("time_too_short"),
+    MarkKind.LOST: format_message("time_lost"),
+    MarkKind.IN_KERNEL: format_message("time_in_kernel"),
+    MarkKind.LATE: format_message("time_too_short_or_late"),
+    MarkKind.NO_SAMPLE: format_message("time_without_sample"),
 }
 
 LEFT_OUT = Mark(MarkKind.LEFT_OUT)
@@ -141,9 +143,9 @@ def scattered_mark(count: int) -> Mark:
 
 def _cut_title(mark: Mark) -> str:
     if mark.enough and mark.end is StackEnd.UNREADABLE:
-        return said("cut_at_copy", size=_size(mark.enough))
+        return format_message("cut_at_copy", size=_size(mark.enough))
     if mark.enough and mark.end is StackEnd.DEPTH:
-        return said("cut_at_depth", words=mark.end.words, frames=mark.enough)
+        return format_message("cut_at_depth", words=mark.end.words, frames=mark.enough)
     return CUT_TITLES.get(mark.end, "[truncated]")
 
 
@@ -157,7 +159,7 @@ def _merge_title(mark: Mark) -> str:
     unplaced = f", {mark.unplaced} run{'s' if mark.unplaced > 1 else ''} unplaced" if mark.unplaced else ""
     evaluators = f"{mark.without_run} evaluator{'s' if mark.without_run > 1 else ''}"
     without_run = f", {evaluators} without a run" if mark.without_run else ""
-    return said("not_matched", unplaced=unplaced, without_run=without_run)
+    return format_message("not_matched", unplaced=unplaced, without_run=without_run)
 
 
 class Blocked(NamedTuple):

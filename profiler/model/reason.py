@@ -33,7 +33,7 @@ class Reason:
         name: Stable identifier of the reason, in snake_case. A counter may have a detail behind it: `name:detail`.
         stage: The stage at which it happens.
         sentence: What it means.
-        retry: What avoids it next time, "" if nothing is known.
+        hint: An action or a command that avoids it next time, "" if nothing is known.
         lacks: What the profile lacks for a counter, as in "3 samples lost", "" if nothing important. {s} is the
             plural's s; `*` is the counter's detail.
         title: Short text for a counter, where `*` is its detail, or for the end of a stack.
@@ -43,7 +43,7 @@ class Reason:
     name: str
     stage: Stage
     sentence: str
-    retry: str = ""
+    hint: str = ""
     lacks: str = ""
     title: str = ""
     cuts: bool = False
@@ -55,5 +55,5 @@ class Reason:
 
     @property
     def meaning(self) -> str:
-        """One text with the meaning of the reason and what helps."""
-        return f"{self.sentence} What helps: {self.retry}." if self.retry else self.sentence
+        """One text with the meaning of the reason and the hint."""
+        return f"{self.sentence} Hint: {self.hint}." if self.hint else self.sentence

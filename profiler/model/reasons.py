@@ -1,8 +1,8 @@
 """Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files.
 
 The table has three parts: reason_table.py; fleet_reasons.py for agent and server; and here the reasons whose text has
-arguments. Their sentence and retry are templates: the code that reports the reason fills in `{how}` (said(),
-problem()). The name of a reason appears only in code.
+arguments. Their sentence and hint are templates with named arguments, as of str.format(). The format of an argument may
+also be `{threads:thread|threads}`: an integer, followed by the noun for one or for several.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from pyprof.errors import PyprofError
 from pyprof.model import reason_table
 from pyprof.model.fleet_reasons import PUSH
 from pyprof.model.reason import Reason, Stage
-from pyprof.records import replace
+from pyprof.records import dataclass, replace
 
 _ELSEWHERE = "name the program by --exe FILE, the target's files by --sysroot DIR"
-"""Remedy for a missing file if the target is no process of this machine."""
+"""Hint for a missing file if the target is no process of this machine."""
 _NO_SYMBOLS = "--symbols with a folder or server of NAME/ID/NAME.sym; for files: --exe FILE, --sysroot DIR"
 _LATER = "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols {path}"
+
+_PART = "{seconds:.2f} s of {spent_s:.2f} s of processor time ({percent:.0f} %)"
 
 # fmt: off
 PROBLEMS = (
@@ -27,163 +29,188 @@ PROBLEMS = (
            "its unwind rules need too much computation; stacks through it are truncated"),
     Reason("no_unwind_tables", Stage.TABLES, "no unwind sections: unwound by frame pointers only"),
     Reason("windows_without_symbols", Stage.FILES,
-           "windows module without a symbol file ({identity}): frames may be missing", retry=_NO_SYMBOLS),
+           "windows module without a symbol file ({identity}): frames may be missing", hint=_NO_SYMBOLS),
     Reason("neither_file_nor_symbols", Stage.FILES,
-           "neither its file nor a symbol file found ({identity}): frames may be missing", retry=_NO_SYMBOLS),
+           "neither its file nor a symbol file found ({identity}): frames may be missing", hint=_NO_SYMBOLS),
     Reason("file_differs", Stage.FILES,
            "file differs from the mapped one: {how}",
-           retry="restart the target, so that it runs the file that is on disk"),
-    Reason("file_differs_elsewhere", Stage.FILES, "file differs from the mapped one: {how}", retry=_ELSEWHERE),
+           hint="restart the target, so that it runs the file that is on disk"),
+    Reason("file_differs_elsewhere", Stage.FILES, "file differs from the mapped one: {how}", hint=_ELSEWHERE),
     Reason("file_not_proved", Stage.FILES, "not used, because it is not proved to be the mapped file"),
     Reason("file_not_proved_elsewhere", Stage.FILES, "not used, because it is not proved to be the "
-        "mapped file", retry=_ELSEWHERE),
+        "mapped file", hint=_ELSEWHERE),
     Reason("file_not_found", Stage.FILES,
-           "file not found{known}: unwound by frame pointers only, frames may be missing", retry=_ELSEWHERE),
+           "file not found{known}: unwound by frame pointers only, frames may be missing", hint=_ELSEWHERE),
     Reason("symbol_file_differs", Stage.FILES,
            "{file} is the symbol file of another build: it says {stated}, the file is {wanted}",
-           retry="give the symbol file of the build that runs"),
+           hint="give the symbol file of the build that runs"),
     Reason("symbol_file_not_proved", Stage.FILES,
            "{file} cannot be proved to be its symbol file: it has neither build-id nor .text",
-           retry="give the symbol file of the build that runs"),
+           hint="give the symbol file of the build that runs"),
     Reason("symbol_file_unreadable", Stage.FILES, "{why}"),
     Reason("symbol_file_line", Stage.FILES, "line {line}: {what}"),
     Reason("symbol_file_lines", Stage.FILES, "{what}: {times}"),
     Reason("symbol_server_silent", Stage.FILES, "not asked again: {why}"),
     Reason("symbol_table_broken", Stage.FILES, "broken symbol table: {where}"),
-    Reason("exported_names_only", Stage.FILES, "no symbols: only exported names", retry="{command}"),
-    Reason("no_time_for_names", Stage.FILES, "no names: the time to look them up ended", retry=_LATER),
-    Reason("no_time_for_lines", Stage.FILES, "line numbers only in part: the time to read them ended", retry=_LATER),
+    Reason("exported_names_only", Stage.FILES, "no symbols: only exported names", hint="{command}"),
+    Reason("no_time_for_names", Stage.FILES, "no names: the time to look them up ended", hint=_LATER),
+    Reason("no_time_for_lines", Stage.FILES, "line numbers only in part: the time to read them ended", hint=_LATER),
     Reason("lines_take_long", Stage.FILES, "line numbers only in part: reading them takes over "
-        "{seconds} s", retry=_LATER),
+        "{seconds} s", hint=_LATER),
     Reason("debug_information_broken", Stage.FILES, "broken DWARF: {where}"),
     Reason("debug_information_split", Stage.FILES,
            "split DWARF: inlined functions are in .dwo files, which are not read"),
     Reason("code_without_names", Stage.RUN_TIME_CODE,
-           "code generated at run time, without names: its process does not describe it", retry="{command}"),
+           "code generated at run time, without names: its process does not describe it", hint="{command}"),
     Reason("perf_map_silent", Stage.RUN_TIME_CODE, "the perf map was not read: its file system does not answer"),
     Reason("code_file_too_large", Stage.RUN_TIME_CODE, "the file is too large: the rest is not read"),
 )
-"""Problems of one object file, or one file about code (Diagnostics.problem). retry is a command."""
+"""Problems of one object file, or one file about code (Diagnostics.problem). hint is a command."""
 
 NOTES = (
     Reason("by_stops", Stage.SAMPLING, "Sampled by short stops (ptrace): {why}"),
-    Reason("by_stops_in_part", Stage.SAMPLING, "Sampled by short stops (ptrace): {processes}: {why}"),
+    Reason("by_stops_in_part", Stage.SAMPLING,
+           "Sampled by short stops (ptrace): {processes:process|processes}: {why}"),
     Reason("by_stepping", Stage.SAMPLING,
            "Sampled by stepping: one sample each {steps} instructions. Shares are shares of instructions; the target "
            "ran much slower than by itself"),
     Reason("by_events", Stage.SAMPLING, "Sampled by perf_events ({event})"),
     Reason("by_program", Stage.SAMPLING, "Sampled by a program in the kernel (BPF)"),
     Reason("by_program_because", Stage.SAMPLING, "Sampled by a program in the kernel (BPF): {why}"),
+    Reason("never_stopped", Stage.SAMPLING, "The target was never stopped"),
     Reason("without_program", Stage.SAMPLING,
            "BPF, which reads functions of interpreters without stops, is not available: {why}"),
     Reason("processors_came_back", Stage.SAMPLING,
-           "No samples for at most {seconds} s, on processors that were offline for a part of it: {cpus}"),
-    Reason("never_stopped", Stage.SAMPLING, ": the target was never stopped"),
-    Reason("never_stopped_because", Stage.SAMPLING, " The target was never stopped."),
-    Reason("without_trampoline", Stage.INTERPRETER, "CPython {version} runs in it without a perf trampoline."),
-    Reason("waits_of_greenlets", Stage.INTERPRETER,
-           "It runs greenlets, whose frames wait on C stacks: by waits that is read in stops."),
-    Reason("until_interpreter", Stage.SAMPLING, "Until an interpreter was found, perf_events recorded: {seconds} s"),
+           "No samples for at most {seconds:.1f} s, on processors that were offline for a part of it: {cpus}"),
+    Reason("until_interpreter", Stage.SAMPLING,
+           "Until an interpreter was found, perf_events recorded: {seconds:.1f} s"),
     Reason("until_second_stack", Stage.SAMPLING,
-           "Until a thread had stacks that go on in another one, perf_events recorded: {seconds} s"),
+           "Until a thread had stacks that go on in another one, perf_events recorded: {seconds:.1f} s"),
     Reason("until_short_lives", Stage.SAMPLING,
-           "Until short stops had missed too much, because processes or threads ended first: {seconds} s"),
+           "Until short stops had missed too much, because processes or threads ended first: {seconds:.1f} s"),
     Reason("no_stops_needed", Stage.SAMPLING,
-           "Until an interpreter was found, no program needed stops, and perf_events recorded: {seconds} s"),
-    Reason("stopped_for_depth", Stage.STACKS,
-           "Stopped for their samples: {threads} with {stacks} (--stack-size 64K stops nothing)"),
+           "Until an interpreter was found, no program needed stops, and perf_events recorded: {seconds:.1f} s"),
+    Reason("threads_stopped_for_depth", Stage.STACKS,
+           "Stopped for their samples: {threads:thread|threads} with stacks that are longer than the kernel copies, "
+           "or go on in another stack (--stack-size 64K stops nothing)"),
+    Reason("processes_stopped_for_depth", Stage.STACKS,
+           "Stopped for their samples: {threads:thread|threads} with stacks that are longer than the kernel copies, "
+           "or go on in another stack, and then all threads of {processes:process|processes} (--stack-size 64K stops "
+           "nothing)"),
     Reason("sleepers_from_outside", Stage.SAMPLING, "Sleeping threads were read from outside: none was stopped"),
-    Reason("idle_hidden", Stage.SAMPLING, "idle: {threads}, {seconds} s hidden{whole}; --idle shows them"),
-    Reason("idle_whole", Stage.SAMPLING, ", {seconds} s of it in {functions}, which waited for a queue all the time"),
+    Reason("idle_hidden", Stage.SAMPLING,
+           "idle: {threads:thread|threads}, {seconds:.1f} s hidden; --idle shows them"),
+    Reason("idle_whole", Stage.SAMPLING,
+           "idle: {seconds:.1f} s of the hidden time is in {functions}, which waited for a queue all the time"),
     Reason("only_idle", Stage.SAMPLING, "idle: only waits for work were recorded; they are shown"),
-    Reason("waits", Stage.SAMPLING, "Time off the processor is {exact}; its stacks are of when threads left it"),
+    Reason("waits", Stage.SAMPLING, "Time off the processor is exact; its stacks are of when threads left it"),
     Reason("waits_from_outside", Stage.SAMPLING,
-           "Time off the processor is {exact}; its stacks are read from outside (those of when threads left it: sudo "
+           "Time off the processor is exact; its stacks are read from outside (those of when threads left it: sudo "
            "sysctl kernel.perf_event_paranoid=1)"),
+    Reason("switches_lost", Stage.SAMPLING,
+           "Records of switches were lost: {seconds:.2g} s on or off the processor is counted like the time around it"),
     Reason("waits_by_program", Stage.SAMPLING,
-           "Time off the processor is exact but for a few waits in a thousand; waits of {least_ms} ms and more have "
+           "Time off the processor is exact but for a few waits in a thousand; waits of {least_ms:g} ms and more have "
            "the stacks of when they began"),
     Reason("stub_states_unknown", Stage.TARGET,
-           "the stub does not say which threads run: sleeping ones are sampled too"),
-    Reason("read_from_collapsed", Stage.OUTPUT,
-           "Read from collapsed stacks, which have no times and threads{more}."),
-    Reason("lines_left_out", Stage.OUTPUT, "; {count} lines that are not stacks were left out"),
-    Reason("read_from_pprof", Stage.OUTPUT, "Read from a pprof file, whose samples have no times{more}."),
-    Reason("labels_left_out", Stage.OUTPUT, "; labels left out of some samples: {labels}"),
-    Reason("read_from_speedscope", Stage.OUTPUT, "Read from a speedscope file."),
-    Reason("read_from_perf", Stage.OUTPUT, "Read from perf's samples of {event}, named by perf{more}."),
-    Reason("other_events_left_out", Stage.OUTPUT, "; {count} samples of other events were left out: {names}"),
+           "The stub does not say which threads run: sleeping ones are sampled too"),
+    Reason("read_from_collapsed", Stage.OUTPUT, "Read from collapsed stacks, which have no times and threads"),
+    Reason("lines_left_out", Stage.OUTPUT, "Left out: {count:line|lines} of the file that are not stacks"),
+    Reason("read_from_pprof", Stage.OUTPUT, "Read from a pprof file, whose samples have no times"),
+    Reason("labels_left_out", Stage.OUTPUT, "Labels were left out of some samples: {labels}"),
+    Reason("read_from_speedscope", Stage.OUTPUT, "Read from a speedscope file"),
+    Reason("read_from_perf", Stage.OUTPUT, "Read from perf's samples of {event}, named by perf"),
+    Reason("other_events_left_out", Stage.OUTPUT, "Left out: {count:sample|samples} of other events: {names}"),
     Reason("perf_failed", Stage.OUTPUT, "perf did not read the file to its end: {why}"),
     Reason("read_from_segments", Stage.OUTPUT,
-           "{count} segments of {minutes} minutes; samples have the time of their window."),
+           "{count:segment|segments} of {minutes:,.1f} minutes; samples have the time of their window"),
     Reason("read_from_windows", Stage.SERVER,
-           "{count} windows; samples have the time of their part of the span{more}."),
+           "{count:window|windows}; samples have the time of their part of the span"),
     Reason("stacks_left_out", Stage.SERVER,
-           "; the {count} cheapest stacks are left out, {part} % of all"),
-    Reason("processes_left_out", Stage.TARGET, "Left out: {count} processes that may not be sampled{hint}."),
-    Reason("process_left_out", Stage.TARGET, "Left out: {why}."),
+           "Left out: the {count:,} cheapest stacks, {percent:.2f} % of all"),
+    Reason("processes_left_out", Stage.TARGET, "Left out: {count:process|processes} that may not be sampled"),
+    Reason("processes_left_out_without_root", Stage.TARGET,
+           "Left out: {count:process|processes} that may not be sampled; as root, more of them may"),
+    Reason("process_left_out", Stage.TARGET, "Left out: {why}"),
     Reason("children_polled", Stage.TARGET,
            "Children were found by looking for them at each sampling time: those that lived shorter are not in the "
-           "profile (as root the kernel reports each one)."),
-    Reason("children_not_followed", Stage.TARGET,
-           "Children used {children_s} s of processor time, the process itself {own_s} s: children are not in this "
-           "profile, -s records them too", retry="pyprof record -s …"),
+           "profile (as root the kernel reports each one)"),
     Reason("calls_cut_short", Stage.TARGET,
-           "Stops have cut system calls of {threads} short. From then on such a thread is stopped in one round of "
-           "{rounds}, and its samples count for all of them."),
+           "Stops have cut system calls of {threads:thread|threads} short. From then on such a thread is stopped in "
+           "one round of {rounds}, and its samples count for all of them"),
     Reason("rate_lowered", Stage.SAMPLING,
-           "rate lowered from {wanted} to {reached} samples a second, so that the target is stopped at most {limit} % "
-           "of the time"),
+           "rate lowered from {wanted:g} to {reached:.3g} samples a second, so that the target is stopped at most "
+           "{limit:g} % of the time"),
     Reason("budget_kept", Stage.SAMPLING,
            "To keep the agent's budget one of {times} sampling times was used, whose samples stand for all of them, "
-           "and one of {processes} processes was recorded", retry="a larger budget.cpu or budget.memory"),
+           "and one of {processes} processes was recorded", hint="set a larger budget.cpu or budget.memory"),
     Reason("shares_of_windows", Stage.SERVER,
-           "Shares are by {samples} samples of {sampled} % of the time: with 95 % probability a share of a half is "
-           "right to within {width} points of a hundred"),
+           "Shares are by {samples:,.0f} samples of {percent:.0f} % of the time: with 95 % probability a share of a "
+           "half is right to within {width:.1f} points of a hundred"),
     Reason("shares_by_samples", Stage.SAMPLING,
-           "Sums are processor time by the kernel's clocks. Shares are by {samples} samples of {sampled} % of it: with "
-           "95 % probability a share of a half is right to within {width} points of a hundred"),
+           "Sums are processor time by the kernel's clocks. Shares are by {samples:.0f} samples of {percent:.0f} % of "
+           "it: with 95 % probability a share of a half is right to within {width:.0f} points of a hundred"),
     Reason("sums_by_samples", Stage.SAMPLING,
            "Sums are the times that samples stand for: the kernel's clocks of the processes are not known. Shares are "
-           "by {samples} samples: with 95 % probability a share of a half is right to within {width} points of a "
-           "hundred"),
+           "by {samples:.0f} samples: with 95 % probability a share of a half is right to within {width:.0f} points "
+           "of a hundred"),
     Reason("window_recovered", Stage.SAMPLING,
            "The agent or its worker was killed in this window, which ends at the last checkpoint: later samples are "
            "lost"),
     Reason("window_resumed", Stage.SAMPLING,
-           "The recording had ended and began again: the first {seconds} s of this window have no samples. Their "
+           "The recording had ended and began again: the first {seconds:.1f} s of this window have no samples. Their "
            "processor time is in the sums and has the shares of the samples that came later"),
     Reason("kernel_not_sampled", Stage.SAMPLING,
            "Time in the kernel has no samples; to sample it: sudo sysctl kernel.perf_event_paranoid=1"),
     Reason("stacks_not_copied", Stage.SAMPLING,
-           "Cut short in this mode: {stacks} (--collector ptrace records them completely)"),
+           "Cut short in this mode: stacks that are longer than the kernel copies, or go on in another stack "
+           "(--collector ptrace records them completely)"),
     Reason("switches_in_part", Stage.SAMPLING,
-           "{what} switched so often that only a part of it was recorded; the rest is counted like that"),
-    Reason("switches_lost", Stage.SAMPLING,
-           "exact, but for {seconds} s of which records were lost, counted like the time around"),
-    Reason("too_short", Stage.SAMPLING,
-           "Not sampled: {time}, by threads or processes that ran too short to be seen: marked [not sampled]"),
+           "{threads:thread|threads} switched so often that only a part of it was recorded; the rest is counted like "
+           "that"),
+    Reason("switches_of_machine_in_part", Stage.SAMPLING,
+           "The machine switched threads so often that only a part of it was recorded; the rest is counted like that"),
+    Reason("too_short", Stage.SAMPLING, f"Not sampled: {_PART}, by threads or processes that ran too short to be "
+        "seen: marked [not sampled]"),
     Reason("too_short_or_late", Stage.SAMPLING,
-           "Not sampled: {time}, by what ran too short to be seen, or had left its processor before the profiler, "
+           f"Not sampled: {_PART}, by what ran too short to be seen, or had left its processor before the profiler, "
            "which may not come before others (CAP_SYS_NICE), had one: marked [not sampled]"),
     Reason("records_lost", Stage.SAMPLING,
-           "Not sampled: {time}, whose records were lost: marked [not sampled]"),
+           f"Not sampled: {_PART}, whose records were lost: marked [not sampled]"),
     Reason("kernel_time", Stage.SAMPLING,
-           "Not sampled: {time}, in the kernel, which may not be sampled: marked [not sampled]"),
-    Reason("times_missed", Stage.SAMPLING,
-           "Sampling times were missed in {time}: pyprof was late, or records were lost. The samples share this time"),
-    Reason("stub_lost_early", Stage.TARGET, "the recording ended early: {why}"),
+           f"Not sampled: {_PART}, in the kernel, which may not be sampled: marked [not sampled]"),
+    Reason("times_missed", Stage.SAMPLING, f"Sampling times were missed in {_PART}: pyprof was late, or records "
+        "were lost. The samples share this time"),
+    Reason("stub_lost_early", Stage.TARGET, "The recording ended early: {why}"),
     Reason("stub_one_thread", Stage.TARGET,
            "qemu-user stops one thread only: the others ({others}), which run on, were left out"),
-    Reason("functions_missing", Stage.INTERPRETER, "{language} functions are missing in {where}: {how}",
-           retry="{command}"),
-    Reason("not_holding_lock", Stage.OPTIONS, "Only threads that held the GIL: {held} of {all} samples.{why}"),
+    Reason("not_holding_lock", Stage.OPTIONS, "Only threads that held the GIL: {held} of {all} samples"),
+    Reason("no_lock_seen", Stage.OPTIONS, "No interpreter was seen in the samples (--collector perf sees none)"),
+    Reason("no_lock", Stage.OPTIONS, "The interpreter is free-threaded: it has no GIL"),
     Reason("recording_interrupted", Stage.OUTPUT,
-           "The recording was interrupted or is still running: it ends with the last second that was written."),
-    Reason("kept_unreadable", Stage.OUTPUT, "A part of what was kept could not be read."),
-    Reason("segments_unreadable", Stage.SPOOL, "{count} segments could not be read, the first: {first}"),
+           "The recording was interrupted or is still running: it ends with the last second that was written"),
+    Reason("kept_unreadable", Stage.OUTPUT, "A part of what was kept could not be read"),
+    Reason("segments_unreadable", Stage.SPOOL,
+           "{count:segment|segments} could not be read, the first: {first}"),
+    Reason("older_sentence", Stage.OUTPUT, "{text}"),
 )
-"""Notes and warnings of a recording's summary: what it lacks as a whole, and how it was made."""
+"""Notes of a recording's summary: how it was made, and what it lacks as a whole (reasons.Note)."""
+
+WARNINGS = (
+    Reason("functions_missing", Stage.INTERPRETER, "{language} functions are missing in {where}: {how}",
+           hint="{command}"),
+    Reason("children_not_followed", Stage.TARGET,
+           "Children used {children_s} s of processor time, the process itself {own_s} s: children are not in this "
+           "profile, -s records them too", hint="pyprof record -s …"),
+)
+"""Warnings of a recording's summary, which the user must see first."""
+
+STOPS = (
+    Reason("without_trampoline", Stage.INTERPRETER, "CPython {version} runs in it without a perf trampoline."),
+    Reason("waits_of_greenlets", Stage.INTERPRETER,
+           "It runs greenlets, whose frames wait on C stacks: by waits that is read in stops."),
+)
+"""Facts about a process because of which it is sampled by stops (collectors/plan.py)."""
 
 PLAN = (
     Reason("plan_requested", Stage.SAMPLING, "the source that --collector names"),
@@ -270,6 +297,8 @@ SENTENCES = {
     for table in (
         PROBLEMS,
         NOTES,
+        WARNINGS,
+        STOPS,
         PLAN,
         MARKERS,
         PAGE,
@@ -279,34 +308,119 @@ SENTENCES = {
 """Reasons whose text has arguments, by name of the reason."""
 
 
-def said(name: str, **arguments: object) -> str:
+def format_message(name: str, **arguments: object) -> str:
     """Return the sentence of a reason by its name, with its arguments filled in."""
-    return SENTENCES[name].sentence.format_map(arguments)
+    return _fill_in(SENTENCES[name].sentence, arguments)
+
+
+def _fill_in(template: str, arguments: Mapping[str, object]) -> str:
+    return template.format_map(
+        {name: _Counted(value) if type(value) is int else value for name, value in arguments.items()}
+    )
+
+
+class _Counted(int):
+    """An integer for templates, which formats `one|several` as itself and the noun that fits."""
+
+    def __format__(self, form: str) -> str:
+        one, is_noun, several = form.partition("|")
+        return f"{int(self):,} {one if self == 1 else several}" if is_noun else super().__format__(form)
+
+
+Argument = int | float | str
+"""An argument of a note's sentence."""
+MAX_ARGUMENTS, MAX_ARGUMENT = 16, 4096
+"""Maximum number of arguments of a note, and maximum number of characters of one."""
+_MAX_NUMBER = 1 << 63
+"""Limit for a number in a note of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note about a recording: the name of its reason, and the arguments of the reason's sentence.
+
+    Recordings and JSON have these, so that the sentence may change.
+
+    Attributes:
+        reason: Name of the reason.
+        arguments: Pairs (name, value) in the order of make_note(). Each name occurs once.
+    """
+
+    reason: str
+    arguments: tuple[tuple[str, Argument], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The sentence. Without a row that fits the arguments, as for a note of a later version, it is the reason and
+        the arguments.
+        """
+        row, given = SENTENCES.get(self.reason), dict(self.arguments)
+        try:
+            return _fill_in(row.sentence, given) if row else _spell(self)
+        except (LookupError, TypeError, ValueError):
+            return _spell(self)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the note as an entry of a JSON document, without its sentence."""
+        return {"reason": self.reason, "arguments": dict(self.arguments)}
+
+
+def _spell(note: Note) -> str:
+    return " ".join([note.reason, *(f"{name}={value}" for name, value in note.arguments)])
+
+
+def make_note(name: str, **arguments: Argument) -> Note:
+    """Return the note with the name of this reason. Texts that are longer than a note may have are cut."""
+    return Note(name, tuple((key, _plain(value)) for key, value in arguments.items()))
+
+
+def _plain(value: Argument) -> Argument:
+    if isinstance(value, str):
+        return value[:MAX_ARGUMENT]
+    return float(value) if isinstance(value, float) else value  # numpy's floats are instances of float
+
+
+def parse_note(reason: object, arguments: object) -> Note:
+    """Return the note of a file, which is untrusted.
+
+    Raises:
+        ValueError: They are no reason and arguments that a note may have.
+    """
+    if not isinstance(reason, str) or not 0 < len(reason) <= MAX_ARGUMENT or not isinstance(arguments, dict):
+        raise ValueError("a note is no reason with arguments")
+    if len(arguments) > MAX_ARGUMENTS or not all(isinstance(name, str) for name in arguments):
+        raise ValueError("a note has too many arguments, or one without a name")
+    for value in arguments.values():
+        is_text = isinstance(value, str) and len(value) <= MAX_ARGUMENT
+        is_number = type(value) in (int, float) and abs(value) < _MAX_NUMBER  # neither infinite nor NaN
+        if not is_text and not is_number:
+            raise ValueError("an argument of a note is no number and no text, or too large")
+    return Note(reason, tuple(arguments.items()))
 
 
 def problem(name: str, **arguments: object) -> Problem:
     """Return the problem of a file by the name of its reason: a sentence, and the command that fixes it."""
     row = SENTENCES[name]
-    return Problem(row.sentence.format_map(arguments), row.retry.format_map(arguments), name)
+    return Problem(_fill_in(row.sentence, arguments), _fill_in(row.hint, arguments), name)
 
 
 def problem_counted(name: str) -> Problem:
     """Return the problem of a file, by the name of its reason, that is also counted."""
     row = _COUNTED[name]
-    return Problem(row.title, row.retry, name)
+    return Problem(row.title, row.hint, name)
 
 
 def problem_of(error: PyprofError) -> Problem:
-    """Return the problem that an error describes. Its remedy is that of the error or of its reason."""
-    return Problem(error.message, remedy(error), error.reason)
+    """Return the problem that an error describes. Its hint is that of the error or of its reason."""
+    return Problem(error.message, find_hint(error), error.reason)
 
 
-def remedy(error: PyprofError) -> str:
-    """Return the remedy for an error: the hint of the error, else that of its reason.
+def find_hint(error: PyprofError) -> str:
+    """Return the hint for an error: the hint of the error, else that of its reason.
 
     "" if nothing is known, as for an agent's refusal.
     """
-    return error.hint or (REFUSALS[error.reason].retry if error.reason in REFUSALS else "")
+    return error.hint or (REFUSALS[error.reason].hint if error.reason in REFUSALS else "")
 
 
 def counted(key: str) -> Reason | None:

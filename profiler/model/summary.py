@@ -8,7 +8,7 @@ from typing import Any
 
 from pyprof.diagnostics import Problem
 from pyprof.model.reason import Reason
-from pyprof.model.reasons import counted, counter_title, end_reason, problem
+from pyprof.model.reasons import Note, counted, counter_title, end_reason, problem
 from pyprof.records import dataclass, field, field_names, replace
 
 PARTLY_READ = "partly_interpreted"
@@ -88,12 +88,12 @@ class Language:
     Attributes:
         name: Its name.
         evaluators: Prefixes of the native functions that run functions of the language.
-        remedy: See FunctionsMissing.
+        hint: See FunctionsMissing.
     """
 
     name: str
     evaluators: tuple[str, ...]
-    remedy: str
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,27 +105,27 @@ class FunctionsMissing:
         pids: The processes.
         value: Primary value of those stacks. Stacks from before the first functions of their process were read do not
             count, because no option shows more of the start.
-        remedy: The option that shows the functions, "" if there is none.
+        hint: The option that shows the functions, "" if there is none.
         kernel: True if kernel frames were requested, which stops cannot see.
     """
 
     language: str
     pids: tuple[int, ...]
     value: int
-    remedy: str = ""
+    hint: str = ""
     kernel: bool = False
 
     @property
     def problem(self) -> Problem:
         """The warning that functions of this language are missing in these processes."""
         where = "1 process" if len(self.pids) == 1 else f"{len(self.pids):,} processes"
-        how = f"{self.remedy}, without -k, has them" if self.kernel else f"{self.remedy} has them"
+        how = f"{self.hint}, without -k, has them" if self.kernel else f"{self.hint} has them"
         return problem(
             "functions_missing",
             language=self.language,
             where=where,
-            how=how if self.remedy else "pyprof does not read them",
-            command=f"pyprof record {self.remedy} …" if self.remedy else "",
+            how=how if self.hint else "pyprof does not read them",
+            command=f"pyprof record {self.hint} …" if self.hint else "",
         )
 
     def to_json(self) -> dict[str, object]:
@@ -201,7 +201,7 @@ class Summary:
         modules: Totals of object files.
         profiler_cpu_s: Processor time of the profiler in seconds.
         profiler_max_rss_kb: Peak memory of the profiler in KiB.
-        notes: Sentences for the reader.
+        notes: How it was made, and what it lacks as a whole.
         shown: The primary value by how stacks ended.
         functions_missing: One entry for each language.
         processor_s: Processor time by the kernel's accounts, of processes for which it is known.
@@ -229,7 +229,7 @@ class Summary:
     modules: tuple[ModuleSummary, ...] = ()
     profiler_cpu_s: float = 0.0
     profiler_max_rss_kb: int = 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     shown: Shown = Shown()
     functions_missing: tuple[FunctionsMissing, ...] = ()
     processor_s: float = 0.0
@@ -244,7 +244,7 @@ class Summary:
     @property
     def not_shown(self) -> dict[str, int]:
         """The primary value of complete native stacks by the language whose functions no option shows."""
-        labels = {language.name: lacks(language.name) for language in self.languages if not language.remedy}
+        labels = {language.name: lacks(language.name) for language in self.languages if not language.hint}
         return {name: value for name, label in labels.items() if (value := self.shown.ends.get(label, 0))}
 
     @property
@@ -258,12 +258,12 @@ class Summary:
     @property
     def warnings(self) -> tuple[Problem, ...]:
         """The problems of a recording that the user must see first: its warnings."""
-        by_stops = 0 < self.samples <= self.stops.count  # then the remedy is already in use
+        by_stops = 0 < self.samples <= self.stops.count  # then the hint is already in use
         found = (
             *(
                 missing.problem
                 for missing in self.functions_missing
-                if missing.value >= MUCH * self.shown.total and not (missing.remedy and by_stops)
+                if missing.value >= MUCH * self.shown.total and not (missing.hint and by_stops)
             ),
             self.children.problem,
         )
@@ -303,7 +303,7 @@ class Summary:
                 "late_s": self.late_s,
             },
             "names": _fields(self.names),
-            "notes": list(self.notes),
+            "notes": [note.to_json() | {"text": note.text} for note in self.notes],
             "shown": {
                 "type": self.shown.type,
                 "unit": self.shown.unit,
@@ -330,14 +330,14 @@ def _fields(record: object) -> dict[str, object]:
 
 
 def _problems(problems: Iterable[Problem]) -> list[dict[str, str]]:
-    return [{"reason": each.reason, "text": each.text, "remedy": each.remedy} for each in problems]
+    return [{"reason": each.reason, "text": each.text, "hint": each.hint} for each in problems]
 
 
 def _explained(reason: Reason | None) -> dict[str, str]:
-    """Return stage, meaning and remedy of a reason as JSON fields."""
+    """Return stage, meaning and hint of a reason as JSON fields."""
     if reason is None:
-        return {"stage": "", "meaning": "", "retry": ""}
-    return {"stage": reason.stage.value, "meaning": reason.sentence, "retry": reason.retry}
+        return {"stage": "", "meaning": "", "hint": ""}
+    return {"stage": reason.stage.value, "meaning": reason.sentence, "hint": reason.hint}
 
 
 _SUMS = (

@@ -196,7 +196,7 @@ class Packages:
         """The number of files whose Debian packages are cached."""
         return len(self._known)
 
-    def symbols_remedy(self, path: str, build_id: str, root: str) -> str:
+    def find_hint_for_symbols(self, path: str, build_id: str, root: str) -> str:
         """Return a command that installs the debug symbols of a file, "" if none is known.
 
         No server has symbols of files that were built locally or came as a wheel.

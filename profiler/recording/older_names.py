@@ -1,7 +1,7 @@
-"""Counters and problems in files of older versions, which named them by sentences: their identifiers.
+"""Counters, problems and notes in files of older versions, which named them by sentences: their identifiers.
 
-Recordings up to format version 4 and pprof files of the same time have sentences. The table is frozen: sentences of
-today may change without it.
+Recordings up to format version 4 and pprof files of the same time have sentences; so have the notes of version 5. The
+tables are frozen: sentences of today may change without them.
 """
 
 from __future__ import annotations
@@ -193,6 +193,18 @@ _PROBLEMS = {
     "file not read: its file system does not answer": "file_system_timeout",
 }
 """Problems of files by the beginnings of their texts."""
+
+_NOTES = {
+    "Sampled by a program in the kernel (BPF)": "by_program",
+    "Sleeping threads were read from outside: none was stopped": "sleepers_from_outside",
+    "idle: only waits for work were recorded; they are shown": "only_idle",
+    "Time in the kernel has no samples; to sample it: sudo sysctl kernel.perf_event_paranoid=1": "kernel_not_sampled",
+    "The recording was interrupted or is still running: it ends with the last second that was written.": (
+        "recording_interrupted"
+    ),
+    "A part of what was kept could not be read.": "kept_unreadable",
+}
+"""Notes without arguments by their sentences, those that commands look for among them."""
 # fmt: on
 
 
@@ -210,3 +222,8 @@ def counter_key(name: str) -> str:
 def problem_reason(text: str) -> str:
     """Return the name of the reason of a problem by its text, "" if it is not known."""
     return next((reason for before, reason in _PROBLEMS.items() if text.startswith(before)), "")
+
+
+def note_reason(text: str) -> str:
+    """Return the name of the reason of a note by its sentence, "" if it is not known."""
+    return _NOTES.get(text, "")

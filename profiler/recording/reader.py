@@ -19,7 +19,7 @@ from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.columns import MAX_SUM, largest_sum
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels
 from pyprof.model.walk import StackEnd, Trust
@@ -44,7 +44,7 @@ _MAX_PER_BYTE = 8
 This keeps an untrusted count from exhausting memory.
 """
 
-INTERRUPTED = said("recording_interrupted")
+INTERRUPTED = make_note("recording_interrupted")
 
 
 def load_recording(path: str | PathLike[str]) -> Profile:

@@ -2,7 +2,8 @@
 
 History of versions. 1: first version. 2: frames, functions, files and stacks are packed as blocks instead of one row
 each; upgrades.py has the tables of version 1. 3: labels. 4: options of the command, in addition to those of the
-library. 5: counters and problems have identifiers; older_names.py has the sentences of earlier versions.
+library. 5: counters and problems have identifiers; older_names.py has the sentences of earlier versions. 6: notes have
+identifiers and arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyprof.records import dataclass
 
 APPLICATION_ID = 0x70797072
 """SQLite application id of recording files: the letters "pypr"."""
-VERSION = 5
+VERSION = 6
 
 SCHEMA = """\
 -- What the recording is. Keys: title; start_ns: since the epoch; duration_ns; period_ns: of sampling; gaps: FROM-TO,…
@@ -183,20 +184,21 @@ CREATE TABLE problems (
   module INTEGER NOT NULL, -- module_sums.id
   reason TEXT NOT NULL, -- identifier of docs/formats.md; '': not known
   "text" TEXT NOT NULL, -- what it lacks
-  remedy TEXT NOT NULL -- a command; '': nothing is known to help
+  hint TEXT NOT NULL -- a command; '': nothing is known to help
 );
 
--- Sentences for the reader of the recording.
+-- How the recording was made, and what it lacks as a whole.
 CREATE TABLE notes (
   id INTEGER PRIMARY KEY, -- from 1 on
-  "text" TEXT NOT NULL -- a sentence
+  reason TEXT NOT NULL, -- identifier of docs/formats.md; older_sentence: of an older version, with its text
+  arguments TEXT NOT NULL -- what stands in the sentence of the reason, as a JSON object of numbers and texts
 );
 
 -- Languages whose functions were looked for.
 CREATE TABLE languages (
   id INTEGER PRIMARY KEY, -- from 1 on
   name TEXT NOT NULL, -- such as Python
-  remedy TEXT NOT NULL -- the option that has their functions; '': none
+  hint TEXT NOT NULL -- the option that has their functions; '': none
 );
 
 -- The native functions that run a language's functions.
@@ -211,7 +213,7 @@ CREATE TABLE functions_missing (
   id INTEGER PRIMARY KEY, -- from 1 on
   language TEXT NOT NULL, -- such as Python
   value INTEGER NOT NULL, -- the primary value of those stacks
-  remedy TEXT NOT NULL, -- the option that has them; '': none
+  hint TEXT NOT NULL, -- the option that has them; '': none
   kernel INTEGER NOT NULL -- 1: the kernel's frames were asked for, which stops cannot see
 );
 

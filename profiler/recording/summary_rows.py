@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError
+from pyprof.model.reasons import Note, parse_note
 from pyprof.model.summary import (
     Children,
     FunctionsMissing,
@@ -32,6 +34,9 @@ kilobytes.
 """
 _MAX_NUMBER = 1 << 40
 """Limit for all numbers of a Summary except sums of values. Sums over many recordings then still fit into a file."""
+
+_MAX_ARGUMENTS = 1 << 19
+"""Maximum number of characters of the JSON of a note's arguments; one may take six."""
 
 SUMMARY_TABLES = (
     *("summary", "counters", "ends", "frame_sources", "module_sums", "problems", "notes", "languages", "evaluators"),
@@ -62,8 +67,22 @@ def summary_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
         yield "frame_sources", (label, frames)
     yield from _module_rows(summary.modules)
     for at, note in enumerate(summary.notes, 1):
-        yield "notes", (at, encode_cell(note))
+        yield "notes", note_row(at, note)
     yield from _language_rows(summary)
+
+
+def note_row(at: int, note: Note) -> CellRow:
+    """Return the row of a note in a recording file."""
+    return at, encode_cell(note.reason), json.dumps(dict(note.arguments))
+
+
+def _note(at: int, reason: str, arguments: str) -> Note:
+    if len(arguments) > _MAX_ARGUMENTS:
+        raise FormatError("notes", at, "more text than a note may have")
+    try:
+        return parse_note(reason, json.loads(arguments))
+    except (ValueError, RecursionError) as error:
+        raise FormatError("notes", at, str(error)) from None
 
 
 def _module_rows(modules: Sequence[ModuleSummary]) -> Iterator[tuple[str, CellRow]]:
@@ -72,19 +91,19 @@ def _module_rows(modules: Sequence[ModuleSummary]) -> Iterator[tuple[str, CellRo
         yield "module_sums", (at, encode_cell(module.path), module.build_id or None, module.frames, module.own)
         for problem in module.problems:
             number += 1
-            texts = (problem.reason, problem.text, problem.remedy)
+            texts = (problem.reason, problem.text, problem.hint)
             yield "problems", (number, at, *map(encode_cell, texts))
 
 
 def _language_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
     number = 0
     for at, language in enumerate(summary.languages, 1):
-        yield "languages", (at, language.name, language.remedy)
+        yield "languages", (at, language.name, language.hint)
         for prefix in language.evaluators:
             number += 1
             yield "evaluators", (number, at, prefix)
     for at, missing in enumerate(summary.functions_missing, 1):
-        yield "functions_missing", (at, missing.language, missing.value, missing.remedy, int(missing.kernel))
+        yield "functions_missing", (at, missing.language, missing.value, missing.hint, int(missing.kernel))
         for pid in missing.pids:
             yield "functions_missing_pids", (at, pid)
 
@@ -104,7 +123,7 @@ def read_summary(rows: TableRows) -> Summary | None:
         ends={label: samples for label, samples, _ in ends if samples is not None},
         trust=dict(rows("frame_sources")),
         modules=_modules(rows),
-        notes=tuple(note for _, note in rows("notes")),
+        notes=tuple(_note(*row) for row in rows("notes")),
         languages=_languages(rows),
         functions_missing=_missing(rows),
         stops=_part(stored, "stops.", _PARTS["stops"]),
@@ -150,8 +169,8 @@ def _counted(table: str, number: Number) -> Number:
 def _modules(rows: TableRows) -> tuple[ModuleSummary, ...]:
     stored = rows("module_sums")
     problems: list[list[Problem]] = [[] for _ in stored]
-    for at, module, reason, text, remedy in rows("problems"):
-        problems[check_reference("problems", at, module, len(stored))].append(Problem(text, remedy, reason))
+    for at, module, reason, text, hint in rows("problems"):
+        problems[check_reference("problems", at, module, len(stored))].append(Problem(text, hint, reason))
     return tuple(
         ModuleSummary(path, build_id or "", frames, tuple(found), own)
         for (_, path, build_id, frames, own), found in zip(stored, problems, strict=True)
@@ -163,9 +182,7 @@ def _languages(rows: TableRows) -> tuple[Language, ...]:
     prefixes: list[list[str]] = [[] for _ in stored]
     for at, language, prefix in rows("evaluators"):
         prefixes[check_reference("evaluators", at, language, len(stored))].append(prefix)
-    return tuple(
-        Language(name, tuple(found), remedy) for (_, name, remedy), found in zip(stored, prefixes, strict=True)
-    )
+    return tuple(Language(name, tuple(found), hint) for (_, name, hint), found in zip(stored, prefixes, strict=True))
 
 
 def _missing(rows: TableRows) -> tuple[FunctionsMissing, ...]:
@@ -174,6 +191,6 @@ def _missing(rows: TableRows) -> tuple[FunctionsMissing, ...]:
     for missing, pid in rows("functions_missing_pids"):
         pids[check_reference("functions_missing_pids", missing, missing, len(stored))].append(pid)
     return tuple(
-        FunctionsMissing(language, tuple(found), value, remedy, bool(kernel))
-        for (_, language, value, remedy, kernel), found in zip(stored, pids, strict=True)
+        FunctionsMissing(language, tuple(found), value, hint, bool(kernel))
+        for (_, language, value, hint, kernel), found in zip(stored, pids, strict=True)
     )

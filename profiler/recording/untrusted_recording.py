@@ -76,7 +76,7 @@ def open_recording(path: str) -> tuple[sqlite3.Connection, int]:
     (version,) = struct.unpack_from(">I", data, 60)
     if version > VERSION:
         raise RecordingError(
-            f"{path} is of version {version}; this pyprof reads versions up to {VERSION}", "a newer pyprof"
+            f"{path} is of version {version}; this pyprof reads versions up to {VERSION}", "install a newer pyprof"
         )
     try:
         if data[18:20] != b"\1\1":

@@ -13,10 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from pyprof.errors import FormatError
+from pyprof.model.reasons import Note, make_note
 from pyprof.recording.checked_rows import TableRows, check_reference
 from pyprof.recording.column_blocks import I64, BlockWriter, LineRow
-from pyprof.recording.older_names import counter_key, problem_reason
-from pyprof.recording.schema import SCHEMA, Table, parse_tables
+from pyprof.recording.older_names import counter_key, note_reason, problem_reason
+from pyprof.recording.schema import SCHEMA, Table, insert_statement, parse_tables
+from pyprof.recording.summary_rows import note_row
 
 _ROWS_OF_1 = """\
 -- The names of functions. Names that are looked up later only change this table and lines.
@@ -99,6 +101,39 @@ CREATE TABLE problems (
 );
 """
 
+_UNTIL_5 = """\
+-- Sentences for the reader of the recording.
+CREATE TABLE notes (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  "text" TEXT NOT NULL -- a sentence
+);
+
+-- What object files lack, and what helps.
+CREATE TABLE problems (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  module INTEGER NOT NULL, -- module_sums.id
+  reason TEXT NOT NULL, -- identifier of docs/formats.md; '': not known
+  "text" TEXT NOT NULL, -- what it lacks
+  remedy TEXT NOT NULL -- a command; '': nothing is known to help
+);
+
+-- Languages whose functions were looked for.
+CREATE TABLE languages (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  name TEXT NOT NULL, -- such as Python
+  remedy TEXT NOT NULL -- the option that has their functions; '': none
+);
+
+-- Processes that ran functions of a language which nobody read.
+CREATE TABLE functions_missing (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  language TEXT NOT NULL, -- such as Python
+  value INTEGER NOT NULL, -- the primary value of those stacks
+  remedy TEXT NOT NULL, -- the option that has them; '': none
+  kernel INTEGER NOT NULL -- 1: the kernel's frames were asked for, which stops cannot see
+);
+"""
+
 
 def tables_of(version: int) -> dict[str, Table]:
     """Return the tables of a recording file, by its format version."""
@@ -107,6 +142,8 @@ def tables_of(version: int) -> dict[str, Table]:
     found = {name: table for name, table in parse_tables().items() if name not in new}
     if version <= 3:
         found |= parse_tables(_UNTIL_3)
+    if version <= 5:
+        found |= parse_tables(_UNTIL_5)
     if version <= 4:
         found |= parse_tables(_UNTIL_4)
     return found | parse_tables(_ROWS_OF_1) if version == 1 else found
@@ -223,5 +260,24 @@ def _to_5(database: sqlite3.Connection, size: int) -> None:
     )
 
 
-_UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
+def _to_6(database: sqlite3.Connection, size: int) -> None:
+    """Replace the sentences of notes by identifiers and arguments, and rename the columns of hints (format version
+    6).
+    """
+    rows = TableRows(database, size, tables_of(5))
+    for name in parse_tables(_UNTIL_5):
+        kept = rows(name)
+        if name == "notes":
+            kept = [note_row(at, _find_note(text)) for at, text in kept]
+        database.execute(f"DROP TABLE {name}")
+        database.execute(parse_tables()[name].sql)
+        database.executemany(insert_statement(name), kept)
+
+
+def _find_note(text: str) -> Note:
+    reason = note_reason(text)
+    return make_note(reason) if reason else make_note("older_sentence", text=text)
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
 """Functions that convert a recording file to the next format version, by the version that they start from."""

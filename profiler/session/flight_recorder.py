@@ -22,7 +22,7 @@ from pyprof.errors import RecordingError, UsageError
 from pyprof.exporters.base import Journal, JournalBeginning, Sink
 from pyprof.model.analysis.merge import merge, recent
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.records import dataclass, replace
 
 MAX_FILES = 10
@@ -31,7 +31,7 @@ than MAX_S.
 """
 MIN_S, MAX_S = 1.0, 60.0
 _SUFFIX = ".pyprof"
-UNREADABLE = said("kept_unreadable")
+UNREADABLE = make_note("kept_unreadable")
 
 
 def window_s(last_s: float) -> float:
@@ -77,7 +77,7 @@ class LastWindowsSink:
             except RecordingError as broken:
                 error = broken
         if not profiles:
-            raise error or RecordingError(f"nothing is kept in {self.folder}")
+            raise error or RecordingError(f"{self.folder} has no recorded window")
         whole = recent(merge(profiles), self.last_s)
         notes = (*whole.summary.notes, UNREADABLE) if error else whole.summary.notes
         return replace(whole, summary=replace(whole.summary, notes=notes))

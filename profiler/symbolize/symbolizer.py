@@ -461,10 +461,10 @@ class Symbolizer:
         here = image.module.has_file and image.file.is_here
         if not file.complete and here and not all(item.system_name for item in inside):
             path = image.module.path
-            remedy = ""
+            hint = ""
             if self._names.suggests_packages:
-                remedy = self._names.packages(image.root).symbols_remedy(path, image.file.build_id, image.root)
-            self._diagnostics.problem(path, problem("exported_names_only", command=remedy))
+                hint = self._names.packages(image.root).find_hint_for_symbols(path, image.file.build_id, image.root)
+            self._diagnostics.problem(path, problem("exported_names_only", command=hint))
 
     def _find_starts(self, image: Image, inside: Sequence[_Found]) -> None:
         """Find the start of functions without a name."""

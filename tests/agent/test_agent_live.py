@@ -320,6 +320,10 @@ def test_asker_gets_the_last_minutes_and_a_recording_at_its_own_rate(tmp_path: P
     assert rest.duration_ns > whole.duration_ns
     assert len({(thread.pid, thread.tid) for thread in whole.threads}) == len(whole.threads)
     assert any("spin" in cost.name for cost in whole.top())
-    outcomes = [line["outcome"] for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "asked"]
+    outcomes = [
+        line["outcome"]
+        for line in map(json.loads, log.read_text().splitlines())
+        if line["event"] == "recording requested"
+    ]
     assert outcomes == ["answered", "answered", "ask_no_service"]
     assert run("agent", "record", "--spool", str(spool), "--service", "x").stderr.startswith("pyprof: no agent answers")

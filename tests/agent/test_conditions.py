@@ -41,7 +41,7 @@ def test_condition_is_one_line_with_cause_and_remedy_until_it_ends() -> None:
         of.conditions.begin("push_failing", "Connection refused", "start it", sink="a", cause="unreachable")
         of.now += 1
     line = {"level": "warning", "event": "degraded", "reason": "push_failing", "sink": "a", "cause": "unreachable"}
-    assert of.taken() == [{**line, "error": "Connection refused", "remedy": "start it"}]
+    assert of.taken() == [{**line, "error": "Connection refused", "hint": "start it"}]
     of.conditions.end("push_failing", sink="other")
     assert of.taken() == []
     of.conditions.end("push_failing", sink="a")
@@ -54,11 +54,9 @@ def test_condition_is_one_line_with_cause_and_remedy_until_it_ends() -> None:
 def test_condition_without_words_has_those_of_the_table() -> None:
     of = Clocked()
     for reason in CONDITIONS:
-        assert reason.retry, reason.name
+        assert reason.hint, reason.name
         of.conditions.begin(reason.name)
-    assert [(line["error"], line["remedy"]) for line in of.taken()] == [
-        (each.sentence, each.retry) for each in CONDITIONS
-    ]
+    assert [(line["error"], line["hint"]) for line in of.taken()] == [(each.sentence, each.hint) for each in CONDITIONS]
     assert of.conditions.reasons == NAMES
     assert UNHEALTHY < NOT_READY < NAMES
 
@@ -135,7 +133,7 @@ def test_only_conditions_that_a_restart_ends_fail_a_liveness_probe(name: str) ->
     found = json.loads(text)
     assert kind == "application/json"
     assert found["status"] == ("unhealthy" if name in UNHEALTHY else "degraded")
-    shown = [(each["reason"], each["error"], each["remedy"]) for each in found["failures"]]
+    shown = [(each["reason"], each["error"], each["hint"]) for each in found["failures"]]
     assert shown == [(name, "broken", "mend it")]
     assert status == (503 if name in UNHEALTHY else 200)
     assert health.ready_page()[0] == (503 if name in NOT_READY else 200)

@@ -113,7 +113,7 @@ def test_server_that_refuses_a_token_is_named_until_it_takes_segments(tmp_path: 
         agent.wait(lambda: "push_failing" in agent.failures())
         found = agent.failures()["push_failing"]
         assert (found["sink"], found["cause"]) == ("fleet", "wrong_token")
-        assert "token_file" in str(found["remedy"])
+        assert "token_file" in str(found["hint"])
         assert (agent.page("/healthz")[0], agent.page("/readyz")[0]) == (200, 503), "a restart would not help"
         metrics = agent.page("/metrics")[1]
         assert 'pyprof_agent_failing{reason="push_failing"} 1\n' in metrics
@@ -122,7 +122,7 @@ def test_server_that_refuses_a_token_is_named_until_it_takes_segments(tmp_path: 
         shown = run(*where).stdout.splitlines()
         assert shown[0].startswith("agent: degraded, ")
         assert shown[1].startswith("  push_failing fleet wrong_token, for ")
-        assert shown[2] == f"    hint: {found['remedy']}"
+        assert shown[2] == f"    hint: {found['hint']}"
         state = json.loads(run(*where, "--json").stdout)
         assert state["agent"]["failures"][0].items() >= {**found, "since_seconds": mock.ANY}.items()
         assert state["agent"]["pid"] == agent.process.pid

@@ -98,7 +98,7 @@ def test_pages_are_answered_on_this_host_also_while_others_ask_slowly(monkeypatc
     well, _ = made()
     pages = HttpPages(0, {"/metrics": well.metrics_page, "/healthz": well.page})
     try:
-        with pytest.raises(UsageError, match="cannot be listened at"):
+        with pytest.raises(UsageError, match="cannot be opened"):
             HttpPages(pages.port, {})
         for path, status in (("/metrics", 200), ("/healthz?verbose", 200), ("/", 404)):
             asked = http.client.HTTPConnection(ADDRESS, pages.port, timeout=30)

@@ -42,7 +42,7 @@ def window(seed: int, stacks: int, functions: int) -> Profile:
     for _ in range(stacks):
         stack = builder.add_stack([frame() for _ in range(rng.randrange(6))])
         builder.add_sample(stack, (1 + rng.randrange(3), 5), ThreadInfo(1, 1 + rng.randrange(3), "t", "p"))
-    return builder.build(About("x", KINDS, "", 10**18, 10**9, 5))
+    return builder.build(About("x", KINDS, (), 10**18, 10**9, 5))
 
 
 def together(files: Sequence[bytes]) -> Profile:

@@ -58,6 +58,6 @@ def test_status_lists_waiting_segments_and_forgets_only_former_sinks(tmp_path: P
     ]
     assert "not configured" not in run(*where).stdout
     assert "--config FILE" in run(*where, "--forget", "far").stderr
-    assert "near is configured" in run(*where, "--config", str(config), "--forget", "near").stderr
+    assert "near is still configured" in run(*where, "--config", str(config), "--forget", "near").stderr
     assert run(*where, "--config", str(config), "--forget", "far").stdout.startswith("3 segments waited for far")
     assert "far" not in run(*where, "--config", str(config)).stdout

@@ -91,7 +91,7 @@ def test_broken_segment_costs_itself_and_is_named(tmp_path: Path) -> None:
     broken.write_bytes(broken.read_bytes()[:-20])
     found = of(tmp_path)
     assert found.total == 2 * golden().total
-    assert any(broken.name in note for note in found.summary.notes)
+    assert any(broken.name in note.text for note in found.summary.notes)
 
 
 def varint(number: int) -> bytes:
@@ -111,7 +111,7 @@ def test_segment_whose_times_no_clock_has_costs_itself(field: int, before: int, 
     found = of(tmp_path)
     assert found.total == golden().total
     assert found.start_ns == END - MINUTE_NS
-    assert any(bad.name.path in note for note in found.summary.notes)
+    assert any(bad.name.path in note.text for note in found.summary.notes)
 
 
 def test_segment_whose_values_are_too_large_together_costs_itself(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_segment_whose_values_are_too_large_together_costs_itself(tmp_path: Path
     opened(tmp_path).store_window([segment(good, "web", END), segment(huge, "web", END + MINUTE_NS)])
     found = of(tmp_path)
     assert found.total == good.total
-    assert any("too large together" in note for note in found.summary.notes)
+    assert any("too large together" in note.text for note in found.summary.notes)
 
 
 def test_modes_are_not_mixed(tmp_path: Path) -> None:

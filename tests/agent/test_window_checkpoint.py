@@ -19,6 +19,7 @@ from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, s
 from pyprof.importers import pprof
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile, ValueType
+from pyprof.model.reasons import Note
 from pyprof.model.thread_identity import ProcessKey
 from pyprof.records import replace
 from pyprof.session.worker import response_codec
@@ -56,7 +57,7 @@ def saved(folder: Path, *parts: Profile, times: Sequence[Sequence[ProcessTime]] 
         began = {thread.process_key for thread in each.threads}
         labels = [ProcessLabels(pid, began_ns + 9_999_999, of_process(pid, began_ns)) for pid, began_ns in began]
         checkpoint = WindowPart(response_codec.packed_value(each), times[at] if times else None)
-        (folder / f"{at}").write_bytes(packed(checkpoint, ("a note",), labels))
+        (folder / f"{at}").write_bytes(packed(checkpoint, (Note("a_note"),), labels))
     return [str(folder / f"{at}") for at in range(len(parts))]
 
 
@@ -89,7 +90,7 @@ def test_parts_are_the_segments_of_their_window(tmp_path: Path) -> None:
     assert [each.name for each in found] == [each.name for each in expected]
     assert [told(of(each.data)) for each in found] == [told(of(each.data)) for each in expected]
     assert {each.name.end_ns for each in found} == {cuts[-1]}
-    assert all(b"a note" in gzip.decompress(each.data) for each in found)
+    assert all(b"a_note" in gzip.decompress(each.data) for each in found)
 
 
 def on_cpu() -> tuple[Profile, Profile, list[ProcessKey]]:

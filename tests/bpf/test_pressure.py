@@ -98,7 +98,7 @@ def test_stopped_sampler_counts_lost_samples_and_others_are_right(tmp_path: Path
     spent, missing = found["processor"]["spent_s"], found["processor"]["lost_s"]
     assert missing == pytest.approx(lost / 999, rel=0.1)
     assert found["samples"] / 999 + missing == pytest.approx(spent, rel=0.4)  # up to 30 % less on a busy machine
-    assert any("records were lost" in note for note in found["notes"]), found["notes"]
+    assert any("records were lost" in note["text"] for note in found["notes"]), found["notes"]
 
 
 def test_python_at_10_khz_has_right_stacks(tmp_path: Path) -> None:

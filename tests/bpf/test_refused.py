@@ -91,7 +91,7 @@ def test_auto_records_by_other_means_and_says_why(mode: str) -> None:
         # perf_events records only native functions for waits
         enough = has_python if mode != "offcpu" else lambda profile: bool(names(profile))
         profile = watched(process.pid, enough, mode=mode)
-    how, *notes = profile.summary.notes
+    how, *notes = (note.text for note in profile.summary.notes)
     assert how.startswith("Sampled by ")
     assert "(BPF)" not in how
     assert sum(REASON in note for note in notes) == 1, notes
@@ -119,14 +119,14 @@ def test_refusal_in_the_middle_of_a_recording_is_said_as_well() -> None:
         finally:
             process.kill()
     assert has_python(profile)
-    assert sum(REASON in note for note in profile.summary.notes) == 1, profile.summary.notes
+    assert sum(REASON in note.text for note in profile.summary.notes) == 1, profile.summary.notes
 
 
 @pytest.mark.usefixtures("refused")
 def test_thread_with_second_stacks_is_stopped_then_and_both_are_said() -> None:
     with native.running(ladder("ladder_altstack"), "spin", native.LIFE) as program:
         profile = watched(program.pid, lambda profile: profile.summary.stops.count > 20, rate=299)
-    notes = profile.summary.notes
+    notes = [note.text for note in profile.summary.notes]
     assert profile.summary.stops.count > 20
     assert any(note.startswith("Stopped for their samples: 1 thread") for note in notes), notes
     assert sum(REASON in note for note in notes) == 1, notes

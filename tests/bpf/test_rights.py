@@ -176,7 +176,7 @@ def test_user_with_two_capabilities_records_its_own_processes(collector: str, fo
         found = record(folder, with_rights(*OF_PROGRAM), "--collector", collector, "-p", str(target.pid))
     assert found.threads.keys() == {*target.ids.items()}
     assert found.summary["stops"]["count"] == 0
-    assert "(BPF)" in found.summary["notes"][0]
+    assert "(BPF)" in found.summary["notes"][0]["text"]
 
 
 def test_user_with_four_capabilities_records_those_of_others(folder: Path) -> None:
@@ -209,7 +209,7 @@ def test_user_without_them_is_told_which_and_auto_takes_another_collector(
         found = record(folder, by, "-p", str(target.pid))
         doctor = subprocess.run([*by, *PYPROF, "doctor", str(target.pid)], capture_output=True, text=True, timeout=60)
     assert found.threads.keys() == {*target.ids.items()}
-    how, *notes = found.summary["notes"]
+    how, *notes = (note["text"] for note in found.summary["notes"])
     assert how.startswith("Sampled by ")
     assert "(BPF)" not in how
     assert any(reason in note for note in notes), notes
@@ -226,7 +226,7 @@ def test_native_programs_miss_nothing_without_it(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     notes = json.loads(summary.read_text())["notes"]
     assert notes
-    assert not any("BPF" in note for note in notes)
+    assert not any("BPF" in note["text"] for note in notes)
 
 
 def in_namespace(*options: str) -> list[str]:
@@ -255,7 +255,7 @@ def test_bpf_is_refused_in_a_user_namespace_and_auto_uses_another_collector(
     assert f"--collector bpf: no: programs in the kernel (BPF) {reason}" in doctor.stdout
     found = record(folder, by, command=True)
     assert found.threads.keys() == {*ids_of(found.said).items()}
-    assert any(reason in note for note in found.summary["notes"]), found.summary["notes"]
+    assert any(reason in note["text"] for note in found.summary["notes"]), found.summary["notes"]
 
 
 def outside(pid: int) -> dict[int, int]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import pytest
 
 from pyprof.model.profile import Profile
+from pyprof.model.reasons import make_note
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder
 
 pytestmark = pytest.mark.system
 
 WITH_ROOM = ("begin", "with_room", "r_01", "r_02", "r_03", "r_04", "r_top")
-BY_PROGRAM = "Sampled by a program in the kernel (BPF): the target was never stopped"
+BY_PROGRAM = (make_note("by_program"), make_note("never_stopped"))
 
 
 def test_handlers_on_sigaltstack_are_sampled_by_bpf_without_stops() -> None:
@@ -26,9 +27,8 @@ def test_handlers_on_sigaltstack_are_sampled_by_bpf_without_stops() -> None:
     summary = profile.summary
     assert late(profile) > 20
     assert summary.stops.count == 0
-    first, second, *_ = summary.notes  # a busy machine adds notes on unsampled time
-    assert first == BY_PROGRAM
-    assert second.startswith("Until a thread had stacks that go on in another one, perf_events recorded: "), second
+    assert summary.notes[:2] == BY_PROGRAM  # a busy machine adds notes on unsampled time
+    assert summary.notes[2].reason == "until_second_stack"
 
 
 def test_frame_that_is_larger_than_a_copy_has_its_callers_and_nothing_is_stopped() -> None:
@@ -39,14 +39,14 @@ def test_frame_that_is_larger_than_a_copy_has_its_callers_and_nothing_is_stopped
         profile = native.watched(program.pid, lambda profile: whole(profile) > 100, rate=499)
     assert whole(profile) > 100
     assert profile.summary.stops.count == 0
-    assert profile.summary.notes[0] == BY_PROGRAM
+    assert profile.summary.notes[:2] == BY_PROGRAM
 
 
 def test_where_none_does_perf_events_go_on() -> None:
     with native.running(ladder("ladder_deep"), "spin", native.LIFE, "200") as program:
         profile = native.watched(program.pid, lambda profile: profile.summary.samples > 100, rate=499)
     assert profile.summary.samples > 100
-    assert profile.summary.notes[0] == "Sampled by perf_events (cpu-clock): the target was never stopped"
+    assert profile.summary.notes[:2] == (make_note("by_events", event="cpu-clock"), make_note("never_stopped"))
 
 
 def test_what_a_function_keeps_below_its_stack_pointer_is_copied() -> None:

@@ -158,9 +158,9 @@ def test_word_like_no_other_is_answered_without_a_suggestion() -> None:
 @pytest.mark.parametrize(
     ("message", "pid", "hint"),
     [
-        ("process 12 may not be traced", 34, "pyprof doctor 12 says what is missing"),
-        ("it may not be traced", 34, "pyprof doctor 34 says what is missing"),
-        ("they may not be traced", None, "pyprof doctor PID says what is missing"),
+        ("process 12 may not be traced", 34, "run pyprof doctor 12, which says what is missing"),
+        ("it may not be traced", 34, "run pyprof doctor 34, which says what is missing"),
+        ("they may not be traced", None, "run pyprof doctor PID, which says what is missing"),
     ],
 )
 def test_hint_names_the_process(message: str, pid: int | None, hint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ class Launched:
         return sum(n for stack, n in self.stacks if all(any(frame in each for each in stack) for frame in frames))
 
     def says(self, text: str) -> bool:
-        return any(text in note for note in self.summary["notes"])
+        return any(text in note["text"] for note in self.summary["notes"])
 
 
 def record(folder: Path, *arguments: str, before: Sequence[str] = ()) -> Launched:

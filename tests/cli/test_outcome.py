@@ -25,7 +25,7 @@ from pyprof.diagnostics import Problem
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Profile, ThreadInfo
-from pyprof.model.reasons import problem
+from pyprof.model.reasons import Note, make_note, problem
 from pyprof.model.summary import NOT_SAMPLED_LABEL, FunctionsMissing, Language, ModuleSummary, Shown, Stops, Summary
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code, marker
@@ -58,10 +58,11 @@ SUMMARY = Summary(
         ModuleSummary("/lib/b.so", "", 10, (Problem("broken DWARF: at 0x10"),), 0),
         ModuleSummary("/lib/c.so", "", 10),
     ),
-    notes=("Sampled by short stops (ptrace): it runs other code.",),
+    notes=(make_note("by_stops", why="it runs other code."),),
     shown=Shown("cpu", "nanoseconds", 100, {"root": 60, "no_rule": 40}),
 )
 
+BY_EVENTS = (make_note("by_events", event="cpu-clock"),)
 PYTHON = FunctionsMissing("Python", (1,), 30, "--collector ptrace")
 
 
@@ -283,19 +284,26 @@ def test_stacks_of_a_runtime_that_is_not_read_are_whole_native_ones() -> None:
 
 
 def test_stops_beside_perf_events_are_said_to_be_so() -> None:
-    how = profile(samples=200, stops=Stops(150, 40.0, 80.0, 90.0, 0.01), notes=("Sampled by perf_events (cpu-clock)",))
+    how = profile(samples=200, stops=Stops(150, 40.0, 80.0, 90.0, 0.01), notes=BY_EVENTS)
     assert "75.0 % by short stops, the others by perf_events (cpu-clock); 150 stops of 40 µs" in running_text(how)
-    all_by_stops = profile(samples=150, stops=Stops(151, 40.0, 80.0, 90.0, 0.01), notes=("Sampled by perf_events (x)",))
+    all_by_stops = profile(samples=150, stops=Stops(151, 40.0, 80.0, 90.0, 0.01), notes=BY_EVENTS)
     assert "by short stops; 151 stops" in running_text(all_by_stops)
     assert "perf_events" not in running_text(all_by_stops)
 
 
-@pytest.mark.parametrize("before", [(), ("Sampled by perf_events (cpu-clock): the target was never stopped",)])
-def test_why_nothing_was_kept_is_told(before: tuple[str, ...]) -> None:
-    why = "Only threads that held the GIL: 0 of 3 samples. The interpreter is free-threaded: it has no GIL."
-    said = running_text(profile(samples=0, notes=(*before, why)))
-    assert said.count(why) == 1
+@pytest.mark.parametrize("before", [(), (*BY_EVENTS, make_note("never_stopped"))])
+def test_why_nothing_was_kept_is_told(before: tuple[Note, ...]) -> None:
+    said = running_text(profile(samples=0, notes=(*before, make_note("no_lock"))))
+    assert said.count("note The interpreter is free-threaded: it has no GIL") == 1
     assert "Sampled by" not in said
+    assert "stopped" not in said
+
+
+def test_note_that_nothing_was_stopped_ends_the_line_on_samples() -> None:
+    notes = (*BY_EVENTS, make_note("never_stopped"), make_note("kernel_not_sampled"))
+    said = running_text(profile(notes=notes, stops=Stops()))
+    assert said.count("by perf_events (cpu-clock): the target was never stopped") == said.count("stopped") == 1
+    assert "note Time in the kernel has no samples" in said
 
 
 def test_one_is_singular() -> None:

@@ -126,7 +126,7 @@ def test_time_that_is_not_known_is_not_said(tmp_path: Path) -> None:
     path.write_text("main;f 3\nmain;g 5\n")
     done = pyprof("report", str(path))
     assert done.stdout.startswith("a.txt: 8 samples\n")
-    assert done.stderr == "pyprof: Read from collapsed stacks, which have no times and threads.\n"
+    assert done.stderr == "pyprof: Read from collapsed stacks, which have no times and threads\n"
 
 
 def test_nothing_is_known_of_what_others_files_lack(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_the_machine_is_described_with_a_remedy_for_each_problem() -> None:
     text = " ".join(finding.text for finding in findings)
     for word in ("x86_64", "CAP_SYS_PTRACE", "ptrace_scope", "seccomp", "namespaces", "perf_event", "CAP_NET_ADMIN"):
         assert word in text
-    assert all(finding.remedy for finding in findings if not finding.ok and "not in this kernel" not in finding.text)
+    assert all(finding.hint for finding in findings if not finding.ok and "not in this kernel" not in finding.text)
 
 
 def test_good_findings_say_nothing_that_reads_like_a_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_yama_is_explained(scope: int, capable: bool, fatal: bool, ok: bool, mon
     monkeypatch.setattr(attach_checks, "_sysctl", lambda name: scope)
     finding = attach_checks._yama(capable)
     assert (finding.fatal, finding.ok) == (fatal, ok)
-    assert bool(finding.remedy) == (not ok)
+    assert bool(finding.hint) == (not ok)
     assert "ptrace_scope" in finding.text
 
 

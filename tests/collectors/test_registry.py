@@ -23,6 +23,7 @@ from pyprof.collectors.targets.selection import InterpreterReaders, Request, Sel
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UsageError
 from pyprof.model.arch import AARCH64
+from pyprof.model.reasons import make_note
 from pyprof.options import AUTO, CollectOptions, TargetOptions
 from pyprof.records import replace
 
@@ -86,7 +87,7 @@ def test_events_may_follow_stops_that_were_not_asked_for(
     assert isinstance(found, Router)
     assert isinstance(found._main, PtraceCollector)
     assert (found._missed is not None) == follows
-    assert any("Time in the kernel has no samples" in note for note in found.stats().notes) == (name == AUTO)
+    assert any("Time in the kernel has no samples" in note.text for note in found.stats().notes) == (name == AUTO)
 
 
 def test_plan_is_made_again_without_a_source_that_the_kernel_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +95,7 @@ def test_plan_is_made_again_without_a_source_that_the_kernel_refuses(monkeypatch
     refuse_events(monkeypatch, PerfNotAllowed("not enough files", "ulimit -n"))
     found = opened()
     found.close()
-    assert found.stats().notes == ("Sampled by short stops (ptrace): not enough files. ulimit -n",)
+    assert found.stats().notes == (make_note("by_stops", why="not enough files. ulimit -n"),)
     with pytest.raises(PerfNotAllowed, match="not enough files"):
         opened("perf")
 
@@ -108,9 +109,8 @@ def test_missing_bpf_is_noted_at_once_if_the_kernel_refused_the_program(
     set_facts(monkeypatch, facts)
     found = opened()
     found.close()
-    notes = [note for note in found.stats().notes if "BPF" in note]
-    sentence = "BPF, which reads functions of interpreters without stops, is not available: the verifier says no"
-    assert notes == ([sentence] if refused else [])
+    notes = [note for note in found.stats().notes if "BPF" in note.text]
+    assert notes == ([make_note("without_program", why="the verifier says no")] if refused else [])
 
 
 def test_error_of_the_first_source_is_raised_if_stops_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_stops_are_possible_if_one_process_can_be_stopped(monkeypatch: pytest.Mo
 def test_doctor_has_a_line_for_each_fact_source_and_plan() -> None:
     error = CollectorRefused("no perf_events", "sysctl")
     facts = PlanFacts("x86_64", (5, 10), initial_pid_namespace=False, perf=error)
-    found = [(each.ok, each.text, each.remedy) for each in describe_facts(facts, OPTIONS)]
+    found = [(each.ok, each.text, each.hint) for each in describe_facts(facts, OPTIONS)]
     assert found == [
         (False, "kernel 5.10; BPF needs 5.19", ""),
         (False, "CAP_BPF and CAP_PERFMON: pyprof lacks CAP_BPF, CAP_PERFMON", ""),
@@ -209,7 +209,7 @@ def test_of_several_processes_some_may_end_before_they_are_opened(
             assert open_collector(name, selection, OPTIONS, Diagnostics()) is collector
         left = requests[-1].selection
         assert left.pids == (os.getppid(),)
-        assert [str(child) in said for said in left.refused] == ([] if lasting else [True])
+        assert [str(child) in note.text for note in left.refused] == ([] if lasting else [True])
         with pytest.raises(NoSuchProcess):
             open_collector("perf", replace(selection, pids=(child,)), OPTIONS, Diagnostics())
     finally:

@@ -27,6 +27,7 @@ from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.model.arch import X86_64
 from pyprof.model.pause_histogram import Pauses
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import replace
@@ -38,7 +39,8 @@ LEVEL2 = replace(USER, perf_user_only=True)
 CPU, WALL = CollectOptions(), CollectOptions(idle=True)
 NATIVE, PYTHON, STARTS = 1, 2, 3
 INTERPRETERS = {NATIVE: "", PYTHON: "it runs CPython", STARTS: None}
-NOTES = {"perf": "by events" + NEVER_STOPPED, "bpf": "by BPF", "ptrace": "by stops"}
+BY_EVENTS, BY_BPF, BY_STOPS = Note("by_events"), Note("by_program"), Note("by_stops")
+NOTES = {"perf": (BY_EVENTS, NEVER_STOPPED), "bpf": (BY_BPF,), "ptrace": (BY_STOPS,)}
 MS = 1_000_000
 FAR = 2 * MOST_STACK
 """Distance above the stack pointer, in bytes, that no kernel copy of the stack reaches."""
@@ -115,7 +117,7 @@ class Source:
 
     def stats(self) -> CollectorStats:
         pauses = Pauses(np.ones(1, np.int64), 7) if self.name == "ptrace" else Pauses(np.zeros(1, np.int64))
-        return CollectorStats(ticks=10, notes=(NOTES[self.name],), pauses=pauses)
+        return CollectorStats(ticks=10, notes=NOTES[self.name], pauses=pauses)
 
     def end_now(self) -> None:
         self.log.append(f"end {self.name}")
@@ -199,8 +201,7 @@ def test_interpreter_that_appears_moves_the_recording_to_bpf(pid: int, why: str)
     assert recording.log == ["open perf", "open bpf", "end perf", "close perf"]
     stats = recording.router.stats()
     assert stats.ticks == 20
-    assert stats.notes[0] == "by BPF"
-    assert stats.notes[1].startswith("Until an interpreter was found")
+    assert [note.reason for note in stats.notes] == ["by_program", "until_interpreter"]
     assert [cast("int", info.key) for info in recording.router.threads()] == [1, 2]
 
 
@@ -208,7 +209,7 @@ def test_interpreter_that_runs_already_has_bpf_from_the_start() -> None:
     recording = Recording(ROOT, alive=(NATIVE, PYTHON))
     assert recording.run() == [1] * 5
     assert recording.opened == [("bpf", (NATIVE, PYTHON), "it runs CPython")]
-    assert recording.router.stats().notes == ("by BPF",)
+    assert recording.router.stats().notes == (BY_BPF,)
 
 
 def test_refused_bpf_is_tried_once_and_the_interpreter_is_stopped() -> None:
@@ -220,7 +221,7 @@ def test_refused_bpf_is_tried_once_and_the_interpreter_is_stopped() -> None:
     assert recording.router._partial.candidates.pids == (PYTHON,)
     assert [name for name, *_ in recording.opened] == ["perf", "bpf"]
     notes = recording.router.stats().notes
-    assert [note for note in notes if "the verifier says no" in note] == [notes[-1]]
+    assert [note for note in notes if "the verifier says no" in note.text] == [notes[-1]]
 
 
 def test_process_that_ends_meanwhile_refuses_nothing_and_is_checked_again() -> None:
@@ -228,7 +229,7 @@ def test_process_that_ends_meanwhile_refuses_nothing_and_is_checked_again() -> N
     assert recording.router._find_stop_reason(PYTHON) is None
     assert recording.router._find_stop_reason(PYTHON) is None
     assert [name for name, *_ in recording.opened] == ["perf", "bpf", "bpf"]
-    assert recording.router.stats().notes == (NOTES["perf"],)
+    assert recording.router.stats().notes == NOTES["perf"]
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -251,9 +252,7 @@ def test_wall_mode_changes_to_stops_of_all_when_an_interpreter_appears() -> None
     recording = Recording(USER, WALL)
     assert recording.run_with_new(PYTHON) == [1, 2, 2, 2, 2, 2]
     assert recording.opened[1] == ("ptrace", (NATIVE,), "it runs CPython")
-    notes = recording.router.stats().notes
-    assert notes[0] == "by stops"
-    assert "no program needed stops" in notes[1]
+    assert [note.reason for note in recording.router.stats().notes] == ["by_stops", "no_stops_needed"]
 
 
 def test_wall_mode_goes_on_with_events_if_stops_are_refused() -> None:
@@ -274,8 +273,7 @@ def test_events_follow_stops_that_miss_much() -> None:
     assert recording.run() == [1, 2, 2, 2, 2, 2]
     assert [(name, pids) for name, pids, _ in recording.opened] == [("ptrace", (NATIVE, 4)), ("perf", (NATIVE,))]
     stats = recording.router.stats()
-    assert (stats.ticks, stats.notes[0]) == (20, "by events")
-    assert "Until short stops" in stats.notes[1]
+    assert (stats.ticks, [note.reason for note in stats.notes]) == (20, ["by_events", "until_short_lives"])
 
 
 @pytest.mark.parametrize("pid", [PYTHON, STARTS])
@@ -290,7 +288,7 @@ def test_stops_go_on_where_events_cannot_be_opened(error: PyprofError, attempts:
     recording = start_with_misses({"perf": error})
     assert recording.run() == [1] * 5
     assert len(recording.opened) == 1 + attempts
-    assert recording.router.stats().notes == ("by stops",)
+    assert recording.router.stats().notes == (BY_STOPS,)
 
 
 def test_recording_that_ends_during_a_change_begins_no_other_source() -> None:
@@ -341,7 +339,7 @@ def test_thread_that_was_chosen_and_not_stopped_is_not_said_to_have_been() -> No
     recording = Recording(USER)
     recording.router.learn(feedback(sample(1), missing=FAR))
     assert recording.router._partial.candidates.threads == 1
-    assert recording.router.stats().notes == (NOTES["perf"],)
+    assert recording.router.stats().notes == NOTES["perf"]
 
 
 def test_accounts_of_a_process_continue_after_a_change() -> None:

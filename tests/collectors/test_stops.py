@@ -183,7 +183,7 @@ def test_the_rate_falls_when_the_target_would_be_stopped_for_too_long(program: S
         target.pid, lambda r: any(lane.batch.weight.max() > 1 for lane in r.lanes), rate_hz=4000, max_overhead=0.005
     )
     assert recording.stats is not None
-    assert "0.5 %" in recording.stats.notes[0]
+    assert "0.5 %" in recording.stats.notes[0].text
 
 
 def seize_and_stop(here: Stopping, tid: int) -> None:

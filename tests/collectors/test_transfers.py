@@ -63,7 +63,7 @@ def test_a_thread_whose_call_was_cut_short_is_stopped_seldom_from_then_on(progra
     seldom = most(1 / thread_rounds.TRANSFERRING, recording.stats.ticks)
     assert len(weights) - first <= seldom
     assert found["write"] <= seldom + 1
-    assert any("1 thread short" in note for note in recording.stats.notes)
+    assert any("1 thread short" in note.text for note in recording.stats.notes)
 
 
 def test_without_stops_no_call_is_short(program: Start) -> None:

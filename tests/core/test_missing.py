@@ -51,7 +51,7 @@ def test_missing_program_is_named_with_its_build_id_and_stacks_are_truncated(tmp
     for tid, found in pcs(document).items():
         assert found
         assert pcs(whole)[tid][: len(found)] == found
-    assert [problem["remedy"] for problem in document["problems"] if "--exe" in problem["remedy"]]
+    assert [problem["hint"] for problem in document["problems"] if "--exe" in problem["hint"]]
 
 
 def test_program_of_another_build_is_refused(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ USAGE = [
     (["--core", "{core}", "--exe", "{text}"], 2, "not an ELF file"),
     (["--core", "{core}", "--exe", "{arm}"], 2, "another architecture"),
     (["--core", "{core}", "-p", "1"], 2, "not allowed with"),
-    (["-p", "1", "--sysroot", "/"], 2, "belong to --core"),
+    (["-p", "1", "--sysroot", "/"], 2, "need --core"),
     ([], 2, "required"),
 ]
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Problem
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.reasons import make_note
 from pyprof.model.summary import ModuleSummary, Shown, Stops, Summary
 from pyprof.model.walk import Trust
 
@@ -128,7 +129,7 @@ SUMMARY = Summary(
     ),
     profiler_cpu_s=0.41,
     profiler_max_rss_kb=61_440,
-    notes=("The rate fell for 0.2 s to keep --max-overhead.",),
+    notes=(make_note("rate_lowered", wanted=99, reached=98.4, limit=0.5),),
     shown=Shown(
         "cpu", "nanoseconds", 11_870_000_000, {"root": 11_800_000_000, "no_rule": 50_000_000, "unreadable": 20_000_000}
     ),

@@ -18,6 +18,7 @@ from pyprof.importers import pprof
 from pyprof.importers.pprof import LOCATION, SAMPLE
 from pyprof.importers.registry import load
 from pyprof.model.profile import FrameKind, ValueType
+from pyprof.model.reasons import make_note
 from tests.exporters.pprof_reader import fields, varints
 from tests.exporters.pprof_reader import read as read_pprof
 from tests.exporters.profiles import golden
@@ -34,7 +35,7 @@ def file(folder: Path, data: bytes | str, name: str = "file") -> Path:
 def test_format_is_detected_by_content_and_not_by_name(tmp_path: Path) -> None:
     for name in ("speedscope", "pprof", "collapsed"):
         found = load(file(tmp_path, export(name, golden()), "x.bin"))
-        assert f"Read from {'collapsed stacks' if name == 'collapsed' else f'a {name} file'}" in found.summary.notes[0]
+        assert [note.reason for note in found.summary.notes] == [f"read_from_{name}"]
     assert load(stored(golden(), tmp_path, "x.bin")).frames == golden().frames
 
 
@@ -71,7 +72,7 @@ def test_collapsed_stacks_come_back(tmp_path: Path) -> None:
 def test_lines_that_are_no_stacks_are_counted(tmp_path: Path) -> None:
     found = load(file(tmp_path, "main;f 3\r\nrubbish\nmain;g 2.5\n\n"))
     assert found.total == 5
-    assert "1 lines that are not stacks" in found.summary.notes[0]
+    assert found.summary.notes == (make_note("read_from_collapsed"), make_note("lines_left_out", count=1))
 
 
 def test_stack_that_is_long_is_known_as_one(tmp_path: Path) -> None:

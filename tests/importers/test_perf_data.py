@@ -10,6 +10,7 @@ import pytest
 
 from pyprof.errors import RecordingError
 from pyprof.importers.registry import load
+from pyprof.model.reasons import make_note
 from tests.importers.test_perf_script import ALONE
 from tests.support import need
 
@@ -53,4 +54,4 @@ def test_without_perf_a_sentence_says_so_and_what_perf_did_not_read_is_noted(
     (tmp_path / "printed").write_bytes(ALONE)
     program.write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/printed\necho 0x17: bad >&2\nexit 3\n")
     program.chmod(0o755)
-    assert load(file).summary.notes[-1] == "perf did not read the file to its end: 0x17: bad"
+    assert load(file).summary.notes[-1] == make_note("perf_failed", why="0x17: bad")

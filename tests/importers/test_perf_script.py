@@ -10,6 +10,7 @@ from pyprof.errors import FormatError
 from pyprof.importers import perf
 from pyprof.importers.registry import load
 from pyprof.model.profile import FrameKind, Profile, ValueType
+from pyprof.model.reasons import make_note
 
 USUAL = b"""\
 # ========
@@ -89,8 +90,11 @@ def test_source_lines_python_functions_and_other_events_are_known() -> None:
     gvsv, run = ({frame.title: frame for frame in found.frames}[name] for name in ("Perl_pp_gvsv", "A.run"))
     assert (gvsv.lines[0].file, gvsv.lines[0].line, gvsv.lines[0].offset) == ("pp_hot.c", 84, 0x35)
     assert (run.kind, run.lines[0].file) == (FrameKind.INTERPRETER, "/srv/app.py")
-    (note,) = found.summary.notes
-    assert "samples of cycles, named by perf; 1 samples of other events were left out: instructions; 1 lines" in note
+    assert found.summary.notes == (
+        make_note("read_from_perf", event="cycles"),
+        make_note("other_events_left_out", count=1, names="instructions"),
+        make_note("lines_left_out", count=1),
+    )
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_auto_stops_a_python_that_has_no_trampoline(python: Python, trampoline: 
         on = perf_trampoline(process.pid)
         summary = record(process.pid, tmp_path / "out.collapsed", "--collector", "auto")
     assert on == bool(trampoline)
-    by_stops = [note for note in summary["notes"] if "without a perf trampoline" in note]
+    by_stops = [note for note in summary["notes"] if "without a perf trampoline" in note["text"]]
     assert bool(by_stops) == (not trampoline)
     text = (tmp_path / "out.collapsed").read_text()
     assert "leaf (calls.py)" in text or ("py::leaf:" in text and trampoline)

@@ -58,7 +58,7 @@ def test_stacks_without_python_functions_are_said_first_and_are_not_whole(
     ends = summary["shown"]["ends"]
     assert ends["no_python"] > 0.9 * summary["shown"]["total"]
     assert ends.get("root", 0) < 0.1 * summary["shown"]["total"]
-    assert summary["warnings"][0]["remedy"] == "pyprof record --collector ptrace …"
+    assert summary["warnings"][0]["hint"] == "pyprof record --collector ptrace …"
 
 
 def test_whole_machine_names_how_many_processes_lack_python(busy: int, tmp_path: Path) -> None:

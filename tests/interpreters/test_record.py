@@ -41,7 +41,7 @@ def test_gil_keeps_one_thread_at_a_time(tmp_path: Path) -> None:
         summary = record(process.pid, holders, "-i", "--gil")
     whole, held = (count(stacks(path)) for path in (everything, holders))
     assert 0 < held < whole / 2, "four threads, one of which holds the GIL"
-    assert any("held the GIL" in note for note in summary["notes"])
+    assert any("held the GIL" in note["text"] for note in summary["notes"])
 
 
 def test_threads_carry_the_names_that_python_gave_them(tmp_path: Path) -> None:

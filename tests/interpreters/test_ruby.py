@@ -63,7 +63,7 @@ def test_summary_says_in_how_many_processes_functions_are_missing(ruby: int, col
     assert summary["warnings"][0] == {
         "reason": "functions_missing",
         "text": "Ruby functions are missing in 1 process: pyprof does not read them",
-        "remedy": "",
+        "hint": "",
     }
     ends = summary["shown"]["ends"]
     assert ends["no_ruby"] > 0.5 * summary["shown"]["total"]

@@ -108,7 +108,7 @@ def test_nothing_but_an_id_is_known_without_files_and_symbols() -> None:
     """Check that the stack is truncated and that the missing files are named."""
     core = crash("x86_64", "core_threads.c")
     found = dump(minidump(core, paths="/gone"), code=3)
-    assert {problem["remedy"] for problem in found["problems"]}.pop().startswith("--symbols")
+    assert {problem["hint"] for problem in found["problems"]}.pop().startswith("--symbols")
     assert any("neither its file nor a symbol file" in problem["text"] for problem in found["problems"])
     assert found["threads"][0]["frames"][0]["function"] is None
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pyprof.model.analysis.idle_waits import LAUNCHERS, NATIVE, PYTHON, STARTS, idle_waits, without_idle
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.reasons import make_note
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import replace
 from tests.exporters.profiles import golden
@@ -369,22 +370,22 @@ def test_hidden_waits_are_named_with_their_sum() -> None:
     request = [*POOL[:-3], python("view", "/srv/views.py"), wait(SLEEPS)]
     found = without_idle(waits(POOL, ASYNCIO, request))
     assert (len(found.stack), found.total) == (1, 10**9)
-    assert found.summary.notes[-1] == "idle: 2 threads, 2.0 s hidden; --idle shows them"
+    assert found.summary.notes[-1].text == "idle: 2 threads, 2.0 s hidden; --idle shows them"
 
 
 def test_functions_that_wait_for_a_queue_all_the_time_are_named_with_their_time() -> None:
     found = waits(CONSUMER, NATIVE_CONSUMER, POOL, in_request(CONSUMER))
     shown = without_idle(replace(found, duration_ns=10**9))
-    assert shown.summary.notes[-1] == (
-        "idle: 3 threads, 3.0 s hidden, 2.0 s of it in consume, Pool::work, which waited for a queue all the time; "
-        "--idle shows them"
+    assert shown.summary.notes[-2:] == (
+        make_note("idle_hidden", threads=3, seconds=3.0),
+        make_note("idle_whole", seconds=2.0, functions="consume, Pool::work"),
     )
 
 
 def test_idle_waits_are_shown_where_there_is_nothing_else_and_in_other_kinds_of_time() -> None:
     found = without_idle(waits(POOL, ASYNCIO))
     assert len(found.stack) == 2
-    assert "only waits for work" in found.summary.notes[-1]
+    assert found.summary.notes[-1].reason == "only_idle"
     for kind in ("wall", "cpu"):
         other = waits(POOL, CONSUMER, kind=kind)
         assert without_idle(other) is other

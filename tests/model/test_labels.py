@@ -12,6 +12,7 @@ from pyprof.errors import UsageError
 from pyprof.importers.pprof import MAX_LABELLED, read_pprof
 from pyprof.model.analysis.merge import merge
 from pyprof.model.profile import Profile
+from pyprof.model.reasons import make_note
 from pyprof.model.thread_identity import MOST, labels_of
 from pyprof.records import replace
 from tests.exporters.firefox_profile import read as read_firefox
@@ -104,4 +105,4 @@ def test_more_different_labels_than_are_kept_are_left_out_and_said() -> None:
     found = read_pprof(gzip.decompress(export("pprof", profile)), "many")
     assert len({thread.labels for thread in found.threads}) == MAX_LABELLED + 1
     assert found.total == profile.total
-    assert "labels left out of some samples: n" in found.summary.notes[0]
+    assert found.summary.notes[-1] == make_note("labels_left_out", labels="n")

@@ -9,6 +9,7 @@ import pyprof
 from pyprof.errors import UsageError
 from pyprof.model.analysis.merge import merge, recent, recorded_until
 from pyprof.model.profile import ThreadInfo, ValueType
+from pyprof.model.reasons import Note
 from pyprof.model.summary import Stops
 from pyprof.records import replace
 from tests.exporters.profiles import MODULES, PERIOD_NS, START_NS, Builder, code, golden
@@ -84,10 +85,12 @@ def test_columns_that_one_profile_lacks_are_unknown_there() -> None:
 
 def test_numbers_of_summaries_add_up_and_options_that_differ_are_left_out() -> None:
     options = {"rate": "99", "mode": "cpu"}
-    summary = replace(golden().summary, skipped=2, stops=Stops(3, 10.0, 20.0, 30.0, 0.5), errors={"a": 1}, notes=("n",))
+    summary = replace(
+        golden().summary, skipped=2, stops=Stops(3, 10.0, 20.0, 30.0, 0.5), errors={"a": 1}, notes=(Note("n"),)
+    )
     one = replace(golden(), summary=summary, options=options)
     found = merge([one, replace(one, options={**options, "mode": "wall"}, title="other")])
-    assert (found.summary.skipped, found.summary.errors, found.summary.notes) == (4, {"a": 2}, ("n",))
+    assert (found.summary.skipped, found.summary.errors, found.summary.notes) == (4, {"a": 2}, summary.notes)
     assert found.summary.stops == Stops(6, 10.0, 20.0, 30.0, 0.5)
     assert found.summary.samples == 2 * len(golden().stack)
     assert found.options == {"rate": "99"}

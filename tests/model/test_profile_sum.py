@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any, get_type_hints
 
+from pyprof.model.reasons import Note
 from pyprof.model.summary import Stops, Summary, summed
 
 
 def test_summaries_are_added() -> None:
     one = Summary(
-        duration_s=1, rate_reached=10, skipped=1, errors={"a": 1}, stops=Stops(1, 10, 20, 30, 0.5), notes=("x",)
+        duration_s=1, rate_reached=10, skipped=1, errors={"a": 1}, stops=Stops(1, 10, 20, 30, 0.5), notes=(Note("x"),)
     )
     two = Summary(duration_s=3, rate_reached=50, skipped=2, errors={"a": 2, "b": 1}, stops=Stops(3, 20, 25, 26, 0.25))
     both = summed([one, two])
-    assert (both.duration_s, both.rate_reached, both.skipped, both.notes) == (4, 40, 3, ("x",))
+    assert (both.duration_s, both.rate_reached, both.skipped, both.notes) == (4, 40, 3, (Note("x"),))
     assert both.errors == {"a": 3, "b": 1}
     assert both.stops == Stops(4, 17.5, 25, 30, 0.3125)
 

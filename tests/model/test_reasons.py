@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -31,10 +31,13 @@ from pyprof.model.reasons import (
     PLAN,
     REFUSALS,
     SENTENCES,
+    Note,
     counted,
     counter_title,
     end_reason,
     lacking,
+    make_note,
+    parse_note,
     problem,
     problem_counted,
     problem_of,
@@ -149,14 +152,17 @@ def _with_arguments() -> Iterator[tuple[str, str, frozenset[str]]]:
     for folder in ("profiler", "unwind", "collectors", "interpreters", "exporters"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in syntax.nodes(path):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("said", "problem"):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("format_message", "make_note", "problem"):
                     name = node.args[0] if node.args else None
                     if isinstance(name, ast.Constant) and isinstance(name.value, str):
                         arguments = frozenset(keyword.arg or "**" for keyword in node.keywords)
                         yield f"{path.relative_to(ROOT)}:{node.lineno}", name.value, arguments
 
 
-_CHOSEN = {reason: frozenset({"time"}) for reason in ("too_short", "too_short_or_late", "records_lost", "kernel_time")}
+_CHOSEN = {
+    reason: frozenset({"seconds", "spent_s", "percent"})
+    for reason in ("too_short", "too_short_or_late", "records_lost", "kernel_time", "times_missed")
+}
 """Rows that pipeline/unsampled_time.py selects through a separate table."""
 _OF_ROUTER = dict.fromkeys(_CHANGES.values(), frozenset({"seconds"}))
 """Rows that collectors/routing/router.py selects by the rule that changed the source."""
@@ -171,7 +177,7 @@ _OF_PLAN: dict[str, frozenset[str]] = {
 
 
 def fields(reason: Reason) -> frozenset[str]:
-    parts = (*Formatter().parse(reason.sentence), *Formatter().parse(reason.retry))
+    parts = (*Formatter().parse(reason.sentence), *Formatter().parse(reason.hint))
     return frozenset(field for _, field, _, _ in parts if field is not None)
 
 
@@ -209,98 +215,65 @@ def test_problems_of_files_are_made_from_rows_only() -> None:
     assert makers == {"profiler/model/reasons.py", *readers}
 
 
-_NOTE = re.compile(r"(^|_)notes?$", re.IGNORECASE)
-_SAYS_NOTES = {"_notes", "notes", "said", "_deep", "_seldom"}
-"""Functions that return notes."""
+def test_notes_are_made_by_the_function_that_takes_the_name_of_a_row() -> None:
+    makers = {
+        f"{path.relative_to(ROOT)}"
+        for folder in ("profiler", "collectors", "interpreters", "exporters")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in syntax.nodes(path)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Note"
+    }
+    assert makers == {"profiler/model/reasons.py"}
 
 
-def test_notes_are_made_from_rows_only() -> None:
-    """Check that no code contains the text of a note: every note has a row in the table."""
-    places = _note_places(node for path in _note_sources() for node in syntax.nodes(path))
-    assert places["PtraceCollector"] == {3, 8}
-    found = [
-        (f"{path.relative_to(ROOT)}:{text.lineno}", ast.unparse(text))
-        for path in _note_sources()
-        for value in _notes_made(path, places)
-        for text in _texts(value)
-    ]
-    assert found == []
-    made = ast.parse('note = f"Sampled by {who}, sometimes"; notes = [said("by_stops", why="a b c d"), word]')
-    assert [len(list(_texts(value))) for node in made.body for value in _note_values(node)] == [1, 0]
-    defined = "class A:\n  def __init__(self, pid, note): 0\ndef f(*, note): 0\nclass B:\n  a: int\n  notes: str"
-    places = _note_places(ast.walk(ast.parse(defined)))
-    assert places == {"A": {1}, "B": {1}}
-    called = ast.walk(ast.parse('x.A(1, "a b c d"); B("a b c d", said("e")); B(1, ["a b c d"]); A("a b c d")'))
-    assert [len(list(_texts(value))) for node in called for value in _by_position(node, places)] == [1, 0, 1]
+def test_note_has_the_sentence_of_its_row_with_its_arguments() -> None:
+    note = make_note("threads_stopped_for_depth", threads=1)
+    assert note.text.startswith("Stopped for their samples: 1 thread with stacks")
+    assert " 1,234 threads with" in make_note("threads_stopped_for_depth", threads=1234).text
+    assert make_note("until_interpreter", seconds=1.26).text.endswith("perf_events recorded: 1.3 s")
+    assert make_note("by_events", event="{seconds}").text == "Sampled by perf_events ({seconds})"
+    assert len(make_note("by_events", event="x" * 5000).text) < 4200
 
 
-def _note_sources() -> list[Path]:
-    paths = [path for folder in ("profiler", "collectors", "interpreters") for path in (ROOT / folder).rglob("*.py")]
-    return sorted(path for path in paths if path.name != "reasons.py")
+@pytest.mark.parametrize(
+    ("note", "text"),
+    [
+        (Note("of_a_later_version", (("a", 1), ("b", "c"))), "of_a_later_version a=1 b=c"),
+        (Note("by_events"), "by_events"),
+        (Note("until_interpreter", (("seconds", "soon"),)), "until_interpreter seconds=soon"),
+        (Note("threads_stopped_for_depth", (("threads", 1.5),)), "threads_stopped_for_depth threads=1.5"),
+    ],
+)
+def test_note_that_fits_no_row_is_shown_by_its_identifier(note: Note, text: str) -> None:
+    assert note.text == text
 
 
-def _notes_made(path: Path, places: Mapping[str, set[int]]) -> Iterator[ast.expr]:
-    for node in syntax.nodes(path):
-        yield from _note_values(node)
-        yield from _by_position(node, places)
+def test_note_of_a_file_is_read_back_from_its_json() -> None:
+    note = make_note("rate_lowered", wanted=99, reached=9.5, limit=0.1)
+    assert parse_note(**json.loads(json.dumps(note.to_json()))) == note
 
 
-def _note_places(nodes: Iterable[ast.AST]) -> dict[str, set[int]]:
-    """Return the positions of arguments that are notes, for functions and for constructors of classes."""
-    places: defaultdict[str, set[int]] = defaultdict(set)
-    for node in nodes:
-        if isinstance(node, ast.ClassDef):
-            fields = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
-            named = [ast.unparse(each) for each in fields]
-            made = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
-            named = _parameters(made[0]) if made else named
-        elif isinstance(node, ast.FunctionDef) and node.name != "__init__":
-            named = _parameters(node)
-        else:
-            continue
-        at = {nth for nth, name in enumerate(named) if _NOTE.search(name)}
-        if at:
-            places[node.name] |= at
-    return dict(places)
-
-
-def _parameters(function: ast.FunctionDef) -> list[str]:
-    """Return the positional parameters of a function, without self or cls."""
-    named = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    return named[1:] if named[:1] in (["self"], ["cls"]) else named
-
-
-def _by_position(node: ast.AST, places: Mapping[str, set[int]]) -> Iterator[ast.expr]:
-    """Yield the positional arguments of a call that are notes."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-        yield from (value for nth, value in enumerate(node.args) if nth in places.get(name, ()))
-
-
-def _note_values(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions that become notes by assignment, by append, as an argument or as a return value."""
-    if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value is not None:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = [ast.unparse(each.value if isinstance(each, ast.Subscript) else each) for each in targets]
-        if any(_NOTE.search(name) for name in names):
-            yield node.value
-    elif isinstance(node, ast.keyword) and _NOTE.search(node.arg or ""):
-        yield node.value
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if _NOTE.search(ast.unparse(node.func.value)) and node.func.attr in ("append", "extend", "setdefault"):
-            yield from node.args
-    elif isinstance(node, ast.FunctionDef) and node.name in _SAYS_NOTES:
-        yield from (each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None)
-
-
-def _texts(value: ast.AST) -> Iterator[ast.expr]:
-    """Yield literals of more than two words, except for the arguments of a row."""
-    if isinstance(value, ast.Call) and ast.unparse(value.func) in ("said", "problem"):
-        return
-    if isinstance(value, ast.Constant | ast.JoinedStr) and _spelled(value).count(" ") > 1:
-        yield value
-    for child in () if isinstance(value, ast.JoinedStr) else ast.iter_child_nodes(value):
-        yield from _texts(child)
+@pytest.mark.parametrize(
+    ("reason", "arguments"),
+    [
+        ("", {}),
+        (7, {}),
+        ("x" * 5000, {}),
+        ("by_events", []),
+        ("by_events", {"event": None}),
+        ("by_events", {"event": True}),
+        ("by_events", {"event": ["a"]}),
+        ("by_events", {"event": "x" * 5000}),
+        ("by_events", {"event": float("inf")}),
+        ("by_events", {"event": float("nan")}),
+        ("by_events", {"event": 10**4000}),
+        ("by_events", {1: "a"}),
+        ("by_events", dict.fromkeys(map(str, range(17)), 1)),
+    ],
+)
+def test_note_of_a_file_with_other_values_is_refused(reason: object, arguments: object) -> None:
+    with pytest.raises(ValueError, match="a note"):
+        parse_note(reason, arguments)
 
 
 def test_sentences_of_the_page_are_rows() -> None:
@@ -326,9 +299,9 @@ def test_problem_has_the_words_and_the_command_of_its_row() -> None:
     title = "addresses of the kernel's functions are hidden"
     assert problem_counted(hidden) == Problem(title, "sudo sysctl kernel.kptr_restrict=0", hidden)
     assert problem_of(FormatError(".eh_frame", 18, "no CIE")) == Problem(".eh_frame+0x12: no CIE", "", "malformed")
-    assert problem_of(NoSuchProcess("there is no process 7")).remedy == REFUSALS["no_process"].retry
+    assert problem_of(NoSuchProcess("there is no process 7")).hint == REFUSALS["no_process"].hint
     for asked in ASKS:
-        assert problem_of(ControlRefused(asked.name, "why")).remedy == asked.retry
+        assert problem_of(ControlRefused(asked.name, "why")).hint == asked.hint
 
 
 def test_every_error_has_its_reason_and_every_refusal_an_error() -> None:
@@ -347,7 +320,7 @@ def test_refusal_shows_the_remedy_of_its_reason_if_the_error_has_none(capsys: py
     refuse(PyprofError("no"))
     assert capsys.readouterr().err.splitlines() == [
         "pyprof: there is no process 7",
-        "  hint: ps -e lists the processes",
+        "  hint: run ps -e, which lists the processes",
         "pyprof: there is no process 8",
         "  hint: look again",
         "pyprof: no",
@@ -371,20 +344,20 @@ def test_language_of_missing_functions_is_named() -> None:
 def test_sentences_are_sentences_and_what_helps_is_none() -> None:
     for reason in (*COUNTERS, *ENDS.values(), *REFUSALS.values()):
         assert reason.sentence.endswith(".")
-        assert not reason.retry.endswith(".")
+        assert not reason.hint.endswith(".")
 
 
 def test_summary_tells_stage_meaning_and_what_helps() -> None:
     written = Summary(errors={"samples_lost": 2, "new": 1}, ends={"depth": 3, "new": 1}).to_json()
     assert written["counters"] == [
-        {"name": "new", "count": 1, "title": "new", "stage": "", "meaning": "", "retry": ""},
+        {"name": "new", "count": 1, "title": "new", "stage": "", "meaning": "", "hint": ""},
         {
             "name": "samples_lost",
             "count": 2,
             "title": "sample lost: the ring was full",
             "stage": "sampling",
             "meaning": "The kernel had no room for a sample: pyprof was too slow to read the ones before.",
-            "retry": "a lower rate (-r) or a smaller --stack-size",
+            "hint": "use a lower rate (-r) or a smaller --stack-size",
         },
     ]
     assert written["reasons"] == {
@@ -392,7 +365,7 @@ def test_summary_tells_stage_meaning_and_what_helps() -> None:
             "title": "cut short: maximum depth",
             "stage": "stacks",
             "meaning": "The stack has more frames than are walked.",
-            "retry": "a larger --max-depth",
+            "hint": "use a larger --max-depth",
         }
     }
 

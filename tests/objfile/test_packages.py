@@ -20,18 +20,18 @@ def root(tmp_path: Path) -> str:
 
 
 def test_owned_file_names_its_debug_package(root: str) -> None:
-    remedy = Packages().symbols_remedy("/usr/bin/perl", "ab12", root)
-    assert remedy.startswith("apt-get install perl-base-dbgsym")
+    hint = Packages().find_hint_for_symbols("/usr/bin/perl", "ab12", root)
+    assert hint.startswith("apt-get install perl-base-dbgsym")
 
 
 def test_merged_usr_path_finds_the_libc_package(root: str) -> None:
-    remedy = Packages().symbols_remedy("/usr/lib/x86_64-linux-gnu/libc.so.6", "ab12", root)
-    assert remedy == "apt-get install libc6-dbg"
+    hint = Packages().find_hint_for_symbols("/usr/lib/x86_64-linux-gnu/libc.so.6", "ab12", root)
+    assert hint == "apt-get install libc6-dbg"
 
 
 @pytest.mark.parametrize("path", ["/opt/x", "/usr/lib/python3/dist-packages/orjson/orjson.so", "/usr/local/bin/x"])
 def test_file_that_no_package_brought_is_looked_for_nowhere(root: str, path: str) -> None:
-    assert Packages().symbols_remedy(path, "ab12", root) == ""
+    assert Packages().find_hint_for_symbols(path, "ab12", root) == ""
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_file_that_no_package_brought_is_looked_for_nowhere(root: str, path: str
      "/usr/lib/python3.11/site-packages/orjson/orjson.cpython-311-x86_64-linux-gnu.so"],
 )  # fmt: skip
 def test_what_no_server_knows_is_not_fetched_where_no_package_is_known_either(tmp_path: Path, path: str) -> None:
-    assert Packages().symbols_remedy(path, "ab12", str(tmp_path)) == ""
+    assert Packages().find_hint_for_symbols(path, "ab12", str(tmp_path)) == ""
 
 
 def test_a_thousand_lists_are_searched_in_few_calls(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,9 +56,9 @@ def test_a_thousand_lists_are_searched_in_few_calls(root: str, tmp_path: Path, m
         return run(call)
 
     monkeypatch.setattr(io_deadline._Call, "run", counted)
-    assert Packages().symbols_remedy("/usr/bin/zzz", "ab12", root).startswith("apt-get install a-package-of-")
+    assert Packages().find_hint_for_symbols("/usr/bin/zzz", "ab12", root).startswith("apt-get install a-package-of-")
     assert 20 < len(calls) < 60
 
 
 def test_root_without_dpkg_knows_only_build_ids(tmp_path: Path) -> None:
-    assert Packages().symbols_remedy("/usr/bin/perl", "ab12", str(tmp_path)) == "debuginfod-find debuginfo ab12"
+    assert Packages().find_hint_for_symbols("/usr/bin/perl", "ab12", str(tmp_path)) == "debuginfod-find debuginfo ab12"

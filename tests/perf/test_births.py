@@ -101,4 +101,4 @@ def test_time_that_no_sample_stands_for_is_marked_and_told(open_folder: Path) ->
     assert blocks.get("[not sampled: in the kernel]", 0) / 199 == pytest.approx(processor["kernel_s"], abs=1 / 199)
     # each thread starts a new period: at the plain rate nearly nothing would be sampled
     assert blocks.get("[not sampled: too short to see]", 0) < total
-    assert any(note.startswith("Not sampled: ") for note in recording.summary["notes"])
+    assert any(note["text"].startswith("Not sampled: ") for note in recording.summary["notes"])

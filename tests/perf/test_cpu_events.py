@@ -120,13 +120,13 @@ def test_recording_goes_on_where_a_processor_was_offline_and_says_so(
     summary = profile.summary
     lost = sum(frame.title == LOST for leaf in set(profile.stack.tolist()) for frame in profile.path(leaf))
     assert lost, "it is marked"
-    (note,) = [note for note in summary.notes if note.startswith("No samples for")]
-    assert note.endswith(f": {cpu}")
+    (note,) = [note for note in summary.notes if note.reason == "processors_came_back"]
+    assert dict(note.arguments)["cpus"] == str(cpu)
     assert summary.stops.count == 0
 
 
 def said(recording: pyprof.Recording) -> bool:
-    return any(note.startswith("No samples for") for note in recording.peek().summary.notes)
+    return any(note.reason == "processors_came_back" for note in recording.peek().summary.notes)
 
 
 def more(recording: pyprof.Recording, than: int) -> int:

@@ -219,6 +219,6 @@ def test_wall_mode_counts_time_once_when_an_interpreter_begins(tmp_path: Path) -
             recorder.terminate()
             recorder.communicate()
     found = json.loads(summary.read_text())
-    assert any(note.startswith("Until an interpreter was found") for note in found["notes"]), found["notes"]
+    assert any(note["text"].startswith("Until an interpreter was found") for note in found["notes"]), found["notes"]
     assert "waits_clipped" not in {counter["name"] for counter in found["counters"]}
     assert found["shown"]["total"] > 0.8 * 1e9 * found["duration_s"]

@@ -43,7 +43,7 @@ def test_stacks_of_busy_threads_are_those_that_ptrace_finds(tmp_path: Path) -> N
     assert len(kernel.stacks) == 4
     assert kernel.samples >= 20
     assert kernel.summary["stops"]["count"] == 0
-    assert any("perf_events" in note for note in kernel.summary["notes"])
+    assert any("perf_events" in note["text"] for note in kernel.summary["notes"])
 
 
 @pytest.mark.parametrize("build", ["ladder", "ladder_fp"])
@@ -100,4 +100,4 @@ def test_sleeping_threads_are_read_from_outside_and_the_summary_says_so(tmp_path
     with running(ladder("ladder"), "spin", LIFE) as program:
         recording = record(program.pid, tmp_path, "--collector", "perf", "-i", seconds=0.5)
     assert recording.summary["stops"]["count"] == 0
-    assert recording.summary["notes"][-1] == FROM_OUTSIDE
+    assert recording.summary["notes"][-1]["reason"] == FROM_OUTSIDE.reason

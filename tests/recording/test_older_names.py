@@ -1,4 +1,4 @@
-"""Tests that counters and problems of older files get their identifiers.
+"""Tests that counters, problems and notes of older files get their identifiers.
 
 version-4-counters.pyprof and counters-by-sentence.pb.gz have each counter and each problem by its sentence. They were
 written by the last version that had sentences; the counts are 1, 2, 3...
@@ -7,6 +7,7 @@ written by the last version that had sentences; the counts are 1, 2, 3...
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import orjson
 import pytest
@@ -14,11 +15,11 @@ import pytest
 from pyprof.diagnostics import Problem
 from pyprof.importers.pprof import read_pprof
 from pyprof.importers.pprof_tables import read_summary
-from pyprof.model.reasons import SENTENCES, counted, counter_title
+from pyprof.model.reasons import SENTENCES, Note, counted, counter_title, make_note
 from pyprof.model.summary import Summary
 from pyprof.recording.older_names import counter_key, problem_reason
-from pyprof.recording.reader import load_recording
-from tests.recording.support import FIXTURES
+from pyprof.recording.reader import INTERRUPTED, load_recording
+from tests.recording.support import FIXTURES, edited
 
 SENTENCES_OF_4 = 158
 """Number of counters in the two files."""
@@ -67,3 +68,34 @@ def test_other_names_stay_as_they_are(name: str) -> None:
 
 def test_unknown_problem_has_no_reason() -> None:
     assert problem_reason("something else") == ""
+
+
+OLD_NOTES = {
+    "The recording was interrupted or is still running: it ends with the last second that was written.": INTERRUPTED,
+    "Time in the kernel has no samples; to sample it: sudo sysctl kernel.perf_event_paranoid=1": make_note(
+        "kernel_not_sampled"
+    ),
+    "Sampled by perf_events (cpu-clock): the target was never stopped": make_note(
+        "older_sentence", text="Sampled by perf_events (cpu-clock): the target was never stopped"
+    ),
+    "rate lowered {wanted:x}": make_note("older_sentence", text="rate lowered {wanted:x}"),
+}
+"""Notes by their sentences in recordings of version 5."""
+
+
+def test_each_note_of_an_older_recording_has_its_reason_or_is_kept_as_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.pyprof"
+    path.write_bytes((FIXTURES / "version-5.pyprof").read_bytes())
+    with edited(path) as database:
+        database.execute("DELETE FROM notes")
+        database.executemany("INSERT INTO notes VALUES (?, ?)", enumerate(OLD_NOTES, 1))
+    notes = load_recording(path).summary.notes
+    assert notes == tuple(OLD_NOTES.values())
+    assert notes[2].text == "Sampled by perf_events (cpu-clock): the target was never stopped"
+    assert notes[3].text == "rate lowered {wanted:x}"
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_note_of_the_first_recording_of_each_version_is_kept(version: int) -> None:
+    (note,) = load_recording(FIXTURES / f"version-{version}.pyprof").summary.notes
+    assert note == Note("older_sentence", (("text", "The rate fell for 0.2 s to keep --max-overhead."),))

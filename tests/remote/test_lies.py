@@ -186,7 +186,7 @@ def test_connection_that_drops_keeps_what_was_recorded() -> None:
         collector = GdbRemoteCollector(options, CollectOptions(), Diagnostics())
         try:
             assert sum(len(batch) for batch in collector.batches()) >= 18
-            assert any("ended early" in note for note in collector.stats().notes)
+            assert any(note.reason == "stub_lost_early" for note in collector.stats().notes)
         finally:
             collector.close()
 

@@ -83,7 +83,7 @@ def test_samples_by_stepping_are_whole_and_on_the_ladder(name: str, sources: str
     assert recorded.summary["samples"] > 5
     wrong = {stack: n for stack, n in recorded.stacks.items() if stack[0] != "_start" or not on_the_ladder(stack)}
     assert not wrong
-    assert any("one sample each 7 instructions" in note for note in recorded.summary["notes"])
+    assert any("one sample each 7 instructions" in note["text"] for note in recorded.summary["notes"])
 
 
 def test_program_that_ends_while_it_is_stepped_ends_the_recording(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def profile(stacks: list[list[Frame]], labels: Labels = (), kinds: tuple[ValueTy
     thread = ThreadInfo(1, 1, "t", "p", labels=labels)
     for frames in stacks:
         builder.add_sample(builder.add_stack([builder.add_frame(each) for each in frames]), (1,) * len(kinds), thread)
-    return builder.build(About("checkout", kinds, ""))
+    return builder.build(About("checkout", kinds, ()))
 
 
 def read(found: Profile, book: StoredStackCache | None = None) -> SegmentRows:
@@ -80,7 +80,7 @@ def test_files_that_each_stack_names_count_as_letters(monkeypatch: pytest.Monkey
         frame = Frame(FrameKind.NATIVE, at << 20, at << 20, 0, module, (), Trust.CONTEXT, "f")
         builder.add_sample(builder.add_stack([builder.add_frame(frame)]), (1, 1))
     with pytest.raises(FormatError, match="20,000 letters"):
-        read(builder.build(About("checkout", KINDS, "")))
+        read(builder.build(About("checkout", KINDS, ())))
 
 
 def test_text_of_a_frame_is_short_however_long_its_names_and_many_its_lines_are() -> None:
@@ -107,7 +107,7 @@ def test_long_labels_and_label_sets_beyond_the_limit_are_left_out() -> None:
         labels = tuple((f"{key:02}", f"{at}{'v' * 900}") for key in range(60))
         builder.add_sample(stack, (1, 1), ThreadInfo(1, 1, "t", "p", labels=labels))
     with pytest.raises(FormatError, match="letters together"):
-        read(builder.build(About("checkout", KINDS, "")))
+        read(builder.build(About("checkout", KINDS, ())))
 
 
 def test_stacks_go_to_the_database_in_pieces_that_have_room(monkeypatch: pytest.MonkeyPatch) -> None:

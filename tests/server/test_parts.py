@@ -65,7 +65,7 @@ def test_error_that_ends_a_command_is_a_line_of_its_json_log(tmp_path: Path) -> 
         found = json.loads(line)
         assert (ended.returncode, found["level"], found["event"]) == (1, "error", "failed")
         assert "cannot be used" in found["error"]
-        assert found["remedy"] == "another folder"
+        assert found["hint"] == "choose another folder"
 
 
 def test_frame_as_a_text_says_all_that_a_segment_says() -> None:

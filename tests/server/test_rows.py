@@ -90,7 +90,7 @@ def of_files(*paths: str, turn: int) -> Profile:
         for pc, number, path in sorted((0x2000 + len(path), number, path) for number, path in enumerate(paths))
     ]
     builder.add_sample(builder.add_stack(frames[turn:] + frames[:turn]), (1, 10))
-    return builder.build(About("x", (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), "", NOW, 1000))
+    return builder.build(About("x", (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), (), NOW, 1000))
 
 
 def test_frames_that_are_known_are_those_of_their_file_whatever_number_it_has() -> None:
@@ -152,7 +152,7 @@ def test_deep_stack_of_many_threads_is_one() -> None:
     for tid in range(1000):
         builder.add_sample(deep, (1, 10), ThreadInfo(1, tid, "t", "p"))
     kinds = (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
-    profile = builder.build(About("x", kinds, "", NOW, 1000))
+    profile = builder.build(About("x", kinds, (), NOW, 1000))
     assert rows(profile, StoredStackCache(), options=ExportOptions()).counts.tolist() == [1000]
 
 
@@ -400,7 +400,7 @@ def test_stack_that_is_very_deep_has_its_outermost_frames() -> None:
     builder = Builder()
     frames = [builder.add_frame(function_frame(f"f{depth}")) for depth in range(2005)]
     builder.add_sample(builder.add_stack(frames), (1, 5))
-    about = About("x", (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), "", 1, 1)
+    about = About("x", (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), (), 1, 1)
     found = rows(builder.build(about), StoredStackCache())
     (texts,) = (found.book.frames(number) for number in found.stacks.tolist())
     assert len(texts) == 2000

@@ -16,6 +16,7 @@ from pyprof.model.analysis.function_costs import costs
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
+from pyprof.model.reasons import make_note
 from pyprof.model.stacks import StackTable
 from pyprof.model.summary import Shown, Summary, lacks
 from pyprof.model.thread_identity import ThreadKey
@@ -59,7 +60,7 @@ def stats(draw: st.DrawFn) -> CollectorStats:
     log = PauseLog()
     for ns in draw(st.lists(st.integers(0, 2**36), max_size=5)):
         log.add_pause(ns)
-    return CollectorStats(draw(st.integers(0, 10**6)), log.snapshot(), 0, 0, 0, ("Sampled by nobody.",))
+    return CollectorStats(draw(st.integers(0, 10**6)), log.snapshot(), 0, 0, 0, (make_note("by_program"),))
 
 
 def _window(profile: Profile, before: CollectorStats, more: CollectorStats, duration_ns: int) -> Window:

@@ -40,14 +40,14 @@ def notes(found: Window) -> tuple[str, ...]:
     """Return the notes in the summary of a profile without markers."""
     builder = Builder()
     builder.sample(builder.node([code("f")]), 0, 1, 1)
-    return summarize(found, builder.build(), Diagnostics(), 99).notes
+    return tuple(note.text for note in summarize(found, builder.build(), Diagnostics(), 99).notes)
 
 
 def test_each_reason_is_a_block_and_a_sentence() -> None:
     account = Account("a", 1000 * MS, 600 * MS, 300 * MS, kernel_ns=400 * MS, lost_ns=100 * MS)
     found = with_unseen(window(account))
     assert blocks(found) == {NOT_SAMPLED: 200, LOST: 100, IN_KERNEL: 400}
-    short, lost, kernel = processor_time(window(account)).sentences
+    short, lost, kernel = (note.text for note in processor_time(window(account)).notes)
     assert "0.20 s of 1.00 s of processor time (20 %), by threads or processes that ran too short" in short
     assert "0.10 s of 1.00 s of processor time (10 %), whose records were lost" in lost
     assert "0.40 s of 1.00 s of processor time (40 %), in the kernel" in kernel
@@ -58,7 +58,7 @@ def test_who_waits_for_processors_does_not_call_short_what_it_was_late_for() -> 
     account = Account("a", 1000 * MS, 1000 * MS, 300 * MS, lost_ns=100 * MS, waits=True)
     found = with_unseen(window(account))
     assert blocks(found) == {LATE: 600, LOST: 100}
-    late, _ = processor_time(window(account)).sentences
+    late, _ = (note.text for note in processor_time(window(account)).notes)
     assert "0.60 s of 1.00 s of processor time (60 %), by what ran too short to be seen, or had left its" in late
     assert processor_time(window(account)).not_sampled == 0.7
 
@@ -88,7 +88,7 @@ def test_block_is_of_the_process_whose_other_threads_have_samples() -> None:
 def test_window_with_all_its_time_is_left_as_it_is() -> None:
     whole = window(Account("a", 1000 * MS, 1000 * MS, 990 * MS))
     assert with_unseen(whole) is whole
-    assert processor_time(whole).sentences == ()
+    assert processor_time(whole).notes == ()
 
 
 def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
@@ -109,7 +109,7 @@ def test_who_waits_for_processors_marks_what_was_missed() -> None:
     assert blocks(with_unseen(window(account))) == {LATE: 500, IN_KERNEL: 100}
     found = processor_time(window(account))
     assert (found.not_sampled, found.late, found.missed) == (0.6, 0, ())
-    assert "0.50 s of 1.00 s of processor time (50 %)" in found.sentences[0]
+    assert "0.50 s of 1.00 s of processor time (50 %)" in found.notes[0].text
     all_kept = Account("a", 1000 * MS, 970 * MS, 970 * MS, waits=True)
     assert with_unseen(little := window(all_kept)) is little
     assert processor_time(little).late == 0.03

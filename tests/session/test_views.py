@@ -9,6 +9,7 @@ import pytest
 
 from pyprof.model.interpreter_frames import FunctionPlace, SampleState
 from pyprof.model.marker_frames import cut_mark
+from pyprof.model.reasons import make_note
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, kernel_key, marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.options import NATIVE_VIEWS, ViewOptions
@@ -21,22 +22,24 @@ INTERPRETED, HOLDS = SampleState.INTERPRETED, SampleState.INTERPRETED | SampleSt
 
 
 @pytest.mark.parametrize(
-    ("states", "free_threaded", "kept", "said"),
+    ("states", "free_threaded", "kept", "why"),
     [
-        ((HOLDS, INTERPRETED), False, 1, "1 of 2 samples."),
-        ((HOLDS, INTERPRETED), True, 1, "1 of 2 samples."),
-        ((INTERPRETED, INTERPRETED), True, 0, "0 of 2 samples. The interpreter is free-threaded: it has no GIL."),
-        ((INTERPRETED, INTERPRETED), False, 0, "0 of 2 samples."),
-        ((0, 0), False, 0, "0 of 2 samples. No interpreter was seen in them (--collector perf sees none)."),
+        ((HOLDS, INTERPRETED), False, 1, ()),
+        ((HOLDS, INTERPRETED), True, 1, ()),
+        ((INTERPRETED, INTERPRETED), True, 0, ("no_lock",)),
+        ((INTERPRETED, INTERPRETED), False, 0, ()),
+        ((0, 0), False, 0, ("no_lock_seen",)),
     ],
 )  # fmt: skip
-def test_no_holder_of_the_lock_is_explained(states: tuple[int, int], free_threaded: bool, kept: int, said: str) -> None:
+def test_no_holder_of_the_lock_is_explained(
+    states: tuple[int, int], free_threaded: bool, kept: int, why: tuple[str, ...]
+) -> None:
     rec = recorder()
     rec.add_batch(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)))
     window = replace(rec.cut(), state=np.array(states, np.int32))
     shown = view(window, ViewOptions(lock_holder=True), lambda module: False, lambda key: False, lockless=free_threaded)
     assert len(shown.node) == kept
-    assert shown.after.notes[-1] == f"Only threads that held the GIL: {said}"
+    assert shown.after.notes == (make_note("not_holding_lock", held=kept, all=2), *map(make_note, why))
 
 
 CUT = marker_key(cut_mark(StackEnd.NO_RULE, 0))

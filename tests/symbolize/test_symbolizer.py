@@ -68,7 +68,7 @@ def test_frames_carry_lines_and_inlined_functions(tmp_path: Path) -> None:
         assert module.path == str(program)
 
 
-def test_stripped_program_of_no_package_shows_module_offset_and_no_remedy(tmp_path: Path) -> None:
+def test_stripped_program_of_no_package_shows_module_offset_and_no_hint(tmp_path: Path) -> None:
     program = where(tmp_path)
     rel = symbol(program, "where_inner")
     subprocess.run([need("strip"), str(program)], check=True, timeout=60)
@@ -80,7 +80,7 @@ def test_stripped_program_of_no_package_shows_module_offset_and_no_remedy(tmp_pa
     assert frame.lines == ()
     [problem] = diagnostics.problems[str(program)]
     assert problem.text == "no symbols: only exported names"
-    assert problem.remedy == ""
+    assert problem.hint == ""
 
 
 def test_separate_debug_file_gives_names_and_lines(tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_code_without_a_file_is_one_function_of_its_program_wherever_it_is_mappe
     assert {module.path for module in resolved.modules} == {"[anon]"}
     assert not any(module.has_functions for module in resolved.modules)
     (problem,) = diagnostics.problems["[anon]"]
-    assert problem == reasons.problem("code_without_names", command=problem.remedy)
-    assert problem.remedy == "node --perf-basic-prof …"
+    assert problem == reasons.problem("code_without_names", command=problem.hint)
+    assert problem.hint == "node --perf-basic-prof …"
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ with pyprof.attach(pid, collector=collector, rate=50) as recording:
         os.sched_setaffinity(int(tid), {1})
     until(lambda profile: top(profile, back_ns) > 20)
     profile = recording.stop()
-print(top(profile), top(profile, back_ns), *profile.summary.notes, sep="\\n")
+print(top(profile), top(profile, back_ns), *(note.text for note in profile.summary.notes), sep="\\n")
 """
 
 

@@ -16,7 +16,7 @@ from pyprof.fleet.agent.health import NOT_READY, UNHEALTHY
 from pyprof.fleet.server.authorization import STATUS
 from pyprof.model.fleet_reasons import ASKS, CONDITIONS, REQUESTS
 from pyprof.model.reason import Reason
-from pyprof.model.reasons import COUNTERS, ENDS, MARKERS, NOTES, PAGE, PLAN, PROBLEMS, REFUSALS
+from pyprof.model.reasons import COUNTERS, ENDS, MARKERS, NOTES, PAGE, PLAN, PROBLEMS, REFUSALS, STOPS, WARNINGS
 from pyprof.options import FRAME_SOURCES
 from pyprof.recording.schema import parse_tables
 
@@ -34,8 +34,8 @@ def rows(columns: Iterable[str], cells: Iterable[Iterable[str]]) -> Iterator[str
 
 
 def reasons(heading: str, named: Iterable[tuple[str, Reason]]) -> Iterator[str]:
-    columns = (heading, "meaning", "what helps")
-    return rows(columns, ((name, reason.sentence, reason.retry) for name, reason in named))
+    columns = (heading, "meaning", "hint")
+    return rows(columns, ((name, reason.sentence, reason.hint) for name, reason in named))
 
 
 def code(reasons: Iterable[Reason]) -> Iterator[tuple[str, Reason]]:
@@ -53,13 +53,14 @@ def recording_tables() -> Iterator[str]:
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "counters": lambda: rows(
-        ("counter", "title", "meaning", "what helps"),
-        ((f"`{each.name}`", each.title, each.sentence, each.retry) for each in COUNTERS),
+        ("counter", "title", "meaning", "hint"),
+        ((f"`{each.name}`", each.title, each.sentence, each.hint) for each in COUNTERS),
     ),
     "ends": lambda: reasons("end", ((f"`{name}`: {reason.end_title}", reason) for name, reason in ENDS.items())),
     "problems": lambda: reasons("problem", code(PROBLEMS)),
     "notes": lambda: reasons("note", code(NOTES)),
-    "plan": lambda: rows(("rule", "meaning"), ((f"`{each.name}`", each.sentence) for each in PLAN)),
+    "warnings": lambda: reasons("warning", code(WARNINGS)),
+    "plan": lambda: rows(("rule", "meaning"), ((f"`{each.name}`", each.sentence) for each in (*PLAN, *STOPS))),
     "markers": lambda: reasons("marker", code(MARKERS)),
     "page_sentences": lambda: reasons("sentence", code(PAGE)),
     "refusals": lambda: reasons("refusal", code(REFUSALS.values())),
@@ -69,13 +70,13 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     ),
     "agent_refusals": lambda: rows(("reason", "meaning"), ((f"`{each.name}`", each.meaning) for each in ASKS)),
     "agent_conditions": lambda: rows(
-        ("reason", "`/healthz`, `/readyz`", "meaning", "what helps"),
+        ("reason", "`/healthz`, `/readyz`", "meaning", "hint"),
         (
             (
                 f"`{each.name}`",
                 f"{503 if each.name in UNHEALTHY else 200}, {503 if each.name in NOT_READY else 200}",
                 each.sentence,
-                each.retry,
+                each.hint,
             )
             for each in CONDITIONS
         ),

@@ -69,10 +69,10 @@ interface FunctionsAnswer {
   rest: Rest | null;
 }
 
-/** unnamed, cut: of the amount, in functions without names, and in stacks that were cut there. mend: a command. */
+/** unnamed, cut: of the amount, in functions without names, and in stacks that were cut there. hint: a command. */
 interface BuildsAnswer {
   unit: string;
-  builds: { build_id: string; path: string; amount: number; unnamed: number; cut: number; mend: string }[];
+  builds: { build_id: string; path: string; amount: number; unnamed: number; cut: number; hint: string }[];
   rest: Rest | null;
 }
 

@@ -114,7 +114,7 @@ interface Timeline {
 
 interface Problem {
   text: string;
-  remedy: string;
+  hint: string;
 }
 
 interface ModuleSummary {
@@ -136,11 +136,11 @@ interface Summary {
   not_stopped: { unchanged: number; blocked: number };
   modules: ModuleSummary[];
   profiler: { cpu_s: number; max_rss_kb: number };
-  notes: string[];
+  notes: { reason: string; arguments: Record<string, string | number>; text: string }[];
   shown: { type: string; unit: string; total: number; ends: Record<string, number>; not_shown?: Record<string, number> };
   warnings: Problem[];
-  counters: { name: string; count: number; title: string; stage: string; meaning: string; retry: string }[];
-  reasons: Record<string, { title: string; stage: string; meaning: string; retry: string }>;
+  counters: { name: string; count: number; title: string; stage: string; meaning: string; hint: string }[];
+  reasons: Record<string, { title: string; stage: string; meaning: string; hint: string }>;
 }
 
 // What page.model.js makes of it

@@ -185,7 +185,7 @@ class Agent:
         try:
             self._socket.begin(self.spool.root, self._config.values.group)
         except OSError as error:
-            self._say("warning", "nobody can ask", error=str(error))
+            self._say("warning", "control socket failed", error=str(error))
         self._say("info", "started", **self._of_spool())
         if self._config.values.collector in ("auto", "bpf"):
             self._ended.open(self._say)
@@ -359,7 +359,7 @@ class Agent:
         else:
             self._refusal_said, level = now, "warning"
         by = {"user": peer.uid, "pid": peer.pid} if peer is not None else {}
-        self._say(level, "asked", outcome=outcome, **by)
+        self._say(level, "recording requested", outcome=outcome, **by)
 
     def _failed(self, sampling: SamplingChoice, error: BaseException, window: str) -> None:
         self._health.metrics.count("failures", sampling.mode)

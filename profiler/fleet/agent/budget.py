@@ -9,7 +9,7 @@ from pyprof.fleet.agent.governor import AIM, SETTLING, BudgetVerdict, CostBudget
 from pyprof.fleet.agent.health import Conditions, OwnCpu, memory, spent
 from pyprof.fleet.agent.metrics import WIDEST
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.records import replace
 from pyprof.window_flush_protocol import Stride
 
@@ -166,8 +166,8 @@ class BudgetControl:
         notes = self.notes()
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, *notes)))
 
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Return notes about the effect of the agent's budget on windows at present."""
         if self.effort == Effort():
             return ()
-        return (said("budget_kept", times=self.effort.times, processes=self.effort.processes),)
+        return (make_note("budget_kept", times=self.effort.times, processes=self.effort.processes),)

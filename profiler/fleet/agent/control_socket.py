@@ -58,7 +58,7 @@ class ControlRefused(PyprofError):
     """The agent refuses a request; reason is a row of fleet_reasons.ASKS."""
 
     def __init__(self, reason: str, text: str = "") -> None:
-        super().__init__(text or _SENTENCES[reason].sentence, _SENTENCES[reason].retry)
+        super().__init__(text or _SENTENCES[reason].sentence, _SENTENCES[reason].hint)
         self.reason = reason
 
 
@@ -422,7 +422,7 @@ def group_number(group: str) -> int:
     try:
         return int(group) if group.isascii() and group.isdigit() else grp.getgrnam(group).gr_gid
     except (KeyError, ValueError):
-        raise UsageError(f"there is no group {group!r}", "record.group names an existing one") from None
+        raise UsageError(f"there is no group {group!r}", "set record.group to an existing group") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,14 +474,16 @@ def connected(root: str) -> Iterator[socket.socket]:
                 os.close(folder)
             yield connection
     except PermissionError:
-        hint = "as a member of record.group in its configuration, as its user, or as root"
+        hint = "run it as a member of record.group in the agent's configuration, as the agent's user, or as root"
         raise AccessDenied(f"{root}/{NAME} may not be used by this user", hint) from None
     except (FileNotFoundError, ConnectionRefusedError):
-        raise NoAgent(f"no agent answers in {root}", "pyprof agent, or --spool DIR, --config FILE") from None
+        raise NoAgent(
+            f"no agent answers in {root}", "start pyprof agent, or name its spool: --spool DIR or --config FILE"
+        ) from None
     except TimeoutError:
         raise PyprofError("the agent does not answer") from None
     except OSError as error:
-        raise PyprofError(f"the agent cannot be asked: {error.strerror or error}") from None
+        raise PyprofError(f"cannot connect to the agent: {error.strerror or error}") from None
 
 
 def agent_state(root: str) -> dict[str, Any]:
@@ -503,5 +505,5 @@ def agent_state(root: str) -> dict[str, Any]:
         except (FormatError, orjson.JSONDecodeError):
             found = None
     if not isinstance(found, dict) or not {"status", "failures", "budget"} <= found.keys():
-        raise PyprofError("the agent's answer is no state", "an agent and a command of the same version")
+        raise PyprofError("the agent's response has no status", "use an agent and a command of the same version")
     return found

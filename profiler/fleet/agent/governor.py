@@ -38,9 +38,9 @@ MAX_PATIENCE = 64
 _MAX_STEPS = 4
 """Maximum number of steps at once in which the agent uses fewer sampling times."""
 _FIXED = 1.25
-"""Constant part of the cost relative to the budget from which on fewer samples are no remedy. It is an estimate."""
+"""Constant part of the cost relative to the budget from which on fewer samples do not help. It is an estimate."""
 _CHEAP = 0.25
-"""Cost of the sampling relative to the constant part up to which it is not reduced further if that is no remedy."""
+"""Cost of the sampling relative to the constant part up to which it is not reduced further if that does not help."""
 _HELPED = 0.95
 """Ratio of the agent's cost (or memory) to that before a reduction of the effort, up to which the reduction has
 helped.

@@ -18,7 +18,7 @@ from pyprof.fleet.agent.process_table import ProcessTable, selected
 from pyprof.fleet.agent.rules import SamplingChoice
 from pyprof.fleet.agent.windows import WindowClock, WindowPart
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.options import RecordOptions
 from pyprof.records import replace
 from pyprof.session import recording_factory
@@ -343,7 +343,7 @@ class SampledGroup:
 
 def _extended(profile: Profile, gap_ns: int) -> Profile:
     """Return a window that begins earlier, with a note that this time has no samples."""
-    note = said("window_resumed", seconds=f"{gap_ns / 1e9:.1f}")
+    note = make_note("window_resumed", seconds=gap_ns / 1e9)
     summary = replace(profile.summary, notes=(*profile.summary.notes, note))
     return replace(
         profile, start_ns=profile.start_ns - gap_ns, duration_ns=profile.duration_ns + gap_ns, summary=summary

@@ -174,26 +174,26 @@ class Conditions:
         self._known: dict[tuple[object, ...], _Condition] = {}
         self._lock = threading.Lock()
 
-    def begin(self, reason: str, error: str = "", remedy: str = "", **fields: object) -> None:
+    def begin(self, reason: str, error: str = "", hint: str = "", **fields: object) -> None:
         """Note that something keeps the agent from its work, until end().
 
         Args:
             reason: A row of CONDITIONS.
             error: What happened, "" for the sentence of the row.
-            remedy: What helps, "" for the remedy of the row.
+            hint: What helps, "" for the hint of the row.
             fields: The sink or mode, the cause (a word), and other fields of the log line.
         """
-        self._renew(reason, error, remedy, fields, math.inf)
+        self._renew(reason, error, hint, fields, math.inf)
 
-    def note(self, reason: str, error: str = "", remedy: str = "", **fields: object) -> None:
+    def note(self, reason: str, error: str = "", hint: str = "", **fields: object) -> None:
         """Note an event that hinders the agent, which counts as a condition for EVENT_S. The arguments are those of
         begin().
         """
-        self._renew(reason, error, remedy, fields, self._clock() + EVENT_S)
+        self._renew(reason, error, hint, fields, self._clock() + EVENT_S)
 
-    def _renew(self, reason: str, error: str, remedy: str, fields: dict[str, object], until: float) -> None:
+    def _renew(self, reason: str, error: str, hint: str, fields: dict[str, object], until: float) -> None:
         row = _ROWS[reason]
-        found = {"reason": reason, **fields, "error": error or row.sentence, "remedy": remedy or row.retry}
+        found = {"reason": reason, **fields, "error": error or row.sentence, "hint": hint or row.hint}
         with self._lock:
             condition = self._known.setdefault(_key(reason, fields), _Condition())
             condition.renew(found, self._clock(), until)

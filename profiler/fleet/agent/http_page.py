@@ -86,7 +86,7 @@ class HttpPages:
         try:
             self._server = Server((ADDRESS, port), Handler)
         except OSError as error:
-            raise UsageError(f"{ADDRESS}:{port} cannot be listened at: {error.strerror}", "another http.port") from None
+            raise UsageError(f"{ADDRESS}:{port} cannot be opened: {error.strerror}", "set another http.port") from None
         self.port = int(self._server.server_address[1])
         serve = self._server.serve_forever
         self._thread = threading.Thread(target=serve, args=(_LOOK_S,), name="pyprof http", daemon=True)

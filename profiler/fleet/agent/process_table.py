@@ -18,6 +18,7 @@ from pyprof.collectors.targets import attach_checks
 from pyprof.collectors.targets.selection import Selection
 from pyprof.errors import FormatError, PyprofError
 from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict, SamplingChoice, TargetRule, judge, user_name
+from pyprof.model.reasons import make_note
 from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
 from pyprof.model.thread_identity import Labels
 from pyprof.records import dataclass
@@ -353,5 +354,5 @@ def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
             refused += 1
     if not possible:
         return None
-    sentence = (f"Left out: {refused} processes that may not be sampled.",) if refused else ()
-    return RuleSelection(tuple(possible), sentence, True, False, lambda _: False, chosen=chosen)
+    notes = (make_note("processes_left_out", count=refused),) if refused else ()
+    return RuleSelection(tuple(possible), notes, True, False, lambda _: False, chosen=chosen)

@@ -24,7 +24,7 @@ from pyprof.model.analysis.compiler_command_lines import program_name
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.columns import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.model.summary import Summary, summed
 from pyprof.model.walk import Trust
 from pyprof.recording.untrusted_recording import read_bytes
@@ -135,7 +135,8 @@ def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, g
     for name in names:
         if builder.samples > MAX_SAMPLES or builder.nodes > MAX_NODES:
             raise PyprofError(
-                f"there are more than {MAX_SAMPLES:,} stacks in this span", "a shorter one, or one service"
+                f"there are more than {MAX_SAMPLES:,} stacks in this span",
+                "choose a shorter span (--since), or one service (--service)",
             )
         try:
             about = pprof.read_into(builder, read_bytes(f"{root}/{name.path}"), title, 0, wanted)
@@ -163,13 +164,13 @@ def _nothing(heads: _SegmentHeaders, mode: str) -> PyprofError:
 def _built(builder: Builder, heads: _SegmentHeaders, title: str, gapless: bool) -> Profile:
     first, last = min(start for start, _ in heads.windows), max(end for _, end in heads.windows)
     covered_ns = int(heads.before(np.array([last]))[0])
-    note = said("read_from_segments", count=f"{heads.read:,}", minutes=f"{covered_ns / 60e9:,.1f}")
+    note = make_note("read_from_segments", count=heads.read, minutes=covered_ns / 60e9)
     done = summed(heads.done)
     if heads.bad:
-        unread = said("segments_unreadable", count=f"{len(heads.bad):,}", first=heads.bad[0])
+        unread = make_note("segments_unreadable", count=len(heads.bad), first=heads.bad[0])
         done = replace(done, notes=(*done.notes, unread))
     length_ns = covered_ns if gapless else last - first
-    profile = builder.build(About(title, heads.kinds, note, 0, length_ns, heads.period_ns, done))
+    profile = builder.build(About(title, heads.kinds, (note,), 0, length_ns, heads.period_ns, done))
     times = first + heads.before(profile.time_ns) if gapless else profile.time_ns
     order = np.argsort(times, kind="stable")
     return replace(

@@ -55,7 +55,7 @@ class Unnamed:
 
     Attributes:
         share: Share of the service's time in the file without a name.
-        problems: Problems that the recordings state for the file, each with a remedy.
+        problems: Problems that the recordings state for the file, each with a hint.
     """
 
     service: str

@@ -35,7 +35,7 @@ from pyprof.model.analysis.confidence_interval import profile_basis
 from pyprof.model.analysis.merge import merge
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note, parse_note
 from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass, replace
 from pyprof.session.worker import response_codec
@@ -175,11 +175,11 @@ def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
     """
     if (basis := profile_basis(profile)) is None:
         return profile
-    samples, width = f"{basis.samples:.0f}", round(100 * basis.half_width)
+    samples, width = basis.samples, 100 * basis.half_width
     if has_exact_sums:
-        note = said("shares_by_samples", samples=samples, sampled=round(100 * basis.sampled), width=width)
+        note = make_note("shares_by_samples", samples=samples, percent=100 * basis.sampled, width=width)
     else:
-        note = said("sums_by_samples", samples=samples, width=width)
+        note = make_note("sums_by_samples", samples=samples, width=width)
     return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, note)))
 
 
@@ -210,7 +210,7 @@ class WindowPart(NamedTuple):
     times: Sequence[ProcessTime] | None
 
 
-def packed(part: WindowPart, notes: Sequence[str], labels: Iterable[ProcessLabels]) -> bytes:
+def packed(part: WindowPart, notes: Sequence[Note], labels: Iterable[ProcessLabels]) -> bytes:
     """Encode a checkpoint file of an unfinished window.
 
     Args:
@@ -226,7 +226,7 @@ def packed(part: WindowPart, notes: Sequence[str], labels: Iterable[ProcessLabel
         "checksum": zlib.crc32(data),
         "sizes": [memoryview(each).nbytes for each in part.data],
         "times": part.times,
-        "notes": list(notes),
+        "notes": [note.to_json() for note in notes],
         "labels": list(sets),
         "processes": processes,
     }
@@ -276,7 +276,9 @@ def _unpacked(data: bytes) -> _SavedPart:
             ProcessTime(int(pid), int(began), str(name), int(ns), int(unread), int(children), "".join(map(str, kin)))
             for pid, began, name, ns, unread, children, *kin in times
         ]
-    summary = replace(profile.summary, notes=(*profile.summary.notes, *map(str, fields["notes"])))
+    summary = replace(
+        profile.summary, notes=(*profile.summary.notes, *(parse_note(**each) for each in fields["notes"]))
+    )
     return _SavedPart(replace(profile, summary=summary), verdicts, times)
 
 
@@ -315,5 +317,5 @@ def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment
         known = [each for part in parts for each in part.verdicts.get(pid, ())] or [(0, NOT_RECORDED)]
         return min(known, key=lambda each: abs(each[0] - started_ns))[1]
 
-    summary = replace(whole.summary, notes=(*whole.summary.notes, said("window_recovered")))
+    summary = replace(whole.summary, notes=(*whole.summary.notes, make_note("window_recovered")))
     return segments(labelled(replace(whole, summary=summary), verdict), (), window, has_exact_sums)

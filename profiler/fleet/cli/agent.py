@@ -167,7 +167,7 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
         given["path"] = arguments.spool
     if arguments.cpu_budget is not None:
         if not 0 < arguments.cpu_budget <= 100:
-            raise UsageError("--cpu-budget is not above 0 and at most 100", "--cpu-budget 1")
+            raise UsageError("--cpu-budget must be above 0 and at most 100 (percent)", "--cpu-budget 1")
         given["cpu"] = arguments.cpu_budget
     return replace(found, values=replace(found.values, **given)) if given else found
 
@@ -192,7 +192,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from pyprof.fleet.configuration import BadConfig
 
     if arguments.config is None:
-        raise UsageError("--check checks a file", "--config FILE --check")
+        raise UsageError("--check needs a configuration file", "pyprof agent --config FILE --check")
     try:
         found = _load(arguments)
     except BadConfig as error:
@@ -234,5 +234,5 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _left(log: Log) -> None:
-    log("error", "left before the windows under way were written: of them there is what was saved before")
+    log("error", "ended before the open windows were written: the spool has their last checkpoints")
     os._exit(1)

@@ -24,7 +24,7 @@ from pyprof.fleet.agent.control_socket import NoAgent, agent_state
 from pyprof.fleet.agent.push.sink_types import made
 from pyprof.fleet.agent.spool_status import QueueState, SpoolState, Unnamed, forget, queues, state
 from pyprof.fleet.configuration import TimeSpan, moment
-from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood, SegmentSink, cause_and_remedy
+from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood, SegmentSink, cause_and_hint
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.objfile.byte_source import open_regular
 from pyprof.records import field_names, is_record
@@ -115,7 +115,10 @@ def resend(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Ite
     """
     targets = [target for target in config.pushes if target.kind in _BY_NAME]
     if not targets:
-        raise UsageError(f"no sink of the types {', '.join(_BY_NAME)} is configured", "--config FILE with a [[push]]")
+        raise UsageError(
+            f"no sink of the types {', '.join(_BY_NAME)} is configured",
+            "add a [[push]] of such a type to the file of --config FILE",
+        )
     since_ns = moment(arguments.since, datetime.datetime.now())
     # windows from while the clock was ahead end in the future
     names = spool_query.segments(root, TimeSpan(since_ns, sys.maxsize))
@@ -141,10 +144,10 @@ def _send_all(sink_name: str, sink: SegmentSink, root: str, names: Sequence[Segm
         except RefusedForGood:
             refused += 1
         except NotSent as error:
-            cause, remedy = cause_and_remedy(error.word, error.stated)
+            cause, hint = cause_and_hint(error.word, error.stated)
             raise PyprofError(
                 f"{sink_name} took {at:,} of {many(len(names), 'segment')}: {cause}: {error}",
-                f"{remedy}; then the same command again",
+                f"{hint}; then repeat the command",
             ) from None
         except OSError as error:
             raise PyprofError(f"{sink_name} took {at:,} of {many(len(names), 'segment')}: {error.strerror}") from None
@@ -169,7 +172,7 @@ def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> None:
             time.sleep(max(error.after_s, 1.0))
 
 
-_SHOWN = ("reason", "error", "remedy", "since_seconds", "sink", "cause", "mode", "rate")
+_SHOWN = ("reason", "error", "hint", "since_seconds", "sink", "cause", "mode", "rate")
 """Fields of a condition that have a place in the lines of a condition."""
 
 
@@ -235,9 +238,9 @@ def _agent(root: str) -> dict[str, Any]:
     try:
         return agent_state(root)
     except NoAgent as error:
-        return {"status": "not_running", "error": error.message, "remedy": error.hint, "failures": []}
+        return {"status": "not_running", "error": error.message, "hint": error.hint, "failures": []}
     except PyprofError as error:
-        return {"status": "unknown", "error": error.message, "remedy": error.hint, "failures": []}
+        return {"status": "unknown", "error": error.message, "hint": error.hint, "failures": []}
 
 
 def _health(agent: Mapping[str, Any]) -> Iterator[str]:
@@ -254,7 +257,7 @@ def _health(agent: Mapping[str, Any]) -> Iterator[str]:
         more = [f"{name} {value}" for name, value in each.items() if name not in _SHOWN and name not in budget]
         if more:
             yield f"    {printable(', '.join(more))}"
-        yield f"    hint: {printable(advice(each['remedy']))}"
+        yield f"    hint: {printable(advice(each['hint']))}"
 
 
 def format_cost(budget: Mapping[str, Any]) -> str:
@@ -275,10 +278,11 @@ def _forget(root: str, arguments: argparse.Namespace, sinks: list[str]) -> str:
     """Delete the queue of a former sink, and return a line about it."""
     sink = arguments.forget
     if arguments.config is None:
-        raise UsageError("--forget must see which sinks are configured", "--config FILE")
+        raise UsageError("--forget needs the configuration, which names the sinks in use", "use --config FILE")
     if sink in sinks:
         raise UsageError(
-            f"{sink} is configured", "without its [[push]], and SIGHUP for the agent, before it is forgotten"
+            f"the sink {sink} is still configured",
+            "remove its [[push]] from the configuration and send SIGHUP to the agent",
         )
     count = forget(root, sink)
     return f"{count:,} segments waited for {printable(sink)}, which is forgotten; those in the spool stay"
@@ -299,8 +303,8 @@ def _unnamed(each: Unnamed) -> Iterator[str]:
     yield f"{100 * each.share:6.1f} %  {printable(each.service)}: {printable(each.path)}{build_id}"
     for problem in each.problems:
         yield f"{'':10}{printable(problem.text)}"
-        if problem.remedy:
-            yield f"{'':12}{printable(advice(problem.remedy))}"
+        if problem.hint:
+            yield f"{'':12}{printable(advice(problem.hint))}"
 
 
 def _queues(waiting: list[QueueState], sinks: list[str] | None) -> Iterator[str]:

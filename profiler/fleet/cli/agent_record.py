@@ -125,7 +125,7 @@ def record(arguments: argparse.Namespace, root: str) -> int:
         root: Folder of the agent's spool.
     """
     if not arguments.service:
-        raise UsageError("which service is to be recorded", "--service NAME; pyprof agent status has them")
+        raise UsageError("no service is named", "use --service NAME; pyprof agent status lists the services")
     request = ControlRequest(arguments.service, arguments.duration, arguments.rate, arguments.mode)
     template = arguments.output or "pyprof-%n-%t.pyprof"
     output = Names(0, request.service, time.time(), 0).expand(template)
@@ -166,7 +166,7 @@ class _AgentRequest:
             except FormatError as error:
                 if self._given_up:
                     raise _Interrupted("interrupted, nothing was written") from None
-                raise PyprofError(error.problem, "its log says more") from None
+                raise PyprofError(error.problem, "read the agent's log") from None
 
     def _joined(self, found: Iterator[ControlResponse]) -> Profile:
         kept: list[Profile] = []
@@ -181,9 +181,9 @@ class _AgentRequest:
                     kept.append(_loaded(answer.data, self._folder))
                     rows += len(kept[-1].stack) + len(kept[-1].parent) + len(kept[-1].frames)
                     if rows > _MAX_ROWS:
-                        raise PyprofError("the agent's answer holds too many samples", "fewer minutes: record.last")
+                        raise PyprofError("the agent's recording has too many samples", "set a smaller record.last")
         if asked is None:
-            raise PyprofError("the agent gave no recording")
+            raise PyprofError("the agent sent no recording")
         return joined(kept, asked, self._request.service, last_s)
 
     def _begun(self, answer: ControlResponse) -> float:

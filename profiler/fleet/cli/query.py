@@ -94,7 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
     now = datetime.datetime.now()
     if arguments.diff is not None:
         if arguments.by is not None or arguments.format is not None:
-            raise UsageError("--diff has a table, a page (.html) and data (.json, .csv)", "without --by and --format")
+            raise UsageError(
+                "--diff writes a table, a page (.html) or data (.json, .csv)", "leave out --by and --format"
+            )
         spans = [span(text, now) for text in arguments.diff]
         return compared(
             arguments,
@@ -129,17 +131,21 @@ def _read(span: TimeSpan, words: str, arguments: argparse.Namespace) -> Profile:
     names = spool_query.segments(arguments.spool, span, arguments.service)
     if not names:
         known = spool_query.services(arguments.spool)
-        about = f"the services are {', '.join(known[:8])}{', …' if len(known) > 8 else ''}" if known else "pyprof agent"
-        raise PyprofError(f"{arguments.spool} has no segment of this, {words}", about)
+        about = (
+            f"the services are {', '.join(known[:8])}{', …' if len(known) > 8 else ''}"
+            if known
+            else "start pyprof agent"
+        )
+        raise PyprofError(f"{arguments.spool} has no window of this service and time, {words}", about)
     services = list(dict.fromkeys(name.service for name in names))
     title = f"{', '.join(services[:3])}{', …' if len(services) > 3 else ''}, {words}"
     whole = spool_query.profile_of(arguments.spool, names, arguments.mode, title, arguments.diff is not None)
     profile = chosen(whole, arguments)
     if len(whole.stack) and not len(profile.stack):
-        raise PyprofError(f"none of the {len(whole.stack):,} samples matches", "without --thread, --function, …")
+        raise PyprofError(f"none of the {len(whole.stack):,} samples matches", "leave out --thread, --function, …")
     for note in whole.summary.notes:
-        if "could not be read" in note:
-            line(f"pyprof: {note}", sys.stderr)
+        if note.reason == "segments_unreadable":
+            line(f"pyprof: {note.text}", sys.stderr)
     return profile
 
 

@@ -35,6 +35,7 @@ STATUS = {
     "too_many_symbols": 422,
     "question_too_dear": 422,
     "too_many_requests": 429,
+    "starting": 503,
     "store_failed": 503,
     "disk_full": 507,
 }
@@ -43,7 +44,7 @@ attempt would fail too.
 """
 
 
-_SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
+_ROWS = {reason.name: reason for reason in REQUESTS}
 
 
 class Refused(Exception):
@@ -53,14 +54,15 @@ class Refused(Exception):
 
     Attributes:
         reason: Name of its row in the table of reasons.
+        hint: What helps, "" if nothing is known.
         status: HTTP status.
         retry_s: Seconds after which the client may try again, 0 for none.
     """
 
     def __init__(self, reason: str, text: str = "", retry_s: int = 0) -> None:
         self.reason, self.retry_s = reason, retry_s
-        self.status = STATUS[reason]
-        super().__init__(text or _SENTENCES[reason])
+        self.status, self.hint = STATUS[reason], _ROWS[reason].hint
+        super().__init__(text or _ROWS[reason].sentence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def parse(text: str, name: str) -> ServerConfig:
     tenants = _tenants(given.get("tenant", []), lines, errors)
     if not errors and not tenants and found.get("host", "127.0.0.1") not in ("127.0.0.1", "::1", "localhost"):
         errors.append(
-            ConfigError(_line(lines, "host"), "others than this machine only with a [[tenant]] and its tokens")
+            ConfigError(_line(lines, "host"), "an address for other machines needs a [[tenant]] with its tokens")
         )
     config = ServerConfig(**found, tenants=tenants)
     for key in ("store", "store_password_file"):
@@ -123,7 +123,7 @@ def _values(document: Mapping[str, Any], lines: list[str], errors: list[ConfigEr
         if table == "tenant":
             continue
         if not isinstance(part, dict):
-            errors.append(ConfigError(_line(lines, table), f"{table} is no table of settings"))
+            errors.append(ConfigError(_line(lines, table), f"{table} is not a table of settings"))
             continue
         for key, value in part.items():
             setting = known.get((table, key))
@@ -138,7 +138,9 @@ def _values(document: Mapping[str, Any], lines: list[str], errors: list[ConfigEr
 
 def _tenants(given: Any, lines: list[str], errors: list[ConfigError]) -> tuple[Tenant, ...]:
     if not isinstance(given, list) or len(given) > _MAX_TENANTS:
-        errors.append(ConfigError(_line(lines, "tenant"), f"tenants are tables, [[tenant]], at most {_MAX_TENANTS}"))
+        errors.append(
+            ConfigError(_line(lines, "tenant"), f"tenants must be tables ([[tenant]]), at most {_MAX_TENANTS}")
+        )
         return ()
     tenants: dict[str, Tenant] = {}
     tokens: set[str] = set()

@@ -27,7 +27,6 @@ from pyprof.fleet.server.request_limits import BodyRateLimit, Receive, Scope, Se
 from pyprof.fleet.server.store.database import MAX_SILENCE_S
 from pyprof.fleet.server.store.sql_engine import StoreError
 from pyprof.fleet.wire.metric_format import CONTENT_TYPE
-from pyprof.model.fleet_reasons import REQUESTS
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -149,9 +148,9 @@ class FleetServer:
         """Answer a request for /readyz as /healthz does, and with 503 until the first check has been made."""
         if self._health.is_checked:
             return await self._answer_health(request)
-        return Response(
-            dump_json({"failures": [{"reason": "starting", "error": "The server starts."}]}), 503, SAFE, JSON
-        )
+        starting = Refused("starting")
+        found = [{"reason": starting.reason, "error": str(starting)}]
+        return Response(dump_json({"failures": found}), starting.status, SAFE, JSON)
 
     def _tenant(self, role: str, request: Request) -> str:
         cookie = request.cookies.get(COOKIE, "") if role == READ else ""
@@ -238,8 +237,7 @@ class FleetServer:
 
 def refusal_page(refused: Refused) -> str:
     """Return a short HTML page that says why a query was refused, in place of a picture, and what helps."""
-    retry = next((reason.retry for reason in REQUESTS if reason.name == refused.reason), "")
-    lines = [str(refused), *([f"What helps: {retry}."] if retry else [])]
+    lines = [str(refused), *([f"Hint: {refused.hint}."] if refused.hint else [])]
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     head = '<meta charset="utf-8"><link rel="stylesheet" href="/assets/page.css"><title>pyprof</title>'
     return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{text}</body></html>'

@@ -130,7 +130,7 @@ def run_http(server: Any, config: ServerConfig) -> None:
     with suppress(SystemExit):  # uvicorn exits if it cannot open its socket, and has logged the reason
         server.run()
     if not server.started:
-        raise UsageError(f"{config.host}:{config.port} cannot be listened at", "another --port")
+        raise UsageError(f"{config.host}:{config.port} cannot be opened", "choose another --port")
 
 
 class _LogHandler(logging.Handler):

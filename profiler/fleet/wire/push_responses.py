@@ -31,8 +31,8 @@ REFUSED = {
 }
 """Reasons for which a receiver never accepts a segment: word -> counter; the segment is set aside."""
 
-_REMEDIES = {reason.name: reason.retry for reason in PUSH}
-_SERVER_REMEDIES = {reason.name: reason.retry for reason in REQUESTS}
+_HINTS = {reason.name: reason.hint for reason in PUSH}
+_SERVER_HINTS = {reason.name: reason.hint for reason in REQUESTS}
 
 
 class PushVerdict(Enum):
@@ -105,17 +105,17 @@ class RefusedForGood(Exception):
         self.word, self.stated = word, stated
 
 
-def cause_and_remedy(word: str, stated: str = "") -> tuple[str, str]:
+def cause_and_hint(word: str, stated: str = "") -> tuple[str, str]:
     """Return the cause of a failed push and what helps: the reason that pyprof's server stated, else that of the word.
 
     Args:
         word: A key of LATER or REFUSED.
         stated: See NotSent; untrusted.
     """
-    remedy = _REMEDIES[LATER.get(word) or REFUSED[word]]
-    if stated in _SERVER_REMEDIES:
-        return stated, _SERVER_REMEDIES[stated] or remedy
-    return word, remedy
+    hint = _HINTS[LATER.get(word) or REFUSED[word]]
+    if stated in _SERVER_HINTS:
+        return stated, _SERVER_HINTS[stated] or hint
+    return word, hint
 
 
 REASONS = {

@@ -23,7 +23,7 @@ from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.modules import base_name
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.records import dataclass, replace
 
 
@@ -304,19 +304,15 @@ def without_idle(profile: Profile) -> Profile:
     if not idle.any():
         return profile
     if idle.all():
-        note = said("only_idle")
+        note = make_note("only_idle")
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, note)))
     threads = len(np.unique(profile.thread[idle]))
     found = selected(profile, ~idle)
-    note = said(
-        "idle_hidden",
-        threads=f"{threads:,} thread{'s' * (threads != 1)}",
-        seconds=_seconds(profile, idle),
-        whole=said("idle_whole", seconds=_seconds(profile, whole), functions=_own_functions(profile, whole))
-        if whole.any()
-        else "",
-    )
-    return replace(found, summary=replace(found.summary, notes=(*found.summary.notes, note)))
+    notes = [make_note("idle_hidden", threads=threads, seconds=_seconds(profile, idle))]
+    if whole.any():
+        functions = _own_functions(profile, whole)
+        notes.append(make_note("idle_whole", seconds=_seconds(profile, whole), functions=functions))
+    return replace(found, summary=replace(found.summary, notes=(*found.summary.notes, *notes)))
 
 
 def hidden_waits(profile: Profile) -> Mask:
@@ -328,8 +324,8 @@ def _hides_waits(profile: Profile) -> bool:
     return profile.value_types[-1].type in MODES
 
 
-def _seconds(profile: Profile, rows: Mask) -> str:
-    return f"{int(profile.values[rows, -1].sum()) / 1e9:.1f}"
+def _seconds(profile: Profile, rows: Mask) -> float:
+    return int(profile.values[rows, -1].sum()) / 1e9
 
 
 def _own_functions(profile: Profile, rows: Mask) -> str:

@@ -215,7 +215,7 @@ def _shown(
             later = lacks_it & ~starting
             if later.any():
                 where = tuple(distinct(pids[profile.thread[later]]).tolist())
-                missing.append(FunctionsMissing(kind.name, where, int(values[later].sum()), kind.remedy))
+                missing.append(FunctionsMissing(kind.name, where, int(values[later].sum()), kind.hint))
             _cut(ends, lacks(kind.name), int(values[lacks_it & whole].sum()))
     if profile.state is not None:
         partly = ((profile.state & FRAMES_MISSING) != 0) & (lacking < 0) & whole

@@ -109,7 +109,7 @@ class _Split:
         return self._parts[frame]
 
 
-LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind in KINDS)
+LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.hint) for kind in KINDS)
 
 
 def effort(counted: WindowStatistics, rate_hz: float, own: OwnCost) -> Summary:
@@ -164,7 +164,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         ends=found.ends,
         trust=found.trust,
         modules=found.modules(diagnostics.problems),
-        notes=(*done.notes, *(processor.sentences if found.blocks else ()), *processor.missed),
+        notes=(*done.notes, *(processor.notes if found.blocks else ()), *processor.missed),
         shown=found.shown,
         functions_missing=found.functions_missing,
         processor_s=processor.spent,

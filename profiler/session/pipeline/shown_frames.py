@@ -13,7 +13,7 @@ import numpy as np
 from pyprof.model.columns import distinct, rewrite
 from pyprof.model.interpreter_frames import FunctionPlace, SampleState
 from pyprof.model.modules import Module
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
@@ -81,12 +81,11 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace |
 def _of_holders(window: Window, lockless: bool) -> Window:
     """Keep only samples of a window whose thread held its interpreter's lock."""
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
-    why = ""
+    notes = [make_note("not_holding_lock", held=len(kept), all=len(window.node))]
     if not len(kept) and not (window.state & SampleState.INTERPRETED).any():
-        why = " No interpreter was seen in them (--collector perf sees none)."
+        notes.append(make_note("no_lock_seen"))
     elif not len(kept) and lockless:
-        why = " The interpreter is free-threaded: it has no GIL."
-    note = said("not_holding_lock", held=len(kept), all=len(window.node), why=why)
+        notes.append(make_note("no_lock"))
     return replace(
         window,
         time_ns=window.time_ns[kept],
@@ -96,7 +95,7 @@ def _of_holders(window: Window, lockless: bool) -> Window:
         length_ns=window.length_ns[kept],
         state=window.state[kept],
         cpu=window.cpu[kept],
-        after=replace(window.after, notes=(*window.after.notes, note)),
+        after=replace(window.after, notes=(*window.after.notes, *notes)),
     )
 
 

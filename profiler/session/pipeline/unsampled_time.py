@@ -21,7 +21,7 @@ from pyprof.collectors.cpu_accounts import (
 )
 from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.model.stacks import marker_key
 from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.sample_rows import UNKNOWN
@@ -155,7 +155,7 @@ class ProcessorTime:
         return round(self.short + self.seldom + self.lost + self.kernel, 3)
 
     @property
-    def sentences(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """The notes about the blocks of time without samples that the profile shows."""
         parts = (
             (self.short, "too_short"),
@@ -163,18 +163,18 @@ class ProcessorTime:
             (self.lost, "records_lost"),
             (self.kernel, "kernel_time"),
         )
-        return tuple(said(why, time=self._share(part)) for part, why in parts if part)
+        return tuple(self._make_note(name, part) for part, name in parts if part)
 
     @property
-    def missed(self) -> tuple[str, ...]:
+    def missed(self) -> tuple[Note, ...]:
         """The note about processor time in missed sampling times, which no block of the profile shows."""
         if self.late < _LATE * self.spent or not self.late:
             return ()
-        return (said("times_missed", time=self._share(self.late)),)
+        return (self._make_note("times_missed", self.late),)
 
-    def _share(self, part: float) -> str:
-        spent = max(self.spent, part)
-        return f"{part:.2f} s of {spent:.2f} s of processor time ({100 * part / spent:.0f} %)"
+    def _make_note(self, name: str, part_s: float) -> Note:
+        spent_s = max(self.spent, part_s)
+        return make_note(name, seconds=part_s, spent_s=spent_s, percent=100 * part_s / spent_s)
 
 
 def processor_time(window: Window) -> ProcessorTime:

@@ -136,7 +136,7 @@ def unpacked(parts: Sequence[Part], max_modules: int) -> tuple[int, list[FoundSy
         (part,) = parts
         number, each = json.loads(bytes(part))
         if type(number) is not int or len(each) > max_modules:
-            raise ResponseRefused("an answer to no question")
+            raise ResponseRefused("a response to no request")
         return number, [None if one is None else _found(*one) for one in each]
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ResponseRefused(str(error)) from None

@@ -303,7 +303,7 @@ def test_failing_sink_is_a_condition_with_cause_and_remedy_until_it_takes_a_segm
     assert [(line["reason"], line["sink"], line["cause"], line["error"]) for line in lines] == [
         ("push_failing", "nas", word, "about")
     ]
-    assert lines[0]["remedy"]
+    assert lines[0]["hint"]
     assert conditions.reasons == {"push_failing"}
     assert pushing.push() == 1
     assert lines[1]["event"] == "healthy again"
@@ -371,4 +371,4 @@ def test_cause_is_the_reason_that_the_server_stated(status: int, body: bytes, ca
         pushing, _, lines = with_conditions(spool, ServerSink(server.endpoint()))
         assert pushing.push() == 0
     assert [line["cause"] for line in lines] == [cause]
-    assert lines[0]["remedy"]
+    assert lines[0]["hint"]

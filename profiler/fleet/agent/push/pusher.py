@@ -19,7 +19,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.push.sink_types import PushTarget, made
 from pyprof.fleet.agent.spool import QUEUE, Spool
-from pyprof.fleet.wire.push_responses import LATER, REFUSED, NotSent, RefusedForGood, SegmentSink, cause_and_remedy
+from pyprof.fleet.wire.push_responses import LATER, REFUSED, NotSent, RefusedForGood, SegmentSink, cause_and_hint
 from pyprof.fleet.wire.segment_names import SegmentName
 
 _LOOK_S = 1.0
@@ -148,8 +148,8 @@ class Pusher:
             self._spool.refused(self.name, name, word)
             self._diagnostics.count(REFUSED[word])
         self.refused[word] += 1
-        cause, remedy = cause_and_remedy(word, stated)
-        self._conditions.note("push_refused", about, remedy, sink=self.name, cause=cause, segment=name.path)
+        cause, hint = cause_and_hint(word, stated)
+        self._conditions.note("push_refused", about, hint, sink=self.name, cause=cause, segment=name.path)
 
     def _goes_on(self) -> None:
         self._tried = None, 0
@@ -171,8 +171,8 @@ class Pusher:
             self._goes_on()
             return True
         if not self._ending.is_set():
-            cause, remedy = cause_and_remedy(word, stated)
-            self._conditions.begin("push_failing", about, remedy, sink=self.name, cause=cause)
+            cause, hint = cause_and_hint(word, stated)
+            self._conditions.begin("push_failing", about, hint, sink=self.name, cause=cause)
         self._failures += 1
         self._after_s = after_s
         return False

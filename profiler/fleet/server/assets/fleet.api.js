@@ -45,8 +45,9 @@ async function ask(path, words) {
 /** @type {(answer: Response) => Promise<Refusal>} */
 async function refusalOf(answer) {
   try {
-    const { reason, error } = await answer.json();
-    return new Refusal(answer.status, String(reason), String(error));
+    const { reason, error, hint } = await answer.json();
+    const text = hint ? `${String(error).replace(/\.$/, "")}. Hint: ${hint}.` : String(error);
+    return new Refusal(answer.status, String(reason), text);
   } catch {
     return new Refusal(answer.status, "", `the server answered ${answer.status}`);
   }

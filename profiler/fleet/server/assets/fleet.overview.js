@@ -69,14 +69,14 @@ async function buildsPage(place) {
     formatValue(row.amount, ["", found.unit]),
     formatShare(row.unnamed, row.amount),
     formatShare(row.cut, row.amount),
-    element("span", { className: "command" }, row.mend),
+    element("span", { className: "command" }, row.hint),
   ]);
   const columns = [
     { title: "File", kind: "name" },
     { title: "Time", kind: "number wide" },
     { title: "Without names", kind: "number" },
     { title: "Truncated", kind: "number" },
-    { title: "Remedy", kind: "wide" },
+    { title: "Hint", kind: "wide" },
   ];
   if (!rows.length) return [emptyElement()];
   return [element("h2", {}, "Names and unwinding, by build"), table("Builds", columns, rows), ...restElement(found.rest, "file", found.unit)];

@@ -309,7 +309,7 @@ class Indexer:
         """
         for day in self._store.hours.due_days(_day_before(now, self._limits.hours_after))[:1]:
             if self._store.hours.seal(day):
-                self._say("info", "day by hours", day=day)
+                self._say("info", "day rolled up", day=day)
 
 
 def _day_before(now: float, age_s: float) -> str:

@@ -195,7 +195,8 @@ class IngestApp:
         self._numbers.count("refused", refused.reason)
         self._refusals.note_refusal(refused.reason, str(refused), client)
         headers = {**SAFE, **({"Retry-After": str(refused.retry_s)} if refused.retry_s else {})}
-        return refused.status, dump_json({"reason": refused.reason, "error": str(refused)}), headers
+        found = {"reason": refused.reason, "error": str(refused), **({"hint": refused.hint} if refused.hint else {})}
+        return refused.status, dump_json(found), headers
 
     def check_host(self, host: str) -> None:
         """Refuse requests under another host name if there are no tokens: a foreign page whose name resolves here must
@@ -208,7 +209,7 @@ class IngestApp:
             return
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if name.lower() not in (*_HERE, self._config.host):
-            raise Refused("wrong_token", f"without tenants the server answers as {', '.join(_HERE)} only")
+            raise Refused("wrong_token", f"without tenants the server must be addressed as {', '.join(_HERE)}")
 
     def writer(self, authorization: str) -> str:
         """Return the tenant whose token allows a client to write, within the rate limit.
@@ -236,7 +237,7 @@ class IngestApp:
         """
         most = self._config.body
         if length.isdigit() and int(length) > most:
-            raise Refused("body_too_large", f"the body has {int(length):,} bytes, {most:,} at most are taken")
+            raise Refused("body_too_large", f"the body has {int(length):,} bytes; at most {most:,} are allowed")
         found = bytearray()
         try:
             async with asyncio.timeout(_BODY_S):
@@ -246,7 +247,7 @@ class IngestApp:
                     if len(found) > most:
                         raise Refused("body_too_large", f"the body has more than {most:,} bytes")
                     if self._held > MAX_HELD:
-                        raise Refused("too_many_requests", "others send too much at this moment", 1)
+                        raise Refused("too_many_requests", "other clients send too much at the moment", 1)
         except TimeoutError:
             text = f"{len(found):,} bytes of the body came in {_BODY_S} s"
             raise Refused("body_too_slow", text) from None
@@ -405,9 +406,11 @@ class IngestApp:
         now = time.time()
         age = now - name.end_ns / 1e9
         if age > self._config.max_age:
-            raise Refused("too_old", f"the window ended {age / 86400:.1f} days ago, {self._config.days} are kept")
+            raise Refused(
+                "too_old", f"the window ended {age / 86400:.1f} days ago; windows of {self._config.days} days are kept"
+            )
         if age < -_FUTURE_S:
-            raise Refused("too_new", f"the window ends in {-age:.0f} s, {_FUTURE_S} at most may be taken")
+            raise Refused("too_new", f"the window ends {-age:.0f} s in the future; at most {_FUTURE_S} s are allowed")
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:

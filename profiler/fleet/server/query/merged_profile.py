@@ -8,7 +8,7 @@ from pyprof.fleet.server.ingest.segment_rows import file_offset, frame_of, modul
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.analysis.confidence_interval import SamplingBasis, basis_of_sums
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
-from pyprof.model.reasons import said
+from pyprof.model.reasons import Note, make_note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels
 from pyprof.records import dataclass, replace
@@ -62,14 +62,14 @@ class ProfileHead:
 
     Attributes:
         covered_ns: Time that windows cover.
-        note: What was left out.
+        notes: Notes for the summary.
     """
 
     title: str
     value_type: ValueType
     from_ns: int
     covered_ns: int
-    note: str
+    notes: tuple[Note, ...]
 
 
 def profile_of(
@@ -96,12 +96,12 @@ def profile_of(
         thread = ThreadInfo(0, 0, cost.thread, "", labels=cost.labels)
         builder.add_sample(node, (cost.count, cost.value), thread, max(cost.end_ns - head.from_ns, 0))
     kinds = (ValueType("samples", "count"), head.value_type)
-    about = About(head.title, kinds, head.note, head.from_ns, head.covered_ns, 1, Summary())
+    about = About(head.title, kinds, head.notes, head.from_ns, head.covered_ns, 1, Summary())
     found = builder.build(about)
     samples, notes = int(found.values[:, 0].sum()), found.summary.notes
     if (basis := _basis(costs, head.value_type)) is not None:
-        count, width = f"{basis.samples:,.0f}", f"{100 * basis.half_width:.1f}"
-        notes = (*notes, said("shares_of_windows", samples=count, sampled=round(100 * basis.sampled), width=width))
+        percent, width = 100 * basis.sampled, 100 * basis.half_width
+        notes = (*notes, make_note("shares_of_windows", samples=basis.samples, percent=percent, width=width))
     return replace(found, summary=replace(found.summary, samples=samples, notes=notes)), basis
 
 

@@ -208,14 +208,14 @@ def builds(store: ClientQueries, tenant: str, words: Words) -> Answer:
             "unnamed": unnamed,
             "cut": cut,
             "symbols": (has_symbols := store.has_symbols(tenant, build_id)),
-            "mend": _remedy(path, build_id, unnamed, has_symbols),
+            "hint": _hint(path, build_id, unnamed, has_symbols),
         }
         for path, build_id, amount, unnamed, cut in found[:limit]
     ]
     return {"unit": store.windows(chosen)[0], "builds": rows, "rest": _rest([row[2] for row in found[limit:]])}
 
 
-def _remedy(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
+def _hint(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
     """Return a sentence that says how to get names for the functions of a file without names, "" if nothing is missing
     or known to help.
     """

@@ -82,13 +82,13 @@ def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Sample
         found = words.get(prefix + name, "")
         if len(found) > _LONGEST:
             raise Refused(
-                "bad_question", f"{prefix}{name} has {len(found):,} letters, {_LONGEST:,} at most may be asked"
+                "bad_question", f"{prefix}{name} has {len(found):,} characters; at most {_LONGEST:,} are allowed"
             )
         return found
 
     labels = [(key[len(prefix + LABEL) :], word(key[len(prefix) :])) for key in words if key.startswith(prefix + LABEL)]
     if len(labels) > _MAX_LABELS:
-        raise Refused("bad_question", f"there are {len(labels)} labels, {_MAX_LABELS} at most may be asked")
+        raise Refused("bad_question", f"there are {len(labels)} labels; at most {_MAX_LABELS} are allowed")
     from_ns, to_ns = (_moment(prefix + name, word(name)) for name in ("from", "to"))
     if from_ns >= to_ns:
         raise Refused("bad_question", f"{prefix}from is not before {prefix}to")
@@ -99,7 +99,7 @@ def _moment(name: str, text: str) -> int:
     try:
         seconds = float(text)
     except ValueError:
-        raise Refused("bad_question", f"{name} is no number of seconds since 1970") from None
+        raise Refused("bad_question", f"{name} is not a number of seconds since 1970") from None
     if not 0 <= seconds <= _MAX_S:
         raise Refused("bad_question", f"{name} is not between 0 and {_MAX_S:,} seconds since 1970")
     return int(seconds * 1e9)
@@ -113,5 +113,5 @@ def whole_number(words: Mapping[str, str], name: str, otherwise: int, most: int)
     """
     text = words.get(name, "") or str(otherwise)
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise Refused("bad_question", f"{name} is no number from 1 to {most:,}")
+        raise Refused("bad_question", f"{name} is not a number from 1 to {most:,}")
     return int(text)

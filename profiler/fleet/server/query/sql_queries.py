@@ -20,7 +20,7 @@ from pyprof.fleet.server.store.sql_engine import Engine, StoreError, literal
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.model.analysis.confidence_interval import SamplingBasis
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.reasons import said
+from pyprof.model.reasons import make_note
 from pyprof.model.thread_identity import Labels
 from pyprof.records import dataclass, field
 
@@ -306,13 +306,11 @@ class ClientQueries:
             f"SELECT any(unit), sum(length_ns), count() FROM {self._of('windows')} WHERE {where} "
             f"{f'AND batch {self._in()} ({having})' if wanted else ''}"
         )[0]
-        more = ""
+        notes = [make_note("read_from_windows", count=int(windows))]
         if rest.count:
-            part = f"{100 * rest.amount / max(whole, 1):.2f}"
-            more = said("stacks_left_out", count=f"{rest.count:,}", part=part)
-        note = said("read_from_windows", count=f"{int(windows):,}", more=more)
+            notes.append(make_note("stacks_left_out", count=rest.count, percent=100 * rest.amount / max(whole, 1)))
         value_type = ValueType(chosen.type, str(unit))
-        return ProfileHead(chosen.service or "all services", value_type, chosen.from_ns, int(covered), note)
+        return ProfileHead(chosen.service or "all services", value_type, chosen.from_ns, int(covered), tuple(notes))
 
     def _rows(self, sql: str) -> list[list[Any]]:
         asked = self._asked
@@ -326,7 +324,7 @@ class ClientQueries:
                 raise ClientDisconnected from None
             if error.code in _TOO_DEAR:
                 most = f"{asked.seconds} s and {asked.bytes >> 20:,} MiB"
-                raise Refused("question_too_dear", f"a question may cost {most} at most: {error}") from None
+                raise Refused("question_too_dear", f"a query may cost at most {most}: {error}") from None
             raise
 
     def _of(self, table: str) -> str:

@@ -266,7 +266,10 @@ class ChdbEngine:
         try:
             first = clickhouse_connect.get_client(interface="chdb", path=where.path)
         except (Error, RuntimeError) as error:
-            raise StoreError(f"{where.path} cannot be opened: {_first_line(error)}", "another server has it?") from None
+            raise StoreError(
+                f"{where.path} cannot be opened: {_first_line(error)}",
+                "stop the server that uses it, or choose another --data",
+            ) from None
         self._open = partial(clickhouse_connect.get_client, interface="chdb", path=where.path, database=where.database)
         first.command(f"CREATE DATABASE IF NOT EXISTS {where.database}")
         self.run("SELECT 1")
