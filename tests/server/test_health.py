@@ -144,7 +144,7 @@ def test_port_in_use_is_reported_to_the_user(monkeypatch: pytest.MonkeyPatch) ->
     with socket.create_server(("127.0.0.1", 0)) as other:
         config = replace(ServerConfig(), port=other.getsockname()[1])
         server = lifecycle._server(config, app, lambda: pytest.fail("it does not listen"), Log())
-        with pytest.raises(UsageError, match=f"127.0.0.1:{config.port} cannot be listened at"):
+        with pytest.raises(UsageError, match=f"127.0.0.1:{config.port} cannot be opened"):
             lifecycle.run_http(server, config)
 
 

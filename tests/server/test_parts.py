@@ -136,7 +136,7 @@ def test_tables_of_a_cluster_have_a_second_one_sharded_by_the_stack() -> None:
     [
         ("[server]\nport = 0", 2, "server.port is not a port"),
         ("\n[limits]\nbodies = 1", 3, "limits.bodies is not known"),
-        ('[server]\nhost = "0.0.0.0"', 2, "others than this machine"),
+        ('[server]\nhost = "0.0.0.0"', 2, "an address for other machines"),
         ('[[tenant]]\nname = "a"\nwrite_token_file = "/absent"', 1, "/absent cannot be read"),
         ('[[tenant]]\nnames = "a"', 1, "its settings are name"),
         ('[server]\nstore = "clickhouses://h/a"', 2, "clickhouses://... is not a store"),
