@@ -18,7 +18,7 @@ from pyprof.symbolize.symbolizer import Symbolizer
 def test_package_with_symbols_is_looked_for_only_if_it_is_shown(
     suggests: bool, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Packages, "symbols_remedy", lambda *_: "apt-get install x-dbg")
+    monkeypatch.setattr(Packages, "find_hint_for_symbols", lambda *_: "apt-get install x-dbg")
     diagnostics = Diagnostics()
     names = NameCache(diagnostics, suggests_packages=suggests)
     module = SimpleNamespace(has_file=True, path="/usr/lib/x.so")
@@ -28,4 +28,4 @@ def test_package_with_symbols_is_looked_for_only_if_it_is_shown(
     )
     (problem,) = diagnostics.problems["/usr/lib/x.so"]
     assert problem.reason == "exported_names_only"
-    assert problem.remedy == command
+    assert problem.hint == command
