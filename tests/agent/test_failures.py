@@ -147,7 +147,9 @@ def test_server_that_refuses_a_token_is_named_until_it_takes_segments(tmp_path: 
         agent.process.send_signal(signal.SIGHUP)
         agent.wait(lambda: agent.lines(event="reloaded", recordings="restarted"))
         agent.wait(lambda: agent.children() and agent.children() != worker)
-    state = json.loads(run(*where, "--json").stdout)
+    done = run(*where, "--json")
+    assert done.returncode == 3
+    state = json.loads(done.stdout)
     assert (state["agent"]["status"], state["agent"]["failures"]) == ("not_running", [])
     assert "checkout" in [service["service"] for service in state["spool"]["services"]]
 

@@ -136,8 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.what == "status":
         from pyprof.fleet.cli.agent_administration import status
 
-        status(arguments, _load(arguments), _spool(arguments))
-        return 0
+        return status(arguments, _load(arguments), _spool(arguments))
     if arguments.what == "resend":
         from pyprof.fleet.cli.agent_administration import resend
 

@@ -172,12 +172,14 @@ def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> None:
             time.sleep(max(error.after_s, 1.0))
 
 
+NOT_RUNNING = 3
+"""Exit status of `pyprof agent status` without an agent, as that of systemctl status."""
 _SHOWN = ("reason", "error", "hint", "since_seconds", "sink", "cause", "mode", "rate")
 """Fields of a condition that have a place in the lines of a condition."""
 
 
-def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> None:
-    """Print the state of a running or ended agent.
+def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> int:
+    """Print the state of a running or ended agent, and return the exit status: NOT_RUNNING if there is no agent.
 
     Raises:
         RecordingError: The spool cannot be read.
@@ -187,7 +189,7 @@ def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Non
     try:
         if arguments.forget is not None:
             line(_forget(root, arguments, sinks))
-            return
+            return 0
         waiting = queues(root)
     except OSError as error:
         raise RecordingError(f"{error.filename or root} cannot be read: {error.strerror}") from None
@@ -197,9 +199,10 @@ def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Non
     if arguments.json:
         spool = {"path": root, "since": arguments.since, **_plain(found), "queues": _plain(tuple(waiting))}
         json({"agent": agent, "spool": spool})
-        return
-    for text in _lines(agent, found, waiting, root, arguments, sinks):
-        line(text)
+    else:
+        for text in _lines(agent, found, waiting, root, arguments, sinks):
+            line(text)
+    return NOT_RUNNING if agent["status"] == "not_running" else 0
 
 
 def _lines(
