@@ -33,7 +33,7 @@ HEAVY = {
     "pyprof.objfile.gopclntab": "for programs that are written in Go",
     "pyprof.unwind.code_analysis": "for functions without tables",
     "pyprof.unwind.formats.exidx": "for 32-bit ARM",
-    "pyprof.unwind.formats.sframe": "for files that have it",
+    "pyprof.unwind.formats.sframe_source": "for files that have it",
     "pyprof.exporters.flamegraph": "for its format",
 }
 """Modules that a native recording or dump must not load, with their cost or purpose."""

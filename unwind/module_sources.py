@@ -26,7 +26,7 @@ from pyprof.unwind.rules import FunctionRows, Rule, Source
 
 if TYPE_CHECKING:
     from pyprof.unwind.formats.breakpad.stack_cfi import FindSymbols
-    from pyprof.unwind.formats.sframe import SFrame
+    from pyprof.unwind.formats.sframe_source import SFrame
 
 
 Reader = Callable[[ObjectFile, Arch, Diagnostics], Source | None]

@@ -20,8 +20,8 @@ from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused, find_mem
 from pyprof.collectors.bpf.records import RecordRing
 from pyprof.collectors.linux import bpf, libc
 from pyprof.collectors.linux.sampled_arch import HERE, MACHINE
-from pyprof.collectors.perf.attr import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
+from pyprof.collectors.perf.events import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.errors import FormatError
 from pyprof.model.interpreter_frame_reading import AwaitOffsets, FrameOffsets, GoroutineOffsets, ThreadPlace

@@ -2,11 +2,11 @@
 
 bpf                   bpf(2): maps, type information and programs as descriptors
 children              A finder of the children of sampled processes
+confinement           The rights of this process: functions that drop them permanently, and a filter of system calls
 interrupted_syscalls  System calls that a stop interrupts: which ones return early, and how their effect is undone or
                       counted
 libc                  System calls that Python lacks, by ctypes
 mapping_checks        Checks of single mappings of a process, and reads of memory that is still mapped as it was
-privileges            The rights of this process: functions that drop them permanently, and a filter of system calls
 process_times         Processor time of one process, or of some of its threads, as the kernel accounts it
 procfs                Information about processes and stopped tasks in /proc
 sampled_arch          The architecture whose registers perf_events sample here, and that of its 32-bit code

@@ -1,6 +1,6 @@
 """Off-CPU time: intervals between context switches, and the stacks that they are attributed to.
 
-collector             A collector of wall-clock time: on-CPU samples, and off-CPU intervals with the label of their wait
 interval_attribution  The stack that each off-CPU interval is attributed to
 interval_matching     Construction of off-CPU intervals from switch records, and the time that lacks such records
+wall_clock_collector  A collector of wall-clock time: on-CPU samples, and off-CPU intervals with the label of their wait
 """

@@ -1,7 +1,6 @@
 """Samples from the kernel's perf_events.
 
 address_spaces          Address spaces from the kernel's records: /proc/PID/maps once, then each new mapping at its time
-attr                    struct perf_event_attr as bytes, reasons for refusals, and the periods of context-switch events
 batch_maker             Conversion of records in the rings to sample batches
 collector               A collector that uses the kernel's perf_events: no thread is ever stopped
 copy_size               The number of stack bytes that the kernel copies, and page-in of pages at which its copies end
@@ -9,6 +8,7 @@ cpu_events              Events on processors: samples of all their threads, an a
                         between processors and threads
 event_manager           The events of a recording: their scope, their copy size, and the time that they have counted
 event_set               Events on threads, one for each thread and processor, and a reader of the rings
+events                  struct perf_event_attr as bytes, reasons for refusals, and the periods of context-switch events
 process_set             The processes of a recording: the selected ones, those that match later, and their children
 random_sampling         Chance in sampling by perf_events: random rates of events, and a random choice among records
 records                 The kernel's ring buffers, one for each processor, and their records in bulk

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.cpu_accounts import Accounts, EndedThreadTimes, LostSamples
-from pyprof.collectors.linux.privileges import raise_file_limit
-from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
+from pyprof.collectors.linux.confinement import raise_file_limit
 from pyprof.collectors.perf.batch_maker import BatchMaker, Elsewhere, RingBatches
 from pyprof.collectors.perf.copy_size import AbsentPages, choose_ring_size
 from pyprof.collectors.perf.cpu_events import MappingAlarm, Scope, choose_scope
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
+from pyprof.collectors.perf.events import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.process_set import ProcessSet
 from pyprof.collectors.perf.random_sampling import Decimation, Starvation
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan, list_online_cpus, open_rings

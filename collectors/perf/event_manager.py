@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.cpu_accounts import EndedThreadTimes
-from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.copy_size import SLACK_S, StackSize
 from pyprof.collectors.perf.cpu_events import Losses, Scope
 from pyprof.collectors.perf.event_set import FOREVER_NS, EventSet, RingReader
+from pyprof.collectors.perf.events import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, SampleCounter, Thinning
 from pyprof.collectors.perf.records import OVERHEAD, Scan
 from pyprof.collectors.perf.time_after_last_record import LastRecords

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.linux import libc, procfs
-from pyprof.collectors.perf.attr import Event, EventKind, Periods, SwitchEvent, counted_ns, refusal
+from pyprof.collectors.perf.events import Event, EventKind, Periods, SwitchEvent, counted_ns, refusal
 from pyprof.collectors.perf.random_sampling import RandomRates
 from pyprof.collectors.perf.records import EXIT, FORK, LOST, OtherRecord, Rings, list_online_cpus, parse_task
 from pyprof.records import dataclass, field, replace

@@ -6,7 +6,7 @@ header states the direction, and whether the thread was preempted.
 
 These events have separate rings. PERF_RECORD_SWITCH gives the time of each switch, even if time in the kernel may not
 be sampled. The context-switch event gives a sample with user registers and stack. Its period depends on the threads
-(perf/attr.py). A thread that switches thousands of times a second is sampled by duty cycle: its events are on for a
+(perf/events.py). A thread that switches thousands of times a second is sampled by duty cycle: its events are on for a
 part of the time only.
 """
 
@@ -22,9 +22,9 @@ import numpy as np
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import libc
-from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed, Periods, SwitchEvent, Tuning
 from pyprof.collectors.perf.copy_size import StackSize
 from pyprof.collectors.perf.event_set import EVERY_THREAD, FOREVER_NS, EventSet, Fork
+from pyprof.collectors.perf.events import MOST_STACK, PerfNotAllowed, Periods, SwitchEvent, Tuning
 from pyprof.collectors.perf.records import (
     EXIT,
     FORK,

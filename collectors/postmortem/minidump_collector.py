@@ -19,7 +19,7 @@ from pyprof.model.modules import AddressSpace, Mapping, Module, StatedId, base_n
 from pyprof.model.profile import ThreadInfo
 from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
-from pyprof.objfile.foreign_path import debuginfod_cache
+from pyprof.objfile.file_opener import debuginfod_cache
 from pyprof.objfile.minidump import MAX_SIZE, is_microdump, is_minidump, read_microdump, read_minidump
 
 DEVICE = "dump"

@@ -17,7 +17,7 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, as_they_are, split_at_flushes
 from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.children import ChildFinder, open_child_finder
-from pyprof.collectors.linux.privileges import raise_file_limit
+from pyprof.collectors.linux.confinement import raise_file_limit
 from pyprof.collectors.ptrace.native_loop import NativeRounds
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.sampling_times import Scheduler, WallTimes

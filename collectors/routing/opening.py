@@ -23,7 +23,7 @@ from pyprof.window_flush_protocol import FlushProtocol
 
 if TYPE_CHECKING:
     from pyprof.collectors.bpf.collector import BpfCollector
-    from pyprof.collectors.offcpu.collector import WallClockCollector
+    from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
 FROM_OUTSIDE = make_note("sleepers_from_outside")
@@ -121,7 +121,7 @@ class _Openings:
         )
 
     def _wall_clock(self, pids: tuple[int, ...], launched: bool) -> WallClockCollector:
-        from pyprof.collectors.offcpu.collector import WallClockCollector
+        from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
         from pyprof.collectors.perf.switch_source import PerfSwitchSource
         from pyprof.collectors.perf.switches import Switches
 

@@ -19,9 +19,9 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import split_at_flushes
 from pyprof.collectors.perf.collector import NEVER_STOPPED
 from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, ProcessFacts, UncopiedStack
-from pyprof.collectors.routing.partial_stops import ClosedSources, OpenStops, PartialStops, sum_stats
 from pyprof.collectors.routing.planner import ANY_PID, Planner, describe_refusal_of_bpf
 from pyprof.collectors.routing.stop_candidates import ByImage, StopCandidates
+from pyprof.collectors.routing.stop_fallback import ClosedSources, OpenStops, PartialStops, sum_stats
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import Note, make_note

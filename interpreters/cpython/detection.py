@@ -27,7 +27,7 @@ _File = tuple[str, int, str]
 """Key of a file: device, inode, path."""
 
 
-class Programs:
+class CPythonFileCache:
     """A cache of the files that hold a CPython: where the interpreter is, and its layout if it was seen in a process.
 
     Attributes:
@@ -127,7 +127,7 @@ class RuntimeFinder:
         greenlets: True if the threads' C stacks may hold frames of several greenlets.
     """
 
-    def __init__(self, programs: Programs, refused: Callable[[str], None]) -> None:
+    def __init__(self, programs: CPythonFileCache, refused: Callable[[str], None]) -> None:
         """Create a search for the CPython runtime of one process.
 
         Args:

@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.model.reasons import format_message
 
 if TYPE_CHECKING:  # a process that only names frames reads none
-    from pyprof.interpreters.cpython.detection import Programs
+    from pyprof.interpreters.cpython.detection import CPythonFileCache
     from pyprof.interpreters.cpython.process import PythonProcess
 
 _TRAMPOLINE = "py::"
@@ -31,10 +31,10 @@ class CPython(Interpreter):
     hint = "--collector ptrace"
 
     @cached_property
-    def _programs(self) -> Programs:
-        from pyprof.interpreters.cpython.detection import Programs
+    def _programs(self) -> CPythonFileCache:
+        from pyprof.interpreters.cpython.detection import CPythonFileCache
 
-        return Programs(self.recording.symbols)
+        return CPythonFileCache(self.recording.symbols)
 
     def detect(self, process: LiveProcess) -> Detected | None:
         tids = {process.namespace_tid(tid) for tid in process.tasks()}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.cpython.detection import Programs, RuntimeFinder
+from pyprof.interpreters.cpython.detection import CPythonFileCache, RuntimeFinder
 from pyprof.interpreters.cpython.objects import make_gather
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
 from pyprof.interpreters.cpython.threads import PythonThreadNames, ThreadList, ThreadNameTable
@@ -26,7 +26,9 @@ if TYPE_CHECKING:  # the frame readers are imported once there is a runtime
 class PythonProcess:
     """A CPython process: its threads, the frames of its current runtime, and its asyncio tasks."""
 
-    def __init__(self, recording: InterpreterContext, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
+    def __init__(
+        self, recording: InterpreterContext, programs: CPythonFileCache, namespace_tid: Callable[[int], int]
+    ) -> None:
         """Create a reader of one process's Python threads and frames.
 
         Args:

@@ -1,7 +1,7 @@
 """The interface of an object file, independent of its format.
 
-The implementations are elf/ (files, and images rebuilt from memory), pe (Windows modules in memory) and absent (modules
-of which only the identity is known). All addresses are file addresses (svma).
+The implementations are elf/ (files, and images rebuilt from memory), pe (Windows modules in memory) and missing_file
+(modules of which only the identity is known). All addresses are file addresses (svma).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pyprof.model.reasons import problem, problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile import io_deadline
 from pyprof.objfile.byte_source import ContentReservation, GrowingFile
-from pyprof.objfile.foreign_path import current_opener, open_below
+from pyprof.objfile.file_opener import current_opener, open_below
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
 from pyprof.objfile.loaded_images import SILENT
 from pyprof.records import dataclass

@@ -23,7 +23,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import Profile
 from pyprof.model.thread_stacks import ThreadStack, thread_stacks
 from pyprof.objfile.crash_dump import DumpException, DumpModule
-from pyprof.objfile.foreign_path import debuginfod_cache
+from pyprof.objfile.file_opener import debuginfod_cache
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DeadTarget, is_confined
 from pyprof.records import dataclass

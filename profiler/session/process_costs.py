@@ -16,7 +16,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.linux.libc import trim_heap
 from pyprof.collectors.linux.process_times import read_times
-from pyprof.objfile.foreign_path import current_opener
+from pyprof.objfile.file_opener import current_opener
 from pyprof.records import dataclass
 
 

@@ -21,7 +21,7 @@ from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.records import replace
-from pyprof.runtime_code.recording_code import RuntimeCode
+from pyprof.runtime_code.jit_code_registry import RuntimeCode
 from pyprof.session.pipeline.interpreter_merge import ChainMerger
 from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.pipeline.native_frame_views import is_interpreted

@@ -21,7 +21,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.summary import NameCounts
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import Packages
-from pyprof.objfile.foreign_path import Rights
+from pyprof.objfile.file_opener import Rights
 from pyprof.objfile.loaded_images import Image
 from pyprof.records import dataclass, field
 from pyprof.symbolize.breakpad import SymbolFileNames

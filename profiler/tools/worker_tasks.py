@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from pyprof.collectors.linux.privileges import create_memory_file
+from pyprof.collectors.linux.confinement import create_memory_file
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, UsageError
 from pyprof.model.arch import Arch

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from pyprof.errors import AccessDenied
 from pyprof.fleet.agent.config import parse
-from pyprof.fleet.agent.group_recording import SampledGroup
 from pyprof.fleet.agent.process_clocks import ProcessTime
 from pyprof.fleet.agent.process_table import ProcessTable
+from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.windows import WindowClock, WindowPart
 from pyprof.model.profile import Profile
 from pyprof.session import recording_factory
@@ -135,7 +135,7 @@ def test_time_is_in_the_spool_once_if_a_part_of_the_recording_is_lost(spent_ns: 
         host.clocks.read_near_end(host.processes)
         recording.span_ns = recording.span_ns[0], host.now_ns + 1
 
-    with mock.patch("pyprof.fleet.agent.group_recording.time", of_group):
+    with mock.patch("pyprof.fleet.agent.sampled_group.time", of_group):
         begin()
         for event in [*events, "window"]:
             pass_step()

@@ -16,7 +16,7 @@ from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.bpf_frame_rows import PythonInKernel
-from pyprof.interpreters.cpython.detection import Programs
+from pyprof.interpreters.cpython.detection import CPythonFileCache
 from pyprof.interpreters.cpython.objects import Memory, make_gather
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
@@ -86,7 +86,7 @@ class SavedProcess:
         self.rows = {thread.tid: thread.row for thread in collector.saved.threads}
         symbols = KnownSymbols(lambda *asked: read_symbols(ImageStore(diagnostics), *asked))
         context = InterpreterContext(symbols, diagnostics, self.book, follow_tasks=True)
-        self.process = PythonProcess(context, Programs(symbols), int)
+        self.process = PythonProcess(context, CPythonFileCache(symbols), int)
         self.kernel = PythonInKernel(self.process, diagnostics)
         self.needs = self.kernel.inspect_process(self.space, self.tids)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from pyprof.cli import main
-from pyprof.collectors.linux import privileges
+from pyprof.collectors.linux import confinement
 from pyprof.errors import PyprofError
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.loaded_images import ImageStore
-from pyprof.runtime_code.recording_code import RuntimeCode
+from pyprof.runtime_code.jit_code_registry import RuntimeCode
 from pyprof.session.worker import worker_process
 from tests import warm
 from tests.cli.test_inspect import SOURCE
@@ -107,7 +107,7 @@ def test_worker_is_confined_where_that_is_asked(
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_worker_without_rights_says_the_same(question: str, folder: Path, sleeper: int) -> None:
     try:
-        privileges.build_filter(os.uname().machine, os.getpid(), ())
+        confinement.build_filter(os.uname().machine, os.getpid(), ())
     except NotImplementedError:
         missing("needs x86-64 or AArch64")
     command = asked(question, folder, sleeper)

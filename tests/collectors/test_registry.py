@@ -11,8 +11,8 @@ import pytest
 from pyprof.cli.main import build_parser
 from pyprof.collectors.base import Collector, CollectorRefused
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.attr import Event, PerfNotAllowed
 from pyprof.collectors.perf.cpu_events import Scope
+from pyprof.collectors.perf.events import Event, PerfNotAllowed
 from pyprof.collectors.plan import PlanFacts, ProcessFacts
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import COLLECTORS, can_report_wakers, can_show_kernel, list_names, open_collector

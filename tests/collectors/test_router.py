@@ -16,13 +16,13 @@ import pytest
 from pyprof.collectors.base import CollectorRefused, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.cpu_accounts import Account
-from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.collector import NEVER_STOPPED
+from pyprof.collectors.perf.events import MOST_STACK
 from pyprof.collectors.plan import Choice, PlanFacts
 from pyprof.collectors.routing import planner as planning
-from pyprof.collectors.routing.partial_stops import sum_stats
 from pyprof.collectors.routing.planner import Planner
 from pyprof.collectors.routing.router import MainSource, Router
+from pyprof.collectors.routing.stop_fallback import sum_stats
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.model.arch import X86_64
 from pyprof.model.pause_histogram import Pauses

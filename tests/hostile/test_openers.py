@@ -1,6 +1,6 @@
 """Tests of the source code: file names from a target, a file or a server are opened in one place.
 
-objfile/foreign_path.py opens foreign names, and the names that the kernel or the user provides.
+objfile/file_opener.py opens foreign names, and the names that the kernel or the user provides.
 objfile/byte_source.py (open_regular) opens names from the user, and exporters/output_file.py writes. All other code
 opens trusted names only: constants, names below /proc or /sys with numbers, and descriptors that one of these modules
 has opened. ALLOWED lists each exception with its reason.
@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = ("profiler", "collectors", "interpreters", "unwind", "exporters", "start")
 OPENERS = {
-    "profiler/objfile/foreign_path.py",
+    "profiler/objfile/file_opener.py",
     "profiler/objfile/byte_source.py",
     "exporters/output_file.py",
 }
@@ -28,7 +28,7 @@ ALLOWED = {
     ("profiler/cli/main.py", "os.open"): "/dev/null by its constant",
     ("profiler/symbolize/kernel_symbols.py", "open"): "/proc/kallsyms, or the file that a test gives",
     ("collectors/linux/procfs.py", "os.open"): "names below the descriptor of /proc/PID",
-    ("collectors/offcpu/collector.py", "open"): "/proc/TID/stack and wchan of a number",
+    ("collectors/offcpu/wall_clock_collector.py", "open"): "/proc/TID/stack and wchan of a number",
     ("collectors/targets/attach_checks.py", "open"): "/proc/sys by names of ours",
     ("collectors/gdb/target_modules.py", "open"): "a new file in a private folder, O_EXCL",
     ("collectors/bpf/bpf_object.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
@@ -142,7 +142,7 @@ def test_foreign_names_have_one_opener() -> None:
             seen[name, by] += not ours
             if not ours and (name, by) not in ALLOWED:
                 wrong.append(f"{name}:{line}: {by}")
-    assert not wrong, "opened by a name that is perhaps foreign: use objfile/foreign_path.py"
+    assert not wrong, "opened by a name that is perhaps foreign: use objfile/file_opener.py"
     assert looked_at > 30
     assert {key for key in ALLOWED if not seen[key]} == set(), "exceptions that nobody needs"
 

@@ -23,7 +23,7 @@ from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader, hash_words, head_words
-from pyprof.interpreters.cpython.detection import Programs
+from pyprof.interpreters.cpython.detection import CPythonFileCache
 from pyprof.interpreters.cpython.objects import Memory, make_gather
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.runtime_state import Runtime, UnreadRuntime, open_runtime
@@ -66,7 +66,9 @@ class Reader:
         self.book = FunctionTable()
         self.files = CountedReads()
         symbols = KnownSymbols(self.files)
-        self.process = PythonProcess(InterpreterContext(symbols, Diagnostics(), self.book), Programs(symbols), int)
+        self.process = PythonProcess(
+            InterpreterContext(symbols, Diagnostics(), self.book), CPythonFileCache(symbols), int
+        )
         self.tracker = SpaceTracker(ProcDir(pid), itertools.count(1).__next__, lambda: None)
 
     def names(self) -> list[str]:

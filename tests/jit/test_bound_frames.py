@@ -13,7 +13,7 @@ import pytest
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.runtime_code.recording_code import RuntimeCode
+from pyprof.runtime_code.jit_code_registry import RuntimeCode
 from tests.jit.test_ended_processes import PC, program, runtime_code
 from tests.unwind.made_stacks import MadeLane, batch_of
 

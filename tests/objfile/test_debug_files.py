@@ -13,7 +13,7 @@ from pyprof.model.modules import Mapping, Module
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.foreign_path import Rights
+from pyprof.objfile.file_opener import Rights
 from pyprof.objfile.loaded_images import Image
 from tests.objfile.live import library, where
 from tests.support import need

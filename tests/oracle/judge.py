@@ -13,7 +13,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.runtime_code.recording_code import RuntimeCode
+from pyprof.runtime_code.jit_code_registry import RuntimeCode
 from pyprof.unwind.unwinder import Unwinder
 from tests.oracle.states import Key, State, batch_of
 

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.perf import collector as collector_module
-from pyprof.collectors.perf.attr import PerfNotAllowed, refusal
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.cpu_events import MappingAlarm
 from pyprof.collectors.perf.event_set import FOREVER_NS
+from pyprof.collectors.perf.events import PerfNotAllowed, refusal
 from pyprof.collectors.perf.records import EXIT, LOST, Ring, Scan, list_online_cpus, parse_lost, scan_ring
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.selection import select_processes

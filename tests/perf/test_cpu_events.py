@@ -14,9 +14,9 @@ import pyprof
 from pyprof.collectors.bpf import sampler
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf import cpu_events
-from pyprof.collectors.perf.attr import choose_event
 from pyprof.collectors.perf.cpu_events import ProcessorEvents
 from pyprof.collectors.perf.event_set import EVERY_THREAD
+from pyprof.collectors.perf.events import choose_event
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.options import CollectOptions
 from tests.bpf.test_pressure import until_ran

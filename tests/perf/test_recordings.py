@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
 from pyprof.collectors.routing.opening import FROM_OUTSIDE
 from pyprof.options import CollectOptions
 from tests.live.support.ladders import ladder, rungs

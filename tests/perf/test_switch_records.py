@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux.sampled_arch import IN_REGISTER, PERF_ARCHES
-from pyprof.collectors.offcpu.collector import UNKNOWN, WaitLabels, make_state_lookup
+from pyprof.collectors.offcpu.wall_clock_collector import UNKNOWN, WaitLabels, make_state_lookup
 from pyprof.collectors.perf.records import EXIT, LOST, read_samples
 from pyprof.collectors.perf.switches import (
     MISC_OUT,
@@ -161,7 +161,9 @@ CHAIN = (0xFFFFFFFF81000010, 0xFFFFFFFF81000100)
 
 
 def test_registers_tell_a_system_call_from_a_fault_and_looks_tell_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.collectors.offcpu.collector.make_state_lookup", lambda: lambda chain: UNKNOWN)
+    monkeypatch.setattr(
+        "pyprof.collectors.offcpu.wall_clock_collector.make_state_lookup", lambda: lambda chain: UNKNOWN
+    )
     labels = WaitLabels(kernel=False)
     call = waiting(CHAIN, IN_CALL, 0x1008)
     assert label(labels, call) == (UNKNOWN, 202)

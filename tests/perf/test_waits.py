@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
 from pyprof.collectors.perf.records import MIN_RING
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.registry import open_collector

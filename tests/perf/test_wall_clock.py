@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux.sampled_arch import WIDE
-from pyprof.collectors.offcpu.collector import WallClockCollector
+from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
 from pyprof.collectors.switch_events import (
     BLOCKED,
     ENDED,

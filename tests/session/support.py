@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyprof.collectors.perf.attr import PerfNotAllowed
+from pyprof.collectors.perf.events import PerfNotAllowed
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics

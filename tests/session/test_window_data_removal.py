@@ -16,15 +16,15 @@ import pytest
 
 from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
-from pyprof.collectors.offcpu.collector import WallClockCollector
+from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.perf.tracked_processes import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.replay import LoggedCollector
-from pyprof.collectors.routing.partial_stops import PartialStops
 from pyprof.collectors.routing.router import Router
+from pyprof.collectors.routing.stop_fallback import PartialStops
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.modules import AddressSpace, ProgramImage

@@ -7,10 +7,11 @@ journal_writer          Writes the current window to the journal of its sink
 native_frame_views      Views: which native frames are shown in stacks that have interpreter frames
 profile_assembly        Assembly of a Profile from a closed window: names, values and statistics
 resume_at_evaluator     Continues an unwound stack at an evaluator frame of the interpreter
-sample_rows             Rows of a recording: the facts that are kept of each sample, and its threads
 sample_windows          Turns batches into rows and windows
 shown_frames            Selects the frames and samples of a recording that are shown
 stack_interning         Interning of a batch as nodes of the stack tree: unwind, merge interpreter frames, intern
 truncated_stack_repair  Completes truncated stacks from a later complete stack of the same thread
 unsampled_time          Processor time without samples
+window_rows             Rows of a recording: the facts that are kept of each sample once its stack is a node of the
+                        tree, and its threads
 """

@@ -24,7 +24,9 @@ from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_identity import Labels, ThreadKey
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass, replace
-from pyprof.session.pipeline.sample_rows import (
+from pyprof.session.pipeline.stack_interning import Interned, Interning
+from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
+from pyprof.session.pipeline.window_rows import (
     UNKNOWN,
     LabelSets,
     LastStacks,
@@ -35,8 +37,6 @@ from pyprof.session.pipeline.sample_rows import (
     ThreadNumbers,
     no_lengths,
 )
-from pyprof.session.pipeline.stack_interning import Interned, Interning
-from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.process_costs import NOTHING, Spent
 
 CLIPPED = "waits_clipped"

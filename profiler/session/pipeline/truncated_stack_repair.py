@@ -19,7 +19,7 @@ from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.records import dataclass, field
-from pyprof.session.pipeline.sample_rows import Rows, RowStore
+from pyprof.session.pipeline.window_rows import Rows, RowStore
 
 I64 = npt.NDArray[np.int64]
 

@@ -29,7 +29,7 @@ from io import BytesIO
 from pyprof.errors import PyprofError
 from pyprof.exporters import base
 from pyprof.exporters.base import Sink
-from pyprof.objfile.foreign_path import ELF_MAGIC, Opener, Rights
+from pyprof.objfile.file_opener import ELF_MAGIC, Opener, Rights
 from pyprof.records import dataclass
 from pyprof.session.worker import priority, response_codec
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received

@@ -20,7 +20,7 @@ from pyprof.collectors.linux.mapping_checks import make_guarded_reader
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import MAX_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
-from pyprof.objfile.foreign_path import Opener
+from pyprof.objfile.file_opener import Opener
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 from pyprof.session.worker.message_codec import MEMORY

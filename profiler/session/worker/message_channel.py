@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Self
 
-from pyprof.collectors.linux.privileges import create_memory_file
+from pyprof.collectors.linux.confinement import create_memory_file
 from pyprof.records import dataclass
 
 Part = bytes | bytearray | memoryview

@@ -31,7 +31,7 @@ from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_frames import Chain, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
 from pyprof.model.sample_batch import OuterStack
-from pyprof.objfile.foreign_path import Opener, current_opener
+from pyprof.objfile.file_opener import Opener, current_opener
 from pyprof.records import dataclass, replace
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import MAX_FDS, Part, Received

@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pyprof.collectors.linux import libc, privileges
+from pyprof.collectors.linux import confinement, libc
 from pyprof.model.arch.syscalls import call_names
-from pyprof.objfile import foreign_path
+from pyprof.objfile import file_opener
 from pyprof.session.worker.file_broker import FileBroker
 from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.message_channel import Channel
@@ -100,16 +100,16 @@ class Sandbox:
         Returns:
             The counters of the restrictions that could not be applied.
         """
-        foreign_path.use_opener(self.keeper)
+        file_opener.use_opener(self.keeper)
         demangle.use_isolation(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):
-            code = privileges.build_filter(os.uname().machine, os.getpid(), _CALLS)
-        missing = (SHARED_USER,) if privileges.become_unprivileged() == privileges.NOBODY else ()
+            code = confinement.build_filter(os.uname().machine, os.getpid(), _CALLS)
+        missing = (SHARED_USER,) if confinement.become_unprivileged() == confinement.NOBODY else ()
         libc.drop_capabilities()
-        privileges.hide_process()
+        confinement.hide_process()
         try:
-            privileges.confine_process(code)
+            confinement.confine_process(code)
         except OSError:
             return (UNCONFINED, *missing)
         return missing

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from pyprof.model.arch import Arch
-from pyprof.unwind.formats.sframe import SFrame
+from pyprof.unwind.formats.sframe_source import SFrame
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 OUTERMOST = "RA undefined"

@@ -13,7 +13,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.sframe import open_sframe, read_sframe
+from pyprof.unwind.formats.sframe_source import open_sframe, read_sframe
 from tests.unwind.sframe.fixtures import FOLDER, NAMES, load
 
 pytestmark = pytest.mark.fuzz

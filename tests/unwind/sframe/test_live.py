@@ -14,7 +14,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import rebuild_image
-from pyprof.unwind.formats.sframe import open_sframe
+from pyprof.unwind.formats.sframe_source import open_sframe
 from tests import warm
 from tests.oracle.run import Oracle, Plan
 from tests.roots import root

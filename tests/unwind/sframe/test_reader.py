@@ -11,7 +11,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, S390X, X86_64
-from pyprof.unwind.formats.sframe import SFrame, read_sframe
+from pyprof.unwind.formats.sframe_source import SFrame, read_sframe
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule, Rule
 from tests.unwind.sframe.writer import Function, Place, Row, Section, write
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyprof.model.arch import AARCH64, AARCH64_BE, S390X, X86_64, Arch
-from pyprof.unwind.formats.sframe import read_sframe
+from pyprof.unwind.formats.sframe_source import read_sframe
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from tests.unwind.sframe.writer import Function, Place, Row, Section, write
 

@@ -1,9 +1,8 @@
 """An SFrame section, V1 to V3, as an unwind source.
 
 The index is loaded once, and a function's rows are read when a pc first needs them. A section of a file and one in a
-process's memory are read in the same way. The object file finds the section; index.py has the columns, rules.py the
-rules. docs/unwind-tables.md describes what SFrame cannot express, and where its producers are less exact than
-.eh_frame.
+process's memory are read in the same way. The object file finds the section, and sframe_decoder.py decodes it.
+docs/unwind-tables.md describes what SFrame cannot express, and where its producers are less exact than .eh_frame.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
-from pyprof.unwind.formats.sframe_rows import (
+from pyprof.unwind.formats.sframe_decoder import (
     AARCH64_BIG,
     AARCH64_LITTLE,
     AMD64_LITTLE,
