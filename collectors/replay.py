@@ -105,7 +105,7 @@ class LoggedCollector:
             "unknown": sorted(batch.unknown),
             "followed": batch.followed,
             "stopped": batch.stopped,
-            "referred": batch.referred,
+            "referred": batch.reference_only,
             "source_id": batch.source_id,
             "kernel_stacks": batch.kernel_stacks,
             "pieces": {lane: [(p.avma, p.data.hex()) for p in pieces] for lane, pieces in batch.stack.pieces.items()},
@@ -255,7 +255,7 @@ class ReplayCollector:
             kernel_stacks=tuple(tuple(map(_kernel_frame, frames)) for frames in more["kernel_stacks"]),
             followed=more["followed"],
             stopped=more["stopped"],
-            referred=more.get("referred", False),
+            reference_only=more.get("referred", False),
             **columns,
         )
 

@@ -67,7 +67,7 @@ FORMATS: tuple[Format, ...] = (
     Format("flamegraph", (".html", ".htm"), False, "one HTML page that opens offline"),
     Format("speedscope", (".speedscope.json", ".speedscope.json.gz", ".json"), True, "JSON for speedscope, by time"),
     Format("collapsed", (".collapsed", ".folded", ".txt"), True, "one line a stack: frames;from;the;root COUNT"),
-    Format("pprof", (".pb.gz", ".pprof", ".pb"), False, "gzipped profile.proto for go tool pprof and its kin"),
+    Format("pprof", (".pb.gz", ".pprof", ".pb"), False, "gzipped profile.proto for go tool pprof and compatible tools"),
     Format(
         "chrome",
         (".trace.json", ".chrome.json"),
@@ -83,7 +83,11 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format("otlp", (".otlp",), False, "OpenTelemetry's profiles signal (in development), as a file"),
     Format(
-        RECORDING, (".pyprof",), False, "all of it, for pyprof report: a SQLite database", "pyprof.recording.writer"
+        RECORDING,
+        (".pyprof",),
+        False,
+        "all recorded data, for pyprof report: a SQLite database",
+        "pyprof.recording.writer",
     ),
 )
 

@@ -228,7 +228,7 @@ MODES = (*SIMPLE_MODES, "lock")
 NATIVE_VIEWS = {
     "all": "every native frame",
     "extensions": "all but those of the interpreter itself",
-    "calls": "only native functions that such a function calls directly",
+    "calls": "only native functions that a Python, Java or JavaScript function calls directly",
     "none": "no native frame",
 }
 """Views that select the native frames in stacks that have interpreter frames, by name

@@ -197,7 +197,7 @@ class BatchWalk:
             if caller is None or sp is None:
                 self._walk_alone(native, lane, space)
                 return
-            row.marks = self._judge(space, known, pc, registers.exact, outcome, caller)
+            row.marks = self._cacheable_flags(space, known, pc, registers.exact, outcome, caller)
             row.pc, row.sp, row.fp, row.fp_known = caller, sp, fp or 0, fp is not None
             lr = values[arch.lr] if arch.lr >= 0 else None
             row.lr, row.lr_known = lr or 0, lr is not None
@@ -205,10 +205,13 @@ class BatchWalk:
         if outcome.cfa is not None and outcome.cfa > row.top and memory.holds(outcome.cfa):
             row.top = outcome.cfa
 
-    def _judge(
+    def _cacheable_flags(
         self, space: WalkedSpace, known: KnownRule | None, pc: int, exact: bool, outcome: Caller, caller: int
     ) -> int:
-        """Return what the native walker may remember to find such a caller itself."""
+        """Return flags for the native walker's cache (IS_CODE, IS_RETURN, IS_CALL), or 0.
+
+        They say whether it may later find the same caller without asking.
+        """
         if known is None:
             if exact or outcome.trust != Trust.FP:
                 return 0

@@ -272,15 +272,17 @@ class BpfSampler:
         """Return True if the BPF program records a process, even if only since its parent forked it."""
         return bpf.lookup_element(self._object.maps["processes"], _U32.pack(pid), records.PROCESS.size) is not None
 
-    def set_limits(self, stack: int, least_ns: int, share: int) -> None:
+    def set_limits(self, stack: int, min_wait_ns: int, copy_time_divisor: int) -> None:
         """Set the limits of the BPF program for stacks and waits from now on.
 
         Args:
             stack: Number of stack bytes that are copied.
-            least_ns: Shorter waits get no separate record.
-            share: At most 1/share of a thread's time is spent on copies at its waits.
+            min_wait_ns: Shorter waits get no separate record.
+            copy_time_divisor: At most 1/copy_time_divisor of a thread's time is spent on copies at its waits.
         """
-        bpf.update_element(self._object.maps["limits"], bytes(4), records.LIMITS.pack(stack, least_ns, share))
+        bpf.update_element(
+            self._object.maps["limits"], bytes(4), records.LIMITS.pack(stack, min_wait_ns, copy_time_divisor)
+        )
 
     def read_waiting_threads(self) -> list[WaitingThread]:
         """Return the kernel's account of the waits of all known threads."""

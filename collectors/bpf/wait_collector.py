@@ -251,7 +251,7 @@ class BpfWaitCollector(BpfCollector):
         batch = self.source.with_frames(taken.switched.take_samples(lanes), lanes)
         for part in split_by_width(batch, np.ones(len(lanes), np.bool_), narrow[lanes]):
             if len(part):
-                yield replace(part, referred=True)
+                yield replace(part, reference_only=True)
 
     def _read_sleepers(self, last: bool) -> list[SampleBatch]:
         """Return samples of threads that have slept since before the recording, each thread once.

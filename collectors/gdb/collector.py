@@ -130,7 +130,7 @@ def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics)
         memory.reachable = control.make_memory_readable
         modules = RemoteModules(stub, arch, pid, memory, program)
         if not program.path:
-            program = modules.program = StubImage(modules.note_exec() or "/[program]", program.elf)
+            program = modules.program = StubImage(modules.program_path() or "/[program]", program.elf)
         files = RemoteFiles(stub, program.path, options.exe, options.sysroot, diagnostics)
         undo.pop_all()
         return RemoteTarget(

@@ -79,7 +79,7 @@ class RemoteModules:
         """
         return self.how == "/proc/PID/maps" or not self.is_process
 
-    def note_exec(self) -> str:
+    def program_path(self) -> str:
         """Return the path by which the program was executed (AT_EXECFN), or "" if it is unknown or not absolute."""
         at = self._auxiliary.get(AT_EXECFN, 0)
         path = read_string(self._memory.make_page_cache().read, at) if at else ""

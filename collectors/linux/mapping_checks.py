@@ -4,7 +4,7 @@ Mappings are checked with PROCMAP_QUERY, without reading the text of /proc/PID/m
 takes about 1 us, the text 50 us or more. So a query is fast enough while a thread is stopped. The descriptor belongs to
 one image: after an exec a query fails with ESRCH.
 
-A read of memory says nothing if another file may be mapped there now.
+Discard a read if another file may have been mapped there since.
 """
 
 from __future__ import annotations

@@ -464,10 +464,10 @@ def list_pids_with_inodes() -> dict[int, int]:
 
 
 def read_census() -> bytes:
-    """Return bytes that change when a process or thread has started or ended.
+    """Return the thread count and the last pid of /proc/loadavg, which change when a task starts or ends.
 
-    They do not change if a new task gets the pid of the last one (as by CRIU). The result is b"" if the file is not the
-    kernel's: lxcfs and gVisor have a file of that name too.
+    They do not change if a new task gets the pid of the last one (as by CRIU). The result is b"" if another file system
+    (lxcfs, gVisor) provides that file.
     """
     try:
         with open("/proc/loadavg", "rb") as file:

@@ -212,7 +212,11 @@ class ThreadNames:
         return np.array([(self.find_name(tid, at) or (tid, ""))[0] for tid, at in columns], np.int32)
 
     def retire(self, sampled: set[tuple[int, int]]) -> None:
-        """Forget the names of threads that had ended when the previous window was closed, here and in `sampled`."""
+        """Forget threads that had ended when the previous window was closed.
+
+        Args:
+            sampled: (tid, start time) of threads. The entries of forgotten threads are removed from it.
+        """
         known = sampled | {(tid, started) for tid, names in self._names.items() for started in names}
         there = {tid: self._lives.find_start(tid, _FOREVER_NS) for tid in {tid for tid, _ in known} if _exists(tid)}
         gone = {(tid, started) for tid, started in known if there.get(tid) != started}

@@ -177,7 +177,13 @@ class OnCpuTurns:
         self._is_read, self._began_ns = is_read, began_ns or -1
 
     def count_checks(self, thread: Thread, checks: int, waiting: int) -> None:
-        """Count how often machine code checked whether a thread is due, and how often it waited for a processor."""
+        """Add the checks that machine code made for a thread, unless the thread is steady.
+
+        Args:
+            thread: The checked thread.
+            checks: Number of checks.
+            waiting: Number of checks at which the thread waited for a processor.
+        """
         if not thread.steadiness.steady:
             self._asked += checks
             self._unsure += waiting

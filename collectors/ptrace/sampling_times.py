@@ -178,9 +178,12 @@ class Scheduler:
         return time.monotonic_ns() - self._alive_ns >= self._soon_ns
 
     def note_flush(self, samples: bool) -> None:
-        """Note that the collector yields a batch, and choose how long later samples wait.
+        """Note that a batch was passed on, and double the interval to the next one.
 
-        If it has samples, later ones wait longer, up to HOLD times flush_s, as long as their walk is short.
+        The interval does not grow after an empty batch. It is limited so that unwinding a batch stays short.
+
+        Args:
+            samples: True if the batch has samples.
         """
         self._flushed_ns = self._alive_ns = time.monotonic_ns()
         if samples:

@@ -50,8 +50,8 @@ def collect_facts(
     Args:
         pids: The processes to record; (0,) for any process of this machine.
         options: Options of the recording.
-        everything: See PlanFacts.
-        launched: See PlanFacts.
+        everything: True if all processes of the machine are recorded.
+        launched: True if the recorded program has not started yet.
 
     Raises:
         NoSuchProcess: The first process has ended.

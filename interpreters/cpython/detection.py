@@ -28,10 +28,10 @@ _File = tuple[str, int, str]
 
 
 class CPythonFileCache:
-    """A cache of the files that hold a CPython: where the interpreter is, and its layout if it was seen in a process.
+    """A cache, by file, of where a CPython is and of its layout once a process was seen.
 
     Attributes:
-        keys: See PythonThreadNames.
+        keys: Last known address of the str that is the key of each name, for PythonThreadNames.
     """
 
     def __init__(self, symbols: KnownSymbols) -> None:

@@ -33,11 +33,12 @@ DEFAULT = "default"
 _DAY_S = 24 * 3600.0
 
 
-def add_sandbox(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_sandbox(parser: argparse.ArgumentParser | argparse._ArgumentGroup, prefix: str = "") -> None:
     parser.add_argument(
         "--sandbox",
         action=argparse.BooleanOptionalAction,
-        help="parse untrusted files in an unprivileged, seccomp-confined process (default: no; docs/security.md)",
+        help=f"{prefix}parse untrusted files in an unprivileged, seccomp-confined process "
+        "(default: no; docs/security.md)",
     )
 
 

@@ -38,7 +38,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=HelpFormatter,
     )
     parser.add_argument("pid", nargs="?", type=positive_int, metavar="PID", help="process to check")
-    add_sandbox(parser)
+    add_sandbox(parser, "check as pyprof record --sandbox would: ")
     parser.set_defaults(run=run)
 
 

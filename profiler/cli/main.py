@@ -17,8 +17,8 @@ from pyprof.cli.terminal_output import HelpFormatter, Parser, complain, refuse, 
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
-A sampling profiler for live Linux processes. It attaches to an unprepared process, unwinds
-its native stacks by all available unwind tables, and hardly disturbs it.
+A sampling profiler for live Linux processes. It attaches to an unprepared process and unwinds
+its native stacks by all available unwind tables.
 """
 
 EPILOG = """\
@@ -26,7 +26,7 @@ examples:
   pyprof record -p 1234                 flame graph of process 1234, until Ctrl-C
   pyprof record -d 10 -o a.pyprof -- ./server --port 80
   pyprof top -p 1234                    what it does now, live in the terminal
-  pyprof report a.pyprof                a recording that was kept, in any format
+  pyprof report a.pyprof                print a saved recording, in any format
   pyprof diff a.pyprof b.pyprof         which functions changed from one to the other
   pyprof dump -p 1234                   what every thread is doing right now
   pyprof doctor 1234                    what will work, before a recording

@@ -50,7 +50,8 @@ FORMATS
 
 exit status:
   0 done, 1 error (what was recorded is kept) or no samples, 2 wrong usage, 128 + the
-  signal's number if one came before samples were taken; with a command: the command's.
+  signal's number if a signal ended pyprof before the first sample. With a command, its
+  status if that is not 0; else as above, but 0 if there are no samples.
 
 examples:
   pyprof record -p 1234
@@ -90,7 +91,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--step",
         type=positive_int,
         metavar="N",
-        help="with --gdb: one sample each N instructions, by single-stepping, where a stub cannot interrupt",
+        help="with --gdb: one sample each N instructions, by single-stepping, for stubs that cannot stop a running "
+        "target",
     )
     add_unwinding(parser)
     add_python(parser)

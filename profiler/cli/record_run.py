@@ -167,7 +167,7 @@ class Invocation:
         self._same_until = time.monotonic() + SAME_S
         if not again:
             return
-        recording.hasten()
+        recording.expire_deadline()
 
         from pyprof.session.shutdown_watchdog import GrantedTime
 

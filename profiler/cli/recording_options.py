@@ -59,8 +59,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "--collector",
         choices=collectors.list_names(),
         default=AUTO,
-        help=f"{collectors.list_summaries()}; {AUTO} (default): chosen for each process, bpf or "
-        "ptrace if an interpreter runs in it, perf if not, ptrace if the kernel allows neither bpf nor perf",
+        help=f"{collectors.list_summaries()}; {AUTO} (default): chosen for each process by what the kernel allows. "
+        "With an interpreter: bpf, else ptrace; without: perf, else ptrace. bpf also for -a, for commands and with "
+        "--idle, --wakers, and --mode offcpu, wall or lock",
     )
     what.add_argument(
         "-s",
@@ -87,7 +88,7 @@ def _add_how(what: argparse._ArgumentGroup) -> None:
         default=DEFAULT_MIN_BLOCK_S,
         metavar="TIME",
         help="record a separate stack for each wait that is longer than this (--mode offcpu and wall, with bpf); "
-        "shorter waits get one, too, while few waits end a second; with s, ms or us (default: 1ms)",
+        "shorter waits get one, too, while fewer than 300 waits end per second; with s, ms or us (default: 1ms)",
     )
     add_sandbox(what)
     what.add_argument(
@@ -95,8 +96,8 @@ def _add_how(what: argparse._ArgumentGroup) -> None:
         type=bytes_size,
         default=DEFAULT_STACK_SIZE,
         metavar="BYTES",
-        help="maximum number of bytes of a stack that each stop copies, with K or M; of a larger stack, the outer "
-        "part is read only once, while the thread runs (default: 1M)",
+        help="maximum number of bytes of a stack that each stop copies, with K or M. The outer part of a larger stack "
+        "is read only once, and the thread is not stopped for it (default: 1M)",
     )
     what.add_argument(
         "--label",
@@ -124,8 +125,8 @@ def _add_modes(what: argparse._ArgumentGroup) -> None:
         "-i",
         "--idle",
         action="store_true",
-        help="without --mode: the same as --mode wall; with --mode offcpu or lock: also idle threads, such as those of "
-        "a pool or an event loop that waits for work",
+        help="record idle threads, too, such as those of a pool or an event loop that waits for work. Without --mode, "
+        "it is the same as --mode wall. It adds idle threads to --mode offcpu and lock",
     )
     what.add_argument("-k", "--kernel", action="store_true", help="include kernel frames (needs perf or bpf)")
 
@@ -137,8 +138,8 @@ def add_unwinding(parser: argparse.ArgumentParser) -> None:
         type=source_list,
         default=DEFAULT_SOURCES,
         metavar="LIST",
-        help="sources of unwind rules, separated by commas, in the order in which they are tried; default stands for "
-        "all sources below but scan (default: default)",
+        help="sources of unwind rules, separated by commas, in the order in which they are tried; 'default' means "
+        "all sources listed below except scan (default: default)",
     )
     how.add_argument(
         "--scan",
@@ -257,8 +258,7 @@ def add_timing(parser: argparse.ArgumentParser) -> None:
         "--max-size",
         type=disk_size,
         metavar="BYTES",
-        help="keep only the last part of the recording, up to this size, with M or G; with --last: keep less time if "
-        "that much time needs more",
+        help="keep only the last part of the recording, up to this size, with M or G; with --last, the size limit wins",
     )
 
 

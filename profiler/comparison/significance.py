@@ -76,7 +76,9 @@ class Stacks:
             functions: Number of functions.
         """
         self._profile, self._functions = profile, functions
-        self._place, self._innermost, (self._function, self._first, self._last) = _walked(profile, rows, functions)
+        self._place, self._innermost, (self._function, self._first, self._last) = _number_nodes(
+            profile, rows, functions
+        )
 
     def sums(self, weights: npt.NDArray[np.generic], chosen: I64 | slice = slice(None)) -> Sums:
         """Return the sums of the samples' values, by function.
@@ -122,12 +124,12 @@ def slices_of(profile: Profile) -> int:
     return count if count >= MIN_SLICES else 0
 
 
-def _walked(profile: Profile, rows: list[list[int]], functions: int) -> tuple[I64, I64, tuple[I64, I64, I64]]:
-    """Number the nodes of the stack tree in depth-first order.
+def _number_nodes(profile: Profile, rows: list[list[int]], functions: int) -> tuple[I64, I64, tuple[I64, I64, I64]]:
+    """Number the stack tree's nodes in depth-first order, so that a subtree is a range of numbers.
 
     Returns:
-        Number of each node; innermost function of each node, -1 if there is none; and for outermost occurrences of
-        functions the columns (function, first number, first number after).
+        Number of each node; its innermost function or -1; and for each outermost occurrence of a function the columns
+        (function, first number of its subtree, number after the last).
     """
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     children: list[list[int]] = [[] for _ in parent]

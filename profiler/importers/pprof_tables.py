@@ -200,7 +200,7 @@ def read_frame_evidence(row: bytes, kind: FrameKind, title: str) -> FrameEvidenc
     end = _member(StackEnd, texts.get(4, ""), StackEnd.ROOT)
     enough, unplaced, without_run, lacking = (counts.get(key, 0) for key in (5, 6, 7, 8))
     mark = Mark(mark_kind, end, enough, unplaced, without_run, lacking)
-    return FrameEvidence(found, trust, mark.named_by(title))
+    return FrameEvidence(found, trust, mark.with_name_from_title(title))
 
 
 def _member(kind: type[Member], name: str, otherwise: Member) -> Member:

@@ -106,16 +106,16 @@ class Grouped:
                 if len(row) >= self._most:
                     raise TooManyRows("protobuf", at, f"more than {self._most:,} fields of one kind")
                 row.append(data[at : at + size])
-                at = _like(data, at + size, tag, row, self._most - len(row))
+                at = _read_repeated(data, at + size, tag, row, self._most - len(row))
                 continue
             at += size
         self._at = at
 
 
-def _like(data: bytes, at: int, tag: int, rows: list[bytes], room: int) -> int:
-    """Append following protobuf fields with the same tag and less than 2^14 bytes; return the offset behind them.
+def _read_repeated(data: bytes, at: int, tag: int, rows: list[bytes], room: int) -> int:
+    """Append to `rows` the contents of at most `room` successive length-delimited fields with this one-byte tag.
 
-    The function stops before a broken field.
+    Stop before a field of 2^14 bytes or more, or a broken one. Return the offset after the last one.
     """
     take, end = rows.append, len(data)
     while at + 2 < end and data[at] == tag and room > 0:

@@ -60,8 +60,8 @@ class Mark(NamedTuple):
     lacking: int = 0
     name: str = ""
 
-    def named_by(self, title: str) -> Mark:
-        """Return the marker with the name that its title contains, because files store only the title."""
+    def with_name_from_title(self, title: str) -> Mark:
+        """Return a copy of this marker with `name` parsed from a title. Files store only the title."""
         if self.kind is MarkKind.WOKEN:
             name = title.removeprefix(_WOKEN).removesuffix("]")
             return self._replace(name="" if name == _NOBODY else name)

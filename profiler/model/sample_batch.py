@@ -154,12 +154,12 @@ class SampleBatch:
         chains: Interpreter frames by sample index.
         kernel_stack: Index into kernel_stacks.
         kernel_stacks: Distinct kernel stacks; the first is ().
-        followed: True if later UNCHANGED samples may refer to these.
-        stopped: True if STOPPED samples were taken by stops, which do not end a sleep.
+        followed: True if later UNCHANGED samples may repeat the stacks of these.
+        stopped: True if a stop by ptrace took the STOPPED samples. Such a stop does not end a thread's sleep.
         length_ns: Time that each sample stands for, -1 if `weight` gives it; None if it does for all.
         source_id: The collector that gets the Feedback of this batch, 0 for none.
         started: Start time of each thread (see ThreadKey), None if unknown for all.
-        referred: True if the samples stand for no time, but stacks of other samples refer to theirs.
+        reference_only: True if the samples stand for no time. Stacks of other samples refer to theirs.
         around: Context of stacks by sample index.
         labels: Labels that the program has set for what it ran, by sample index. The samples have been read for that
             if their kind is not UNCHANGED; those without labels are left out.
@@ -185,7 +185,7 @@ class SampleBatch:
     length_ns: I64 | None = None
     source_id: int = 0
     started: I64 | None = None
-    referred: bool = False
+    reference_only: bool = False
     around: Mapping[int, Surroundings] = field(default_factory=dict)
     labels: Mapping[int, Labels] = field(default_factory=dict)
 

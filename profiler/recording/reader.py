@@ -178,7 +178,7 @@ class _Reader:
                     of_frame,
                     Trust(trusts[trust]),
                     shown,
-                    mark and mark.named_by(shown),
+                    mark and mark.with_name_from_title(shown),
                 )
             )
         return tuple(found)

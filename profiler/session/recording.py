@@ -321,12 +321,12 @@ class Recording:
         if (sampling := self._kept) is not None:
             sampling.end()
 
-    def hasten(self) -> None:
+    def expire_deadline(self) -> None:
         """Stop waiting for names of the recording that are not resolved yet. May be called from any thread or a signal
         handler.
         """
         if (sampling := self._kept) is not None:
-            sampling.hasten()
+            sampling.expire_deadline()
 
     def abandon(self) -> None:
         """End the recording at once and lose the samples that were not written.

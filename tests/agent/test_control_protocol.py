@@ -344,7 +344,7 @@ def test_last_minutes_are_kept_in_files_and_within_their_limits(tmp_path: Path) 
 
 def test_what_somebody_asked_for_is_not_held_against_the_budget() -> None:
     governor = Governor(CostBudget(every_s=60.0), 0.0, 0.0)
-    governor.pardon(100.0)
+    governor.exclude_cost(100.0)
     for now in range(1, 100 + round(SETTLING * 60)):
         assert governor.check_cost(now, now, lambda: 0) is BudgetVerdict.NOTHING
     spent = 100.0 + SETTLING * 60

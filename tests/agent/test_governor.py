@@ -100,7 +100,7 @@ def test_after_a_load_all_is_done_again(work: float, minutes: int) -> None:
 def test_first_reading_of_files_costs_no_samples_of_later_minutes(settling: float, is_reduced: bool) -> None:
     """Run the governor on an agent that reads files for 40 s, and then costs less than its budget."""
     governor, spent, said = Governor(BUDGET, 0, 0), 0.0, list[BudgetVerdict]()
-    governor.pardon(5, settling)
+    governor.exclude_cost(5, settling)
     for now in range(5, 600, 5):
         spent += 5 * (0.03 if now < 40 else 0.008)
         said.append(governor.check_cost(now, spent, lambda: 0))
@@ -109,7 +109,7 @@ def test_first_reading_of_files_costs_no_samples_of_later_minutes(settling: floa
 
 def test_cost_after_the_first_reading_of_files_is_checked() -> None:
     governor = Governor(BUDGET, 0, 0)
-    governor.pardon(5, FIRST_SETTLING)
+    governor.exclude_cost(5, FIRST_SETTLING)
     verdicts = [governor.check_cost(now, 0.03 * now, lambda: 0) for now in range(5, 130, 5)]
     assert BudgetVerdict.LESS in verdicts
 
@@ -262,7 +262,7 @@ def test_other_budget_is_kept_from_the_effort_that_was_reached(share: float) -> 
 
 def test_shorter_period_of_the_budget_ends_a_long_pause_of_its_check() -> None:
     governor = Governor(CostBudget(0.01, 200 * MB, 3600), 0, 0)
-    governor.pardon(0, FIRST_SETTLING)
+    governor.exclude_cost(0, FIRST_SETTLING)
     governor.change_budget(BUDGET, 5, 0)
     assert governor.check_cost(60, 30, lambda: 0) is BudgetVerdict.NOTHING
     assert governor.check_cost(70, 30, lambda: 0) is BudgetVerdict.NOTHING
@@ -359,5 +359,5 @@ def test_status_tells_a_cost_above_the_budget_from_one_not_measured_yet(monkeypa
     judged.live(2, 0.003)
     assert format_cost(judged.control.status()).endswith("1 of 1 processes")
     judged.control.change_budget(CostBudget(0.001, 100 * MB, 60))
-    judged.control.pardon(FIRST_SETTLING)
+    judged.control.exclude_cost(FIRST_SETTLING)
     assert format_cost(judged.control.status()).endswith("; over the budget, checked again in 60 s")

@@ -180,7 +180,9 @@ def test_functions_of_children_that_are_gone_when_names_are_read_have_theirs(tmp
 def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sample a process whose stacks grow to 30 KB at once, as during imports."""
     limits: list[int] = []
-    monkeypatch.setattr(BpfSampler, "set_limits", lambda sampler, size, least_ns, share: limits.append(size))
+    monkeypatch.setattr(
+        BpfSampler, "set_limits", lambda sampler, size, min_wait_ns, copy_time_divisor: limits.append(size)
+    )
     source = BpfSource(
         BpfSampler(KernelTargets(99), 64 << 10, list_online_cpus()), Diagnostics(), itertools.count(1).__next__, None
     )

@@ -197,8 +197,8 @@ class Asked:
     def end(self) -> None:
         self.done.append("end")
 
-    def hasten(self) -> None:
-        self.done.append("hasten")
+    def expire_deadline(self) -> None:
+        self.done.append("expire_deadline")
 
     def abandon(self) -> None:
         self.done.append("abandon")
@@ -219,7 +219,7 @@ def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Monk
     assert recording.done == ["end"]
     run._same_until = 0
     run._end(signal.SIGTERM)
-    assert recording.done == ["end", "end", "hasten"]
+    assert recording.done == ["end", "end", "expire_deadline"]
 
 
 def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:

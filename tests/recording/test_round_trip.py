@@ -140,7 +140,7 @@ def test_no_field_is_forgotten(kind: type) -> None:
 def test_name_of_a_mark_is_read_back_from_its_title(kind: MarkKind, name: str) -> None:
     named = kind in (MarkKind.WOKEN, MarkKind.LOCK)
     mark = Mark(kind, StackEnd.NO_RULE, name=name if named else "")
-    assert Mark(kind, StackEnd.NO_RULE).named_by(mark.title) == mark
+    assert Mark(kind, StackEnd.NO_RULE).with_name_from_title(mark.title) == mark
 
 
 def test_no_field_of_a_summary_is_forgotten() -> None:

@@ -45,7 +45,7 @@ class Watched(Worker):
     def signal_deadline(self) -> None:
         self.hurried += 1
 
-    def hasten(self) -> None:
+    def expire_deadline(self) -> None:
         self.hastened += 1
 
     def wait_for(self) -> None:
@@ -222,7 +222,7 @@ def test_waiting_for_a_processor_is_told_from_sleeping() -> None:
 
 def test_worker_whose_answers_are_wanted_at_once_is_hurried_until_it_has_answered(worker: Watched) -> None:
     link = WorkerLink(worker, 60)
-    link.hasten()
+    link.expire_deadline()
     assert (worker.hastened, worker.hurried) == (1, 0)
     link.receive(0)
     assert (worker.hastened, worker.hurried) == (1, 1)

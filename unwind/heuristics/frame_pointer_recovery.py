@@ -191,7 +191,7 @@ class FramePointerRecovery:
         room = self._room_of(registers) if self._is_plain(shape) else Room()
         stated = [self._place_at(sp + depth, registers, memory) for depth in room.exact]
         if any(place.link is not CallEvidence.REFUTED for place in stated):
-            found = _at_stated(trial, stated)
+            found = _walk_from_frame_size(trial, stated)
         else:
             places = list(self._places(registers, memory, sp, sp + room.least, shape))
             found = _proved(trial, places) or (_allowed(trial, places) if room.known else None)
@@ -336,10 +336,10 @@ class _Trial:
         return walk if walk.frames else None
 
 
-def _at_stated(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Return the walk from one of the candidate frame records that the frame size gives.
+def _walk_from_frame_size(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
+    """Try the frame records at the distances that the frame size allows, and return the first walk to the root.
 
-    If a call proves the place, the walk may end anywhere.
+    If a call instruction proves the record, the walk may also end before the root.
     """
     for place in places:
         walk = trial.walk(place.fp) if place.link is not CallEvidence.REFUTED else None
@@ -356,7 +356,7 @@ def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
     walks = _to_root(trial, [place for place in places if place.link is CallEvidence.PROVED])
     if not walks or len(walks) == MAX_RIVALS or any(len(walk.frames) >= len(walks[0].frames) for walk in walks[1:]):
         return None
-    return None if _is_rivalled(trial, walks[0], places) or trial.spent else walks[0]
+    return None if _may_be_stale(trial, walks[0], places) or trial.spent else walks[0]
 
 
 def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
@@ -394,11 +394,11 @@ def _passes(walk: LaneWalk, caller_sp: int) -> bool:
     return any(sp == caller_sp for _, _, _, sp in walk.frames)
 
 
-def _is_rivalled(trial: _Trial, found: LaneWalk, places: Sequence[_Place]) -> bool:
-    """Return True if the proved frame record may be stale, because the frame may have been called again since.
+def _may_be_stale(trial: _Trial, found: LaneWalk, places: Sequence[_Place]) -> bool:
+    """Return True if a more recent call could explain the stack as well as the proved frame record.
 
-    Then the newer call stands where the proved caller's own record ends, or its record leads to one of the first
-    frames.
+    The proved record may then be stale. The newer call stands where the proved caller's own record ends, or its record
+    leads to one of the first frames. Also return True if there are more than MAX_RIVALS alternatives.
     """
     near = [sp for _, _, _, sp in found.frames[:JOINT]]
     if any(place.caller_sp in _inner(found)[1:2] for place in places):

@@ -225,13 +225,13 @@ class FramePointerFallback:
         arch = self._arch
         known = self._rules(lookup_pc(pc, False), False)
         if known is not None and known.rule.signal:
-            return self._signal_frame(low, base, dict(known.rule.regs), memory)
+            return self._find_signal_frame(low, base, dict(known.rule.regs), memory)
         if known is None or known.rule.cfa_reg != arch.sp or known.rule.cfa_deref:
             return 0
         saved = dict(known.rule.regs).get(arch.fp)
         return base - saved.n - known.rule.cfa_off if saved is not None and saved.kind is RegKind.AT_CFA else 0
 
-    def _signal_frame(self, low: int, record: int, saved: dict[int, RegRule], memory: LaneMemory) -> int:
+    def _find_signal_frame(self, low: int, record: int, saved: dict[int, RegRule], memory: LaneMemory) -> int:
         """Return the address of a signal frame below the frame record that the kernel made for it, or 0.
 
         The record repeats two registers (fp and lr) that the signal frame holds.

@@ -219,16 +219,16 @@ class Agent:
     def _keep_budget(self) -> None:
         starts = sum(lane.starts for lane in self._lanes)
         if starts and not self._starts:
-            self._budget.pardon(FIRST_SETTLING)
+            self._budget.exclude_cost(FIRST_SETTLING)
         elif self._on_demand.under_way or starts != self._starts:  # a recording reads files for the first time
-            self._budget.pardon()
+            self._budget.exclude_cost()
         self._starts = starts
         if self._budget.check_budget():
             before, self._table.one_in = self._table.one_in, self._budget.effort.processes
             if self._table.one_in > before:
                 self._draw_processes()
         elif self._table.one_in > 1 and time.monotonic() >= self._draw_at:
-            self._budget.pardon()
+            self._budget.exclude_cost()
             self._draw_processes()
 
     def _draw_processes(self) -> None:

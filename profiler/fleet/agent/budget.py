@@ -73,14 +73,14 @@ class BudgetControl:
     def effort(self) -> Effort:
         return self._governor.effort
 
-    def pardon(self, settling: float = SETTLING) -> None:
+    def exclude_cost(self, settling: float = SETTLING) -> None:
         """Exclude the agent's current cost from the check of its budget, because a user has requested the work, or
         files are read for the first time.
 
         Args:
-            settling: See Governor.pardon().
+            settling: See Governor.exclude_cost().
         """
-        self._governor.pardon(time.monotonic(), settling)
+        self._governor.exclude_cost(time.monotonic(), settling)
 
     def check_budget(self) -> bool:
         """Check the agent's budget, and return True if another set of processes must be recorded. The main loop calls

@@ -182,7 +182,7 @@ class Governor:
         """True if the last judgement found more than the budget."""
         return self.cpu > self.budget.cpu or self.memory > self.budget.memory
 
-    def pardon(self, now: float, settling: float = SETTLING) -> None:
+    def exclude_cost(self, now: float, settling: float = SETTLING) -> None:
         """Exclude the agent's cost up to now, and that of some time to come, from the check of its budget.
 
         Args:

@@ -332,7 +332,7 @@ class SampledGroup:
             if time.monotonic() > until:
                 if self._recording is None:
                     break
-                self._recording.hasten()
+                self._recording.expire_deadline()
                 until = math.inf
 
     def _release(self) -> None:

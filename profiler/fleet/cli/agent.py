@@ -28,13 +28,15 @@ DESCRIPTION = """\
 Profile processes continuously. The rules of a configuration file choose them; without one, the
 agent records all processes of the calling user. It writes a window of samples each minute to a
 folder, the spool, which `pyprof query` reads. SIGTERM writes the current window and ends the
-agent. SIGHUP makes it read the configuration again.
+agent. SIGHUP makes it read the configuration again. A sink is a destination to which the agent
+pushes its windows.
 
 commands:
   run        record until SIGTERM or Ctrl-C (default)
   status     print the agent's health, the contents of the spool, and files without symbols
   install    write a systemd unit that runs the agent
-  record     get a detailed recording of one service from the running agent
+  record     get the last minutes of one service from the running agent (the setting record.last),
+             and a detailed recording that starts now
   resend     send windows of the spool to their sinks again
 """
 
@@ -47,7 +49,7 @@ examples:
   pyprof agent install --config /etc/pyprof/agent.toml    a systemd unit
   pyprof agent status                               contents of the spool, and files without symbols
   pyprof agent resend --config FILE --since 3h      send windows again that a receiver has lost
-  pyprof agent record --service web -d 30 -r 499    the last ten minutes, and 30 more seconds at 499 Hz
+  pyprof agent record --service web -d 30 -r 499    the last minutes, and 30 more seconds at 499 Hz
 """
 
 
@@ -66,12 +68,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--log", choices=("text", "json"), default="text", help="format of log lines (default: %(default)s)"
     )
-    parser.add_argument("--spool", metavar="DIR", help="folder of the spool; replaces the setting spool.path")
+    parser.add_argument("--spool", metavar="DIR", help="folder of the spool; overrides the setting spool.path")
     parser.add_argument(
         "--cpu-budget",
         type=float,
         metavar="PERCENT",
-        help="limit of the agent's own processor time, in percent; replaces the setting budget.cpu (default: 1)",
+        help="limit of the agent's own processor time, in percent; overrides the setting budget.cpu (default: 1)",
     )
     parser.add_argument(
         "--since",
@@ -83,7 +85,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--forget",
         metavar="SINK",
-        help="with status: delete the windows that wait for SINK, which the configuration no longer names",
+        help="with status: delete the windows that wait for SINK (SINK is no longer in the configuration)",
     )
     parser.add_argument(
         "--unit-dir",
@@ -94,7 +96,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     asked = parser.add_argument_group("options of record")
     asked.add_argument("--service", metavar="NAME", help="the service to record; `pyprof agent status` lists them")
     asked.add_argument(
-        "-d", "--duration", type=positive, default=30.0, metavar="S", help="record for S seconds (default: 30)"
+        "-d", "--duration", type=positive, default=30.0, metavar="S", help="record for S more seconds (default: 30)"
     )
     asked.add_argument(
         "-r",
@@ -110,7 +112,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         default="",
         help="see pyprof record (default: the first mode in the rule of the service)",
     )
-    asked.add_argument("-o", "--output", metavar="FILE", help="write to FILE (default: pyprof-SERVICE-TIME.pyprof)")
+    asked.add_argument(
+        "-o", "--output", metavar="FILE", help="write to FILE (default: a recording, pyprof-SERVICE-TIME.pyprof)"
+    )
     asked.add_argument("-f", "--format", metavar="FORMAT", help="format of the output (default: by the suffix of -o)")
     parser.set_defaults(run=run)
 

@@ -23,33 +23,34 @@ Received windows that are not in the database by then are in files, and enter it
 """
 
 DESCRIPTION = """\
-Store the windows of many agents as files, and answer queries by a web page and HTTP.
+Store the profiles that many agents send as files, and answer queries by a web page and HTTP.
+A tenant is a group of users and agents with its own tokens and data.
 Needs pip install 'pyprof-live[server]'. SIGTERM ends it after the requests that it is
 answering.
 """
 
 EPILOG = """\
 examples:
-  pyprof server --data ~/fleet                       http://127.0.0.1:4242, without tokens
+  pyprof server --data ~/fleet                       at http://127.0.0.1:4242, open to all users of this machine
   pyprof server --print-config > server.toml         every setting, with what it means
   pyprof server --config server.toml --check
   pyprof server --config server.toml --rebuild       the database anew, from the files
   pyprof server --print-unit                         a systemd unit
-  pyprof server --print-sql                          tables of the ClickHouse database, on one server and in a cluster
+  pyprof server --print-sql                          the ClickHouse tables, for one server and then for a cluster
 """
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "server",
-        help="store the windows of many agents, and answer queries",
+        help="store the profiles that many agents send, and answer queries",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=HelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", help="file with settings and tenants (TOML)")
-    parser.add_argument("--data", metavar="DIR", help="folder of the stored windows; replaces the setting server.data")
-    parser.add_argument("--port", type=int, metavar="PORT", help="HTTP port; replaces the setting server.port")
+    parser.add_argument("--data", metavar="DIR", help="folder of the stored windows; overrides the setting server.data")
+    parser.add_argument("--port", type=int, metavar="PORT", help="HTTP port; overrides the setting server.port")
     parser.add_argument(
         "--log", choices=("text", "json"), default="text", help="format of log lines (default: %(default)s)"
     )

@@ -95,7 +95,7 @@ def find_prefixed_symbols(file: ObjectFile, prefixes: Sequence[bytes]) -> dict[b
         try:
             text = file.section(strings)
             places = _prefixed_places(bytes(text), prefixes) if text is not None else {}
-            found = {**_at_places(file, table, places), **found}
+            found = {**_find_by_name_offsets(file, table, places), **found}
         except FormatError:
             continue
     return found
@@ -105,11 +105,17 @@ def _in_table(file: ObjectFile, table: str, strings: str, names: Sequence[bytes]
     text = file.section(strings)
     if text is None:
         return {}
-    return _at_places(file, table, {name: _places(bytes(text), name) for name in names})
+    return _find_by_name_offsets(file, table, {name: _places(bytes(text), name) for name in names})
 
 
-def _at_places(file: ObjectFile, table: str, places: Mapping[bytes, Sequence[int]]) -> dict[bytes, int]:
-    """Return the addresses of symbols by the offsets at which their names may stand in the string table."""
+def _find_by_name_offsets(file: ObjectFile, table: str, places: Mapping[bytes, Sequence[int]]) -> dict[bytes, int]:
+    """Return the values of defined symbols by name.
+
+    Args:
+        file: The file.
+        table: Name of the section with the symbols.
+        places: For each name, its candidate offsets in the string table.
+    """
     if not any(places.values()):
         return {}
     data = file.section(table)

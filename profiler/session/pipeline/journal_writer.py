@@ -137,7 +137,11 @@ class JournalWriter:
         )
 
     def _rename(self, named: Mapping[int, Sequence[Frame]]) -> None:
-        """Write better frames for earlier parts of the journal, by number of the part."""
+        """Append a journal part that replaces the frames of earlier parts by frames with names resolved since.
+
+        Args:
+            named: Frames by number of the earlier part.
+        """
         self._parts += 1
         self._journal.add_part(JournalPart(self._new_modules(), (), {}, (), (), (), self._samples(_NO_ROWS), named))
 

@@ -210,7 +210,7 @@ class Recorder:
         if not len(batch):
             return
         self._spaces.update(batch.spaces)
-        if batch.referred:
+        if batch.reference_only:
             self._around.refer(batch, self._interned(batch).node)
             return
         first = len(self._rows)

@@ -366,11 +366,12 @@ class Unpacker:
         return outer
 
     def chain(self, number: int, *about: Any) -> Chain:
-        """Return the chain of interpreter frames with this number.
+        """Return a chain of interpreter frames from its message.
 
         Args:
-            number: Number of the chain, 0 if it has none.
-            about: Nothing for a cached chain; a trunk and an instruction; or the state and the values of _OF_CHAIN.
+            number: Cache number, 0 if the chain is not cached.
+            about: () to look it up, (trunk, instruction) to derive it from a cached chain that differs only in its
+                innermost instruction, or (state, *fields) of a new chain. The fields are those of _OF_CHAIN.
         """
         if not about:
             found = self._chains.find(number)

@@ -151,9 +151,12 @@ class Sampling:
         """Lower the priority of the worker, because the user does not wait for it."""
         self._link.worker.lower_priority()
 
-    def hasten(self) -> None:
-        """Give the worker no more time for names. May be called from any thread or a signal handler."""
-        self._link.hasten()
+    def expire_deadline(self) -> None:
+        """Tell the worker to stop resolving names and to respond at once with what it has.
+
+        May be called from any thread or a signal handler.
+        """
+        self._link.expire_deadline()
 
     def abandon(self) -> None:
         """Kill the worker of the recording, because the user does not want its responses.

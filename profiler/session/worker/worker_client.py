@@ -190,7 +190,7 @@ class _Overtime:
     def take_longer(self, times: float) -> None:
         self._names_s *= times
 
-    def hasten(self) -> None:
+    def expire_deadline(self) -> None:
         """Make the deadline for the end of the recording pass now."""
         self.begin(1)
         self._names_s = 0.0
@@ -377,10 +377,10 @@ class WorkerLink:
         """Multiply the time that the worker may take after the end of the recording."""
         self._overtime.take_longer(times)
 
-    def hasten(self) -> None:
+    def expire_deadline(self) -> None:
         """Make the worker respond at once with what it has. May be called from any thread or a signal handler."""
-        self._overtime.hasten()
-        self.worker.hasten()
+        self._overtime.expire_deadline()
+        self.worker.expire_deadline()
 
     def _press(self) -> None:
         now = time.monotonic()

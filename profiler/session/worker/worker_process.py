@@ -202,7 +202,7 @@ class Worker:
         """Signal the deadline to the worker, which then responds with what it has."""
         self._signal(SIGNAL)
 
-    def hasten(self) -> None:
+    def expire_deadline(self) -> None:
         """Signal an immediate deadline to the worker. Stacks that are not unwound yet get their innermost frames
         only.
         """
