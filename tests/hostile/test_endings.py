@@ -100,7 +100,7 @@ def test_agent_that_is_held_ends_at_the_second_signal(never_read: subprocess.Pop
         agent.terminate()
         _, said = agent.communicate(timeout=HANGS_S)
     assert agent.returncode == 1
-    assert "left before the windows under way were written" in said
+    assert "ended before the open windows were written" in said
 
 
 def test_agent_that_is_held_ends_without_the_window_of_what_holds_it(
@@ -108,13 +108,13 @@ def test_agent_that_is_held_ends_without_the_window_of_what_holds_it(
 ) -> None:
     """End an agent that may not rely on its shutdown timeout, which a sitecustomize module raises."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif 'pyprof' in sys.orig_argv:\n    from pyprof.cli import agent\n    agent._MAX_S = 600\n"
+        "import sys\nif 'pyprof' in sys.orig_argv:\n    from pyprof.fleet.cli import agent\n    agent._MAX_S = 600\n"
     )
     with held_agent(never_read, tmp_path) as agent:
         agent.terminate()
         _, said = agent.communicate(timeout=HANGS_S)
     assert agent.returncode == 1
-    assert "left before the windows under way were written" in said
+    assert "ended before the open windows were written" in said
 
 
 def test_command_that_does_not_end_holds_top_until_the_second_signal() -> None:
