@@ -55,7 +55,7 @@ class TableReader:
 
 
 _TABLES = {
-    "sframe": TableReader(".sframe", "sframe", "open_sframe"),
+    "sframe": TableReader(".sframe", "sframe_source", "open_sframe"),
     "eh_frame": TableReader(".eh_frame", "cfi.sections", "open_eh_frame"),
     "exidx": TableReader(".ARM.exidx", "exidx.section", "open_exidx"),
     "go": TableReader(".gopclntab", "gopclntab", "go_source"),

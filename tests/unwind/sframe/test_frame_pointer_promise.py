@@ -56,6 +56,7 @@ def test_frame_records_are_followed_where_sframe_promises_them(program: tuple[Pa
     try:
         for _ in range(50):
             done = pyprof("dump", "-p", str(target.pid), "--json", "--unwind", "sframe")
+            assert done.stdout, done.stderr
             frames = json.loads(done.stdout)["threads"][0]["frames"]
             if frames and frames[0]["function"] == "leaf":
                 break
