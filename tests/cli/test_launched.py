@@ -92,7 +92,7 @@ def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(m
     assert found.count("perl") > 10
     assert found.summary["threads"] == 1
     assert found.summary["stops"]["count"] == 0
-    assert found.says("the target was never stopped")
+    assert found.says("The target was never stopped")
     assert not found.says("CPython")
     assert not any("python" in module for module in found.modules), found.modules
 
