@@ -1461,9 +1461,11 @@ static __attribute__((noinline)) void find_goroutine(struct scratch_space *space
 			from = high;
 		u64 above = from - low; /* one comparison for each register, because the verifier follows both ways */
 #pragma unroll
-		for (u32 n = 0; n < REGISTERS; n++)
+		for (u32 n = 0; n < REGISTERS; n++) {
 			if (record->regs[n] - low < above)
 				above = record->regs[n] - low;
+			asm volatile("" : "+r"(above)); /* one after the other: together they take 128 to 224 bytes of the stack */
+		}
 		walk->goroutine_from = low + above;
 		walk->goroutine_low = low;
 		walk->goroutine_high = high;

@@ -257,13 +257,12 @@ class V8Code(NoImage):
         code = self.spans.find(pc - (not walk.exact[at]), int(batch.time_ns[lane]))
         if code is not None and code.value.owner:
             return self._bind_baseline(code.value, function, memory, fp)
-        bytecode = memory.word(fp + slots["fp_bytecode"])
-        if code is None:
-            return self._bind_lost_code(pc, function, bytecode or 0, memory, fp)
-        offset = memory.word(fp + slots["fp_offset"])
-        if bytecode is None or offset is None or bytecode & 3 != 1 or offset & 0xFFFFFFFF:
-            return None
-        return self._bind_interpreted(function, bytecode, offset >> 32, memory, fp)
+        bytecode, offset = memory.word(fp + slots["fp_bytecode"]) or 0, memory.word(fp + slots["fp_offset"])
+        number = offset >> 32 if offset is not None and not offset & 0xFFFFFFFF else -1
+        if code is None and (number < 0 or not self._engine.heap.has_type(bytecode, "type_bytecode")):
+            return self._bind_lost_code(pc, function, bytecode, memory, fp)
+        # also with --interpreted-frames-native-stack, where each function has a copy of the interpreter's entry
+        return self._bind_interpreted(function, bytecode, number, memory, fp) if bytecode and number >= 0 else None
 
     def _bind_wasm(self, instance: int, pc: int) -> Span[JsCode] | None:
         """Return the description of a frame of WebAssembly code, whose instance may have been moved since."""
