@@ -2,7 +2,7 @@
 
 The command line owns its process, so it forks: modules are loaded once. Inside another program, pyprof starts a fresh
 interpreter. That program has threads, and a fork would leave their locks locked for ever; its files and memory are not
-pyprof's to inherit. docs/design.md has the cost of both.
+pyprof's to inherit. docs/decisions/two-processes.md has the cost of both.
 """
 
 from __future__ import annotations
