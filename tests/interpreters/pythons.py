@@ -95,7 +95,7 @@ KINDS = pytest.mark.parametrize("python", OF_LAYOUTS, ids=lambda p: p.name)
 OLDEST_AND_NEWEST = pytest.mark.parametrize(
     "python", OF_LAYOUTS[:: max(1, len(OF_LAYOUTS) - 1)] if os.environ.get("CI") else OF_LAYOUTS, ids=lambda p: p.name
 )
-"""In CI the interpreters with the oldest and the newest layout of frames, for what hardly depends on it."""
+"""The interpreters with the oldest and the newest layout of frames, which CI uses where the version hardly matters."""
 SOME = pytest.mark.parametrize(
     "python",
     [p for p in pythons() if p.suite in ("", "sid") and not p.name.startswith("pyenv")][:2],
