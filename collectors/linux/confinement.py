@@ -39,7 +39,7 @@ def become_unprivileged() -> int | None:
     """Change the user of this process, drop its groups and all capabilities, and return the new user.
 
     The new user has no other process, because another process of the same user could kill or trace this one. If a user
-    namespace has no such user, it is NOBODY.
+    namespace has no such user, it is 65534 (nobody).
 
     Returns:
         The new user, or None if the process is not root or its user namespace has no other user.
