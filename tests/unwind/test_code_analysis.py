@@ -17,9 +17,11 @@ from pyprof.objfile.formats import open_object_file
 from pyprof.options import UnwindOptions
 from pyprof.unwind.code_analysis.code_rules import CodeRules, make_rule
 from pyprof.unwind.code_analysis.frame_state import LOST, make_row
+from pyprof.unwind.code_analysis.function_code import Code
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
+from pyprof.unwind.code_analysis.function_states import FunctionStates
 from pyprof.unwind.code_analysis.proof import keep_proved
-from pyprof.unwind.code_analysis.x86_flow import Code, FunctionStates, analyse
+from pyprof.unwind.code_analysis.x86_flow import analyse
 from pyprof.unwind.module_sources import open_sources
 from pyprof.unwind.native_walk import find_library
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule

@@ -3,7 +3,11 @@
 code_rules        Unwind rules of functions without unwind tables, from the analysis of their code
 frame_state       The places of the CFA and of the caller's registers before an instruction, and how instructions change
                   them
+function_code     The code in which a function lies: its bytes, padding between functions, calls, and possible ends
+                  of functions
 function_index    Addresses at which functions begin: symbols, unwind tables, the entry point and the code itself
+function_states   The states of one function's instructions: the place of the CFA before each, and the next
+                  instructions
 native_flow       The binding of the native analysis of functions
 proof             Proofs of the states of code behind calls
 x86_flow          The places of the CFA and of saved registers at each instruction of one function, along all paths

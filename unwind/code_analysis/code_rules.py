@@ -16,18 +16,18 @@ from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.records import dataclass
 from pyprof.unwind.code_analysis.frame_state import AT_CFA, AT_POINTER, NOT_KNOWN, FrameRow
-from pyprof.unwind.code_analysis.function_index import FunctionIndex
-from pyprof.unwind.code_analysis.native_flow import MAX_SIZE, NativeFlow
-from pyprof.unwind.code_analysis.proof import PythonFlow
-from pyprof.unwind.code_analysis.x86_flow import (
+from pyprof.unwind.code_analysis.function_code import (
     Code,
-    Run,
     called_function,
     called_slot,
     end_of_padding,
     has_prologue,
     is_padding,
 )
+from pyprof.unwind.code_analysis.function_index import FunctionIndex
+from pyprof.unwind.code_analysis.function_states import Run
+from pyprof.unwind.code_analysis.native_flow import MAX_SIZE, NativeFlow
+from pyprof.unwind.code_analysis.proof import PythonFlow
 from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED, decode
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_plus_register, encode_register_plus
 from pyprof.unwind.native_walk import find_library

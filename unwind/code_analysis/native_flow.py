@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pyprof.objfile.base import Segment
 from pyprof.unwind.code_analysis.frame_state import FrameRow
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
-from pyprof.unwind.code_analysis.x86_flow import Outline, Run
+from pyprof.unwind.code_analysis.function_states import Outline, Run
 
 MAX_SIZE = 1 << 30
 """Maximum size in bytes of a segment whose functions native code analyses."""

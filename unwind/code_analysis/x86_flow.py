@@ -13,23 +13,17 @@ This is the specification of native/flow/flow.c, and takes its place where there
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
 
-from pyprof.model.arch.x86_instructions import LONGEST, begins_with_prologue
-from pyprof.records import dataclass, field
 from pyprof.unwind.code_analysis.frame_state import (
     ENTRY,
     KEPT,
     MAX_OFFSET,
     Contradiction,
     FramePlace,
-    FrameRow,
     FrameState,
     after_call,
     load,
     loaded_value,
-    make_row,
     merge,
     pop,
     push,
@@ -38,6 +32,16 @@ from pyprof.unwind.code_analysis.frame_state import (
     with_value,
     without_values,
 )
+from pyprof.unwind.code_analysis.function_code import (
+    Code,
+    called_slot,
+    end_of_padding,
+    ends_function,
+    has_prologue,
+    is_call,
+    sets_rsp_from_rbp,
+)
+from pyprof.unwind.code_analysis.function_states import FunctionStates, InstructionState
 from pyprof.unwind.code_analysis.x86_instructions import (
     CALLEE_SAVED,
     RAX,
@@ -70,9 +74,6 @@ MAX_TRIALS = 64
 MAX_TABLE = 1024
 """Maximum number of entries of a jump table."""
 
-_PADDING = b"\x00\x90\xcc"
-_NOPS = ((0, 0x90), (1, 0x1F))
-_BEGIN_NOPS = b"\x66\x2e\x0f"
 _TABLE = re.compile(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....)", re.DOTALL)  # lea table(%rip),%reg
 _LOOK_BACK = 96
 """Number of bytes before an indirect jump in which its jump table is searched."""
@@ -84,157 +85,6 @@ _KEEP_FLAGS = frozenset((*((0, opcode) for opcode in _MOVES), *((1, opcode) for 
 """Opcodes of moves and of vector instructions, which leave the flags as they are."""
 
 _ADDITION = re.compile(rb"[\x48-\x4f][\x01\x03][\xc0-\xff]")  # add %reg,%reg
-_PLT = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(....)", re.DOTALL)  # jmp *slot(%rip)
-
-
-class InstructionState(NamedTuple):
-    """The state before one instruction, and where control goes behind it.
-
-    Attributes:
-        size: Size of the instruction in bytes.
-        state: The state before it.
-        call: Address of the call on the path to it that is most likely not to return, None if there is no call.
-        targets: Addresses in the function to which it jumps.
-        ends: Control does not continue behind it.
-        leaves: It returns or jumps to another function, and rsp is at the right depth for that.
-        calls: It is a call, which may not return.
-        resets: It takes rsp from rbp.
-    """
-
-    size: int
-    state: FrameState
-    call: int | None
-    targets: tuple[int, ...] = ()
-    ends: bool = False
-    leaves: bool = False
-    calls: bool = False
-    resets: bool = False
-
-
-Run = tuple[int, int, FrameRow]
-"""Consecutive instructions that share one rule: (start, end, rule)."""
-
-
-class Outline(NamedTuple):
-    """A summary of a function before its rules are proved.
-
-    Attributes:
-        returns: Number of returns and tail calls at the right depth.
-        end: Address at which the code after the function begins, without the parts that the compiler placed apart.
-    """
-
-    returns: int
-    end: int
-
-
-@dataclass(slots=True)
-class FunctionStates:
-    """The states of one function's instructions.
-
-    Attributes:
-        start: First address of the function.
-        known: The state of each instruction, by its address.
-        returns: Number of returns and tail calls at the right depth.
-        unresolved: States at indirect jumps whose targets are unknown.
-    """
-
-    start: int
-    known: dict[int, InstructionState] = field(default_factory=dict)
-    returns: int = 0
-    unresolved: list[FrameState] = field(default_factory=list)
-
-    def find(self, at: int) -> int | None:
-        """Return the start of the instruction that covers an address, or None."""
-        for start in range(at, at - LONGEST, -1):
-            found = self.known.get(start)
-            if found is not None:
-                return start if at < start + found.size else None
-        return None
-
-    def successors(self, start: int) -> list[int]:
-        """Return the known instructions that may run directly after one."""
-        found = self.known[start]
-        targets = found.targets if found.ends else (start + found.size, *found.targets)
-        return [at for target in targets if (at := self.find(target)) is not None]
-
-    def runs(self) -> list[Run]:
-        """Return the runs of instructions that share one rule, ascending."""
-        found: list[Run] = []
-        for at in sorted(self.known):
-            end, row = at + self.known[at].size, make_row(self.known[at].state)
-            if found and found[-1][1] == at and found[-1][2] == row:
-                found[-1] = (found[-1][0], end, row)
-            else:
-                found.append((at, end, row))
-        return found
-
-    def end_of_first_part(self, code: Code) -> int:
-        """Return where the code after the function begins, without the parts that the compiler placed apart."""
-        end = self.start
-        while end in self.known:
-            end += self.known[end].size
-            if end not in self.known:
-                end = end_of_padding(code, end)
-        return end
-
-    def copy(self) -> FunctionStates:
-        return FunctionStates(self.start, dict(self.known), self.returns, self.unresolved[:])
-
-
-Read = Callable[[int, int], bytes]
-"""Function that reads bytes of the file: (address, size) -> bytes, fewer at the end of a segment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """The code in which a function lies.
-
-    Attributes:
-        data: The bytes of its segment.
-        base: Address of the first byte.
-        next_start: Returns the first certain function start above an address, or the end of the segment.
-        read: Reads data, for jump tables.
-        is_entry: Returns True for the entry point of the program.
-        is_start: Returns True for addresses at which a function certainly begins.
-        may_be_start: Returns True for those, and for addresses that one instruction uses like a function.
-        never_returns: Returns True for the slot of the GOT of a function that does not return, such as abort.
-    """
-
-    data: memoryview
-    base: int
-    next_start: Callable[[int], int]
-    read: Read
-    is_entry: Callable[[int], bool]
-    is_start: Callable[[int], bool]
-    may_be_start: Callable[[int], bool]
-    never_returns: Callable[[int | None], bool]
-
-
-def has_prologue(code: Code, at: int) -> bool:
-    """Return True if the code at an aligned address begins as functions do: endbr64, or a callee-saved register is
-    pushed.
-    """
-    return at % 16 == 0 and at >= code.base and begins_with_prologue(code.data, at - code.base)
-
-
-def end_of_padding(code: Code, at: int) -> int:
-    """Return the address after the nops, traps and zeros at an address."""
-    while 0 <= at - code.base < len(code.data):
-        if code.data[at - code.base] in _PADDING:
-            at += 1
-            continue
-        if code.data[at - code.base] not in _BEGIN_NOPS:
-            break
-        i = decode(code.data, at - code.base)
-        if i is None or i.prefixes.strip(b"\x66\x2e") or (i.opcode_map, i.opcode) not in _NOPS or i.rex:
-            break
-        at += i.size
-    return at
-
-
-def is_padding(code: Code, at: int, end: int) -> bool:
-    """Return True if there are only nops, traps and zeros between two addresses."""
-    return at <= end and end_of_padding(code, at) >= end
 
 
 def analyse(code: Code, start: int) -> FunctionStates | None:
@@ -264,44 +114,6 @@ def analyse(code: Code, start: int) -> FunctionStates | None:
             return None
         return analysis.states
     return None
-
-
-def is_call(instruction: X86Instruction) -> bool:
-    """Return True for a near call."""
-    if instruction.opcode_map:
-        return False
-    return instruction.opcode == 0xE8 or (instruction.opcode == 0xFF and instruction.modrm >> 3 & 7 == 2)
-
-
-def called_function(i: X86Instruction, at: int) -> int | None:
-    """Return the target of a direct call at an address, or None for an indirect call."""
-    return at + i.size + i.signed(i.size - 4, 4) if i.opcode == 0xE8 else None
-
-
-def called_slot(code: Code, i: X86Instruction, at: int) -> int | None:
-    """Return the slot of the GOT through which a call at an address goes, itself or by the PLT, or None."""
-    target = called_function(i, at)
-    if target is None:
-        return at + i.size + i.signed(i.operand + 1, 4) if i.modrm == 0x15 else None
-    entry = _PLT.match(code.data, target - code.base) if target >= code.base else None
-    return entry.end() + code.base + int.from_bytes(entry[1], "little", signed=True) if entry is not None else None
-
-
-def sets_rsp_from_rbp(i: X86Instruction) -> bool:
-    """Return True for `leave`, and for `mov` and `lea` from rbp to rsp."""
-    if i.opcode_map:
-        return False
-    if i.opcode == 0x8D:
-        memory = i.memory()
-        return i.reg == RSP and memory is not None and memory.base == RBP
-    return i.opcode == 0xC9 or (i.opcode == 0x89 and i.modrm == 0xEC) or (i.opcode == 0x8B and i.modrm == 0xE5)
-
-
-def ends_function(code: Code, call: int) -> bool:
-    """Return True if the code after a call may be another function: padding follows, or an aligned address."""
-    instruction = decode(code.data, call - code.base)
-    end = call + (instruction.size if instruction else 0)
-    return end % 16 == 0 or end_of_padding(code, end) > end
 
 
 _Path = tuple[int, FrameState, int | None]
