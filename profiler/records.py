@@ -151,7 +151,7 @@ def _at_first_call(name: str, make: Callable[[type], Callable[..., Any]]) -> Cal
 
 
 def _method(owner: type, head: str, lines: list[str], known: dict[str, Any]) -> Any:
-    exec(f"def {head}:\n " + "\n ".join(lines), known)  # the code consists of names and defaults of a class of pyprof
+    exec(f"def {head}:\n " + "\n ".join(lines), known)  # noqa: S102 - the code consists of names and defaults of a class of pyprof
     made = known[head.partition("(")[0]]
     made.__qualname__ = f"{owner.__qualname__}.{made.__name__}"
     return made

@@ -210,7 +210,7 @@ class StackCopy:
         self._gather.start_reads(thread.tid)
         try:
             thread.reader.copy(thread.tid, stack, self._base, self._gather)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the thread is stopped and must be resumed
             self._reader_failed(thread)
 
     def take_frames(self, thread: Thread, lane: int, came: SampleRow, offset: int, read: FramesRead) -> None:
@@ -230,7 +230,7 @@ class StackCopy:
         try:
             thread.reader.copied_ahead(thread.tid, read.plan, stack, came.base, read.gather, self._gather)
             chain = thread.reader.take_chain()
-        except Exception:
+        except Exception:  # noqa: BLE001 - the thread is stopped and must be resumed
             self._reader_failed(thread)
         else:
             if chain is not None:
@@ -244,7 +244,7 @@ class StackCopy:
         if thread.reader is not None:
             try:
                 thread.reader.learn()
-            except Exception:
+            except Exception:  # noqa: BLE001 - the thread is stopped and must be resumed
                 self._reader_failed(thread)
 
     def _reader_failed(self, thread: Thread) -> None:
@@ -348,7 +348,7 @@ class StackCopy:
         if thread.reader is not None:
             try:
                 chain = thread.reader.take_chain()
-            except Exception:
+            except Exception:  # noqa: BLE001 - the thread is stopped and must be resumed
                 self._reader_failed(thread)
             else:
                 if chain is not None:

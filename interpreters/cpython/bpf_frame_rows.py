@@ -58,7 +58,7 @@ def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | No
         tasks: Layout of asyncio tasks if the tasks that await the running one are recorded.
     """
     thread, frame, code = layout.thread, layout.frame, layout.code
-    named = thread.cframe != NONE and thread.cframe_current != NONE
+    named = NONE not in (thread.cframe, thread.cframe_current)
     if frame.size > _FRAME_BYTES or _head_words(layout) > _MAX_HEAD:
         return None
     return FrameOffsets(

@@ -165,7 +165,7 @@ def helper() -> None:
     from pyprof.session import recording_factory
     from pyprof.session.worker.worker_process import forked
 
-    pid, options, path = pickle.load(sys.stdin.buffer)
+    pid, options, path = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own child
     try:
         with recording_factory.of_processes(TargetOptions(pids=(pid,)), options, forked) as recording:
             recording.start()

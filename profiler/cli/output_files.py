@@ -114,7 +114,7 @@ def write(path: str, writer: Write) -> str:
         return path
     except OSError as error:
         reason = error.strerror or str(error)
-    for folder in (tempfile.gettempdir, lambda: "/dev/shm", lambda: os.path.expanduser("~"), os.getcwd):
+    for folder in (tempfile.gettempdir, lambda: "/dev/shm", lambda: os.path.expanduser("~"), os.getcwd):  # noqa: S108 - a new file with a random name
         try:
             other = _write_new(folder(), "pyprof-", "-" + Path(path).name[-MAX_NAME:], writer)
         except OSError:

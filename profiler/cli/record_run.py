@@ -231,7 +231,7 @@ class Invocation:
         is_empty = not (recording.samples or recording.deliveries.count or sink.is_of_locks)
         try:
             recording.deliveries.rest(flight.at_end if flight is not None else sink)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - reported after all windows are written
             failures.append(error)
         failures += [*recording.deliveries.failures(), *([recording.failure] if recording.failure else [])]
         recording.detach()

@@ -91,7 +91,7 @@ class _Call:
         """Run the file operation and return True if the caller still waits for it."""
         try:
             self.result = self.job()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             self.error = error
         with self.lock:
             self.done.set()

@@ -122,7 +122,7 @@ class SymbolServer:
                 call.error = None  # the exception refers to the frame that refers to the call
 
     def _download(self, url: str, path: str, deadline: RequestDeadline, left: float) -> None:
-        request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "User-Agent": "pyprof"})
+        request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "User-Agent": "pyprof"})  # noqa: S310 - the scheme is checked before
         with build_opener(deadline).open(request, timeout=TIMEOUT_S) as answer:
             deadline.set_remaining(left)
             folder = os.path.dirname(path)
@@ -157,7 +157,7 @@ class _Call(threading.Thread):
     def run(self) -> None:
         try:
             self._job()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
             self.error = error
         self.ended.set()
 
@@ -435,7 +435,7 @@ def _fetch_one(build_id: str, urls: Sequence[str], until: float, silent: set[str
 
 def _download(url: str, build_id: str, kind: str, until: float) -> None:
     left = until - time.monotonic()
-    request = urllib.request.Request(url, headers={"User-Agent": "pyprof"})
+    request = urllib.request.Request(url, headers={"User-Agent": "pyprof"})  # noqa: S310 - the scheme is checked before
     with (
         RequestDeadline(left) as deadline,
         build_opener(deadline).open(request, timeout=min(TIMEOUT_S, left)) as answer,

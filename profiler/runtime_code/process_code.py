@@ -265,7 +265,7 @@ def _perf_map_name(pid: int) -> str:
         OSError: The process has ended.
     """
     inner = _status(pid).get("NSpid", str(pid)).split()[-1]
-    return f"/tmp/perf-{inner}.map"
+    return f"/tmp/perf-{inner}.map"  # noqa: S108 - the name that perf maps have
 
 
 def _status(pid: int) -> dict[str, str]:

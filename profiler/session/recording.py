@@ -115,7 +115,7 @@ class BetweenBatches:
             if each.answer.set_running_or_notify_cancel():
                 try:
                     each.answer.set_result(None if self.over else each.job())
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001 - raised again in the thread that asks
                     each.answer.set_exception(error)
 
     def end(self) -> None:
@@ -294,7 +294,7 @@ class Recording:
         try:
             self._sampling.run(between)
             self.failure = self._sampling.failure
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that asks
             self.failure = error
         finally:
             timer.cancel()

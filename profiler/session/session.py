@@ -130,7 +130,7 @@ class Session:
                 if self.unfollowed is not None:
                     self.unfollowed.read_times()
                 beat()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
             self.failure = error
         finally:
             self.close()

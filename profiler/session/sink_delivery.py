@@ -148,5 +148,5 @@ class Deliveries:
         for each in ended:
             try:
                 self._finish(each)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - reported with the other failures
                 self._failed.append(error)

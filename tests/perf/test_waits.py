@@ -280,7 +280,7 @@ def as_nobody(work: Callable[[], str]) -> str:
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
             os.write(writer, work().encode())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - sent to the parent
             os.write(writer, repr(error).encode())
         finally:
             os._exit(0)

@@ -248,7 +248,7 @@ class _Walk:
             self._set(column, RegRule(RegKind.REG_PLUS, 0, target))
 
     def _set(self, column: int, how: RegRule) -> None:
-        if column == self._arch.pc or column == self._arch.lr:
+        if column in (self._arch.pc, self._arch.lr):
             self._state = replace(self._state, ra=how)
         else:
             self._state = replace(self._state, regs={**self._state.regs, column: how})

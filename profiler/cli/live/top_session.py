@@ -166,7 +166,7 @@ class Feed:
                 self._posted(self._gathering.add_window(profile))
             failure = self._recording.failure
             why = _sentence(failure) if failure else ENOUGH if self._late() else OVER
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - shown to the user as the reason of the end
             why = _sentence(error)
         self._posted(self._gathering.end(why))
 

@@ -200,7 +200,7 @@ class SampledGroup:
                 self._deliver(recording, rest, "" if last is not None else window)
             if recording.failure is not None:
                 raise recording.failure
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - handed to the agent's own thread
             self._note_failure(recording)
             self._failed(self.sampling, error, window)
 

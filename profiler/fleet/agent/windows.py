@@ -295,11 +295,11 @@ def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> S
     for path in paths:
         try:
             parts.append(_unpacked(_read(path)))
-        except Exception:  # the agent must start whatever is wrong with a file
+        except Exception:  # noqa: BLE001 - the agent must start whatever is wrong with a file
             broken()
     try:
         return _segments(parts, window) if parts else ()
-    except Exception:  # for example, they are not from one window
+    except Exception:  # noqa: BLE001 - for example, they are not from one window
         broken()
         return ()
 

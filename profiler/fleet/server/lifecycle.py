@@ -157,7 +157,7 @@ class _LogHandler(logging.Handler):
             if record.exc_info and record.exc_info[1] is not None:
                 text = f"{text}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
             self._say(level, "library message", logger=record.name, message=text[:_MAX_MESSAGE], **more)
-        except Exception:  # logging must not end a request
+        except Exception:  # noqa: BLE001 - logging must not end a request
             self.handleError(record)
 
 

@@ -98,7 +98,7 @@ class ServerHealth:
         failure = ""
         try:
             self._checks[reason]()
-        except Exception as error:  # without this thread /healthz would never change again
+        except Exception as error:  # noqa: BLE001 - without this thread /healthz would never change again
             failure = str(error) if isinstance(error, OSError | PyprofError) else f"{type(error).__name__}: {error}"
         self._began.pop(reason)
         if failure:

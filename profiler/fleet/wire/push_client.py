@@ -144,7 +144,7 @@ class HttpClient:
         known = {"User-Agent": "pyprof", **self._endpoint.headers, **headers}
         if authorization := self._endpoint.credentials.header():
             known["Authorization"] = authorization
-        request = urllib.request.Request(f"{self._endpoint.url}{path}", body, known, method="POST")
+        request = urllib.request.Request(f"{self._endpoint.url}{path}", body, known, method="POST")  # noqa: S310 - the scheme is checked before
         seconds = self._endpoint.timeout_s
         with RequestDeadline(seconds) as deadline:
             try:

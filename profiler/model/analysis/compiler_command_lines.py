@@ -31,7 +31,7 @@ _WITH_VALUE = frozenset({
 })  # fmt: skip
 """Options of compilers whose value is the next argument and may look like a source file."""
 _OUTPUT = "-o"
-_TEMPORARY = ("/tmp/", "/var/tmp/")
+_TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 - compared, not opened
 """Folders of temporary files that one step of a compiler writes for the next step."""
 _MAX_COMM = 15
 """Maximum number of bytes of a process's name (comm) that the kernel keeps."""

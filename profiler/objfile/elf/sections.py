@@ -336,7 +336,7 @@ def _unpacked(
             data = unpack(body, size) if size else b""
         except FormatError:
             raise
-        except Exception as error:  # each library has a separate error class
+        except Exception as error:  # noqa: BLE001 - each library has a separate error class
             raise FormatError(name, 0, str(error)) from None
         if len(data) != size:
             raise FormatError(name, 0, f"{len(data)} bytes where {size} were promised")

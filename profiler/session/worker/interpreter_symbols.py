@@ -181,7 +181,7 @@ def _serve(channel: Channel, then: Callable[[], None]) -> None:
 
 def _answered(received: Received) -> list[Part]:
     try:
-        number, pid, root, mappings, contested, starts, wanted = pickle.loads(received.parts[0])
+        number, pid, root, mappings, contested, starts, wanted = pickle.loads(received.parts[0])  # noqa: S301 - from our own process
         image = ProgramImage(contested=contested)
         places = tuple(Mapping(*each) for each in mappings)
         read = make_guarded_reader(partial(_read, received.fds, image), partial(_maps, received.fds), places)

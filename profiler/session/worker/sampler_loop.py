@@ -226,7 +226,7 @@ class Sampling:
                     self._send_batch(part)
                 self._turn()
                 beat()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
             self.failure = error
         finally:
             self.sampled.set()
@@ -252,7 +252,7 @@ class Sampling:
         try:
             while self._flying and self._link.dead is None:
                 self._turn(TURN_S)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
             self.failure = self.failure or error
 
     def _send_batch(self, batch: SampleBatch) -> None:

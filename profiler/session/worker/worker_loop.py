@@ -338,7 +338,7 @@ class Service:
                 self._keep(observed)
         except Closed:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - sent to the sampler
             observed.failed = True
             self._channel.send(response_codec.pack(_failed(0, error)))
 
@@ -366,7 +366,7 @@ class Service:
             answer = Done(ask.number, functions, tuple(parts))
         except Closed:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - sent to the sampler
             answer = _failed(ask.number, error)
         self._channel.send(response_codec.pack(answer))
         self._trim(ask)
@@ -389,7 +389,7 @@ class Service:
             answer = Done(message.number, None, ())
         except Closed:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - sent to the sampler
             answer = _failed(message.number, error)
         self._channel.send(response_codec.pack(answer))
 

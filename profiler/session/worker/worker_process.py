@@ -336,7 +336,7 @@ def _run(job: Callable[[], None]) -> None:
     try:
         job()
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - shown before the process exits
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)

@@ -98,7 +98,7 @@ def _sets(data: Data) -> list[_Set]:
             except FormatError:
                 break
             stop = body + length
-        if size != 8 and size != 4:
+        if size not in (4, 8):
             break
         ranges = begin + -(-(at + 1 - begin) // (2 * size)) * 2 * size
         at = stop if stop < whole else whole

@@ -115,7 +115,7 @@ class Pusher:
             return self._waits(name, error.word, str(error), error.after_s, error.stated)
         except OSError as error:
             return self._waits(name, "disk", error.strerror or type(error).__name__)
-        except Exception as error:  # if the thread ended, nothing more would be sent
+        except Exception as error:  # noqa: BLE001 - if the thread ended, nothing more would be sent
             return self._waits(name, "otherwise", f"{type(error).__name__}: {error}")
         return True
 
@@ -185,7 +185,7 @@ class Pusher:
             return False
         try:
             self._sink.send(other, data)
-        except Exception:
+        except Exception:  # noqa: BLE001
             return False
         self._gone(other)
         self.sent += 1

@@ -88,7 +88,7 @@ class BucketSink:
             raise
         except ImportError as error:
             raise NotSent("no_package", str(error)) from None
-        except Exception as error:  # each package has its own exceptions
+        except Exception as error:  # noqa: BLE001 - each package has its own exceptions
             raise NotSent("otherwise", type(error).__name__) from None
 
     def _opened(self) -> tuple[Any, str]:

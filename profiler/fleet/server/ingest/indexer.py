@@ -168,7 +168,7 @@ class Indexer:
                     return
                 self._tend()
                 self._failure = ""
-            except Exception as error:  # without this thread no window would reach the database
+            except Exception as error:  # noqa: BLE001 - without this thread no window would reach the database
                 self._behind = True
                 self._count("index_failures")
                 is_expected = isinstance(error, StoreError | OSError)

@@ -108,7 +108,7 @@ class LargeBodies:
         assert reader.stdout is not None
         reader.stdin.write(question)
         reader.stdin.flush()
-        answer = pickle.load(reader.stdout)
+        answer = pickle.load(reader.stdout)  # noqa: S301 - from our own process
         if _memory_of(reader.pid) > _MAX_MEMORY:
             self._end()
         return answer
@@ -141,7 +141,7 @@ def read_all() -> None:
     questions, answers = os.fdopen(0, "rb"), os.fdopen(1, "wb")
     while questions.peek(1):
         began_s = time.process_time()
-        function, arguments = pickle.load(questions)
+        function, arguments = pickle.load(questions)  # noqa: S301 - from our own process
         try:
             found = function(*arguments)
         except PyprofError as error:

@@ -137,7 +137,7 @@ SHORT_S = 5.0
 """Time in seconds to wait for a ClickHouse server's response to a statement that costs little."""
 _CHECK = "SELECT 1 FROM windows LIMIT 1"
 _PORT = 8123
-PASSWORD_VARIABLE = "PYPROF_STORE_PASSWORD"
+PASSWORD_VARIABLE = "PYPROF_STORE_PASSWORD"  # noqa: S105 - the name of the variable, not its value
 """The environment variable with the password of the ClickHouse user."""
 _HOST = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.ASCII)
 _CODE = re.compile(r"\bCode: (\d{1,6})\b", re.ASCII)
