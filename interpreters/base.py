@@ -21,7 +21,7 @@ from pyprof.records import dataclass
 
 
 class NotBegun(Exception):
-    """An interpreter exists in the process, but it has not finished its start-up."""
+    """The process has an interpreter that has not finished its start-up."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class InterpreterContext:
     Attributes:
         symbols: Symbols of object files.
         diagnostics: Counters of the recording.
-        book: Functions of all interpreters.
+        book: The functions of all interpreters that the recording has seen.
         follow_tasks: Put the coroutines of awaiting tasks below a task's own functions.
         stack_size: Maximum size of a stack copy in bytes (`--stack-size`).
     """
@@ -166,9 +166,8 @@ class Interpreter:
         return None
 
     def is_own(self, module: str) -> bool:
-        """Return True if a module with this file name is part of the interpreter.
-
-        The native frames of such a module say less than the interpreter's functions.
+        """Return True if a module with this file name is part of the interpreter itself, so that its native frames say
+        less than the interpreter's functions.
         """
         return False
 

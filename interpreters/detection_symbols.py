@@ -34,7 +34,7 @@ MAX_SYMBOLS = 64
 
 
 class Wanted(NamedTuple):
-    """The symbols and the section that a search for interpreters looks for.
+    """The symbols and the section that a search for an interpreter looks for in files.
 
     A name that does not end in a zero byte matches all symbols that begin with it.
 
@@ -141,7 +141,7 @@ class KnownSymbols:
                 self._known[wanted, _file(module)] = find_anchor(module), found
 
     def _of(self, module: Module, wanted: Wanted) -> FoundSymbols | None:
-        """Return the cached search result for a module's file, moved to where this process maps the file."""
+        """Return the cached search result for a module's file, with addresses for this process."""
         known = self._known.get((wanted, _file(module)))
         if known is None:
             return None
@@ -170,7 +170,7 @@ def _moved(found: FoundSymbols, by: int) -> FoundSymbols:
 
 
 def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> FoundSymbols:
-    """Search one object file for an interpreter's symbols. Files that are not 64-bit have nothing.
+    """Search one object file for an interpreter's symbols. A file that is not 64-bit yields nothing.
 
     Raises:
         FormatError: The file is broken.

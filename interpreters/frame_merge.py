@@ -216,7 +216,7 @@ def _by_markers(
 def _marked(
     chain: Chain, pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
 ) -> Sequence[Run]:
-    """Return the runs of interpreter frames with the markers that lie in an evaluator frame.
+    """Return the runs of interpreter frames whose markers lie in an evaluator's native frame.
 
     A greenlet begins with a separate marker. The innermost marker may be in the chain before its frame is.
     """
@@ -243,8 +243,8 @@ _BORDER = 2
 def _leaving(
     others: Sequence[Run], pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
 ) -> int:
-    """Return the native frame of the innermost run of interpreter frames whose evaluator has already removed its
-    marker, -1 if there is none.
+    """Return the index of the evaluator frame that has already removed the marker of the innermost run, -1 if there is
+    none.
 
     This is the evaluator inside the next run's frame, if it is the only one there.
     """
@@ -301,7 +301,7 @@ def _by_count(
 
 
 def _joined(inserts: list[tuple[int, tuple[FunctionPlace, ...]]]) -> Inserts:
-    """Return one entry for each native frame index where interpreter frames are inserted, in ascending order."""
+    """Combine several lists of insertions into a native stack: one entry for each native frame, ascending."""
     joined: dict[int, tuple[FunctionPlace, ...]] = {}
     for at, frames in inserts:
         joined[at] = joined.get(at, ()) + frames

@@ -80,7 +80,7 @@ class FunctionTable:
         return index
 
     def has_code(self, index: int) -> bool:
-        """Return True if the number still names an interpreter function, and mark the function as used.
+        """Return True if a number still names an interpreter function, and mark the function as used.
 
         Callers ask this before they put a remembered number into a new frame.
         """
@@ -113,5 +113,5 @@ class FunctionTable:
         return self.code(place.function).line(place.instruction)
 
     def start_numbers_at(self, number: int) -> None:
-        """Make all function numbers that are given from now on at least `number`."""
+        """Set the minimum of all function numbers that are given out from now on."""
         self._next = max(self._next, number)

@@ -1,4 +1,4 @@
-"""The way from a thread of a Go program to its goroutine, read from the code of its runtime.
+"""The offsets that lead from a thread of a Go program to its goroutine, read from the code of Go's runtime.
 
 The offsets of Go's structures differ between versions. `runtime.systemstack` (asm_amd64.s) uses all of them to go from
 the goroutine's stack to that of the scheduler. Its instructions have stayed the same since Go 1.5:
@@ -61,7 +61,8 @@ class GoroutineFinder:
         self._known: dict[tuple[str, int, str], GoroutineOffsets | None] = {}
 
     def find_offsets(self, space: AddressSpace) -> GoroutineOffsets | None:
-        """Return the way from a thread of a process to its goroutine, or None if it runs no Go that can be read.
+        """Return the offsets that lead from a thread of a process to its goroutine, or None if it runs no Go that can
+        be read.
 
         Raises:
             OSError: The process has ended.

@@ -187,7 +187,7 @@ class KernelReaders:
 
 
 class Interpreters:
-    """All supported interpreters in one recording, used as one."""
+    """All supported interpreters in one recording, combined into one object."""
 
     def __init__(self, recording: InterpreterContext, kinds: tuple[type[Interpreter], ...] = KINDS) -> None:
         self._kinds = [kind(recording) for kind in kinds]

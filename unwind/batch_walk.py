@@ -155,7 +155,9 @@ class BatchWalk:
         self._answer(self._native, order, number, spaces)
 
     def _answer(self, native: NativeWalker, order: I64, number: I64, spaces: Sequence[WalkedSpace]) -> None:
-        """Let the native walker walk, and answer what it asks."""
+        """Run the native walker on deferred samples, and find with the reference unwinder each caller
+        that it asks for.
+        """
         row = native.row
         while (why := native.walk_on()) != Why.DONE:
             at = row.position
@@ -210,7 +212,7 @@ class BatchWalk:
     ) -> int:
         """Return flags for the native walker's cache (IS_CODE, IS_RETURN, IS_CALL), or 0.
 
-        They say whether it may later find the same caller without asking.
+        They say whether the native walker may later find the same caller without the reference unwinder.
         """
         if known is None:
             if exact or outcome.trust != Trust.FP:
@@ -221,7 +223,7 @@ class BatchWalk:
         return IS_CALL if known.trust == outcome.trust == Trust.CODE else 0
 
     def _renew_budget(self, walker: ScalarWalker, position: int, frames: int) -> None:
-        """Add to the budget of expressions what the frames give that the native walker has found."""
+        """Add operations to the budget of DWARF expressions for each frame that the native walker has found."""
         before, counted = self._budgeted
         if before != position:
             walker.budget.begin_stack()

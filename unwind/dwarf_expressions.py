@@ -119,7 +119,7 @@ class _Stop(Exception):
 
 
 class _Code:
-    """The bytes of a DWARF expression and the current offset. Each read is checked against the end."""
+    """The bytes of a DWARF expression and the current offset. Each read is checked against the end of the bytes."""
 
     def __init__(self, data: bytes, arch: Arch) -> None:
         self.data = data

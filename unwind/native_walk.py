@@ -334,7 +334,9 @@ class NativeWalker:
         row.count, row.position, row.state = len(order), 0, WalkerState.SAMPLE
 
     def walk_on(self) -> int:
-        """Walk until all chosen samples are done, or until the walker asks something, and return the reason (Why)."""
+        """Run the native walker until all chosen samples are done or it needs an answer, and return
+        the reason (Why).
+        """
         row = self.row
         while True:
             self._rules_as_now(row)
@@ -412,7 +414,7 @@ class NativeWalker:
 
 
 def answer_rule(row: WalkRow, index: SpaceIndex) -> bool:
-    """Answer the native walker's question for a rule, and return False if it cannot know the rule."""
+    """Give the native walker the rule that it asked for, and return False if it cannot execute that rule."""
     rule, lasting = index.lasting_rule_id(row.asked, bool(row.exact))
     row.rule, row.lasting = min(rule, MAX_RULE_ID), lasting
     return rule <= MAX_RULE_ID

@@ -145,7 +145,7 @@ class FileTables:
 
 
 def lacks_rows(function: FunctionRows, arch: Arch) -> bool:
-    """Return True if a table states the entry's rule for a whole function.
+    """Return True if an unwind table states the rule of a function's entry for the whole function.
 
     That is right for functions without a frame. The assembly of glibc 2.36 (`__mpn_mul_1`) has such entries although it
     pushes registers.

@@ -138,7 +138,7 @@ class Awaiters:
                 return
 
     def _awaited(self, top: int, kind: int) -> int:
-        """Return the coroutine that a suspended coroutine awaits, 0 if it awaits something else.
+        """Return the coroutine that a suspended coroutine awaits, 0 if it awaits an object of another type.
 
         Args:
             top: Top of the suspended frame's stack; 3.15 has a word above the awaited object.
@@ -165,8 +165,8 @@ TASK_BEGINS = 1
 
 
 class ThreadRows(NamedTuple):
-    """The rows of interpreter frames that the BPF program has copied of one thread: columns of FrameRows and what they
-    mean.
+    """The rows of interpreter frames that the BPF program has copied of one thread: columns of FrameRows, and their
+    decoded frames.
 
     Attributes:
         places: Decoded frame of each row, None for the interpreter's own.
@@ -240,7 +240,7 @@ def append_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) 
 
 
 def _above(coroutines: ThreadRows) -> dict[int, tuple[FunctionPlace, ...]]:
-    """Map the avma of each awaited frame to the coroutines that await it, innermost first."""
+    """Map the address of each frame whose task is awaited to the coroutines of the awaiting tasks, innermost first."""
     tasks: dict[int, list[list[FunctionPlace]]] = {}
     for place, above, flag in zip(coroutines.places, coroutines.address, coroutines.flag, strict=True):
         of_frame = tasks.setdefault(above, [])

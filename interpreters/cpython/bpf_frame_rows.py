@@ -19,9 +19,9 @@ import numpy.typing as npt
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout, ThreadRows, append_coroutines, await_offsets
 from pyprof.interpreters.cpython.code_objects import CodeReader
-from pyprof.interpreters.cpython.evaluator_runs import sort_runs
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
 from pyprof.interpreters.cpython.frame_reader import LOST, ChainCache, row_keys, row_states
+from pyprof.interpreters.cpython.frames_by_evaluator_call import sort_runs
 from pyprof.interpreters.cpython.greenlet_cframes import WaitingRows
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.objects import CopiedMemory, Memory, Text, Unreadable
@@ -99,7 +99,7 @@ def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | No
 
 
 def _sought(layout: Layout) -> int:
-    """Return the way in which the BPF program searches for suspended evaluator calls (FrameOffsets.seeks)."""
+    """Return how the BPF program searches for suspended evaluator calls on a stack (a value of FrameOffsets.seeks)."""
     if layout.chain is ChainKind.SHIMS:
         return int(layout.frame.object_link != NONE)
     return 2 if layout.chain is ChainKind.ENTRIES else 0
@@ -133,7 +133,7 @@ def _head_texts(layout: Layout) -> int:
 
 
 class _RowKey(NamedTuple):
-    """Everything that a copied frame row says of its frame, except for the frame's address."""
+    """The content of a row that the BPF program copied of an interpreter frame, without the frame's address."""
 
     code: int
     instr: int
@@ -184,8 +184,8 @@ class FrameRowReader:
         )
 
     def _at(self, rows: FrameRows, chain: Chain, lane: int) -> Chain | None:
-        """Return a chain with the innermost instruction of another sample, or None if its innermost frame is of another
-        function now.
+        """Return a frame chain at the innermost instruction of another sample, or None if its innermost frame now runs
+        another function.
         """
         at = int(rows.start[lane])
         _, code, instr, head = rows.frames[at].tolist()
@@ -195,7 +195,9 @@ class FrameRowReader:
         return chain.at(place.instruction, next_chain_number())
 
     def finish_batch(self) -> None:
-        """Note that a batch's frame rows are decoded, and begin the next round (see KernelReader.done)."""
+        """Note that all frame rows of a batch are decoded, so that the history of code objects begins
+        its next round.
+        """
         self._heads.begin_round()
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
@@ -310,7 +312,7 @@ class FrameRowReader:
         return self._codes.find_place(code, data, instr, tlbc)
 
     def _knows(self, key: _RowKey) -> FrameRowReader | None:
-        """Return the decoder that has decoded a frame row: this one or that of an ancestor process, or None.
+        """Return the decoder that has already decoded a frame row: this one or that of an ancestor process, or None.
 
         The same head at the same address is the same code object. The FunctionTable (functions of all interpreters)
         drops the number of a function that no frame used for a long time; its rows are decoded again.
@@ -345,7 +347,7 @@ class FrameRowReader:
     def _runs(
         self, places: list[FunctionPlace | None], address: list[int], ends: list[bool], stands: list[list[int]]
     ) -> tuple[list[Run], str]:
-        """Return the runs of frames of one chain, innermost first, and what they lack (as runs.RunReader does)."""
+        """Return the runs of frames of one thread, innermost first, and why frames may be missing."""
         if self._kind is ChainKind.SHIMS:
             return _by_shims(places, address, ends)
         if self._kind is ChainKind.ENTRIES:
@@ -444,7 +446,9 @@ class CodeHistory:
 
 
 class PythonInKernel:
-    """A model.interpreter_frame_reading.KernelReader for CPython. PythonProcess finds the runtime and lists threads."""
+    """The KernelReader for CPython: it decodes frames that a BPF program has copied. PythonProcess finds the runtime
+    and lists threads.
+    """
 
     def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:
         self._process = process

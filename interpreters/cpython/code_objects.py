@@ -98,8 +98,8 @@ def _locations(table: bytes, first: int) -> Iterator[tuple[int, int]]:
 
 
 def _delta(table: bytes, at: int, code: int) -> tuple[int, int]:
-    """Return (line increment, offset behind it) of an entry of a Python line table. The next entry begins at the next
-    byte with its highest bit set.
+    """Return (line increment, offset behind it) of an entry of a Python line table. The first byte of an entry has its
+    highest bit set.
     """
     if code in (13, 14):
         value, at = _varint(table, at)
@@ -137,7 +137,7 @@ _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<s
 
 @dataclass(frozen=True, slots=True)
 class PythonCode:
-    """One code object as the profile names it (a code_book.NamedCode).
+    """The names of one CPython code object: function, file and lines, as the profile shows them.
 
     Attributes:
         hidden: True if the frame is the interpreter's own and is not shown.
@@ -156,7 +156,7 @@ class PythonCode:
         return LANGUAGE
 
     def line(self, instruction: int) -> Line:
-        """Return the Python function's name and the line of an instruction (as in lines.find_line)."""
+        """Return the name of the Python function, and the source line of one of its instructions."""
         line = find_line(self.lines, self.table, self.first_line, instruction)
         return Line(self.qualname, self.name, 0, self.filename or None, line)
 
@@ -232,7 +232,9 @@ class CodeReader:
         return FunctionPlace(entry.index, instruction)
 
     def has_name(self, address: int, head: bytes) -> bool:
-        """Return True if the name of the code object at an address has been read and belongs to this head."""
+        """Return True if the name of the code object at an address is known, and the code object still
+        has this head.
+        """
         entry = self._entries.get(address)
         return entry is not None and entry.identity == head[self.identity]
 
@@ -292,7 +294,9 @@ class CodeReader:
         return _Entry(identity, index, hidden, address + code.bytecode, size)
 
     def _start(self, address: int, entry: _Entry, tlbc: int) -> int:
-        """Return the address of a thread's own copy of a code object's instructions (free-threaded builds)."""
+        """Return the address of the instructions of a code object: in free-threaded builds, that of a thread's own
+        copy.
+        """
         starts = self._tlbc.setdefault(address, {})
         known = starts.get(tlbc)
         if known is None:
@@ -369,8 +373,8 @@ class CodeCache:
             self.heads[address] = head
 
     def confirm_heads(self, addresses: tuple[int, ...], gather: Gather) -> Sequence[int]:
-        """Return the addresses of those Python code objects that were unchanged during the stop, by their heads, now
-        that the thread runs again.
+        """Return the addresses of the cached code objects that were unchanged during a stop, by reading their heads
+        after it.
 
         If the process has ended since, the addresses of all cached code objects are returned.
         """

@@ -28,7 +28,7 @@ _File = tuple[str, int, str]
 
 
 class CPythonFileCache:
-    """A cache, by file, of where a CPython is and of its layout once a process was seen.
+    """A cache of the place and the layout of CPython in each file, as learned from processes that run it.
 
     Attributes:
         keys: Last known address of the str that is the key of each name, for PythonThreadNames.
@@ -40,7 +40,7 @@ class CPythonFileCache:
         self.keys: dict[str, int] = {}
 
     def record_runtime(self, runtime: Runtime) -> None:
-        """Record that a CPython runtime was seen in a process, for other processes with the same file."""
+        """Record the CPython runtime of a process, so that other processes with the same file need no search."""
         if len(self._seen) >= _MAX_FILES:
             self._seen.clear()
         self._seen[_file(runtime.located.module)] = runtime
@@ -72,7 +72,9 @@ class CPythonFileCache:
         return found
 
     def locate(self, space: AddressSpace) -> Located | None:
-        """Return where a process has a CPython. Files that other processes have mapped too are not read again."""
+        """Return the place of CPython in the modules of a process. Files that other processes have mapped too are not
+        read again.
+        """
         modules = [m for m in list_candidates(space) if any(mapping.executable for mapping in m.mappings)]
         found = self._symbols.find_first(space, modules, WANTED)
         return locate_in_file(*found) if found is not None else None
@@ -83,7 +85,7 @@ def _file(module: Module) -> _File:
 
 
 def _moved(known: Located, module: Module) -> Located:
-    """Return the location of CPython for another process that has mapped the file elsewhere."""
+    """Return the place of CPython in a process that has mapped the same file at another address."""
     by = find_anchor(module) - find_anchor(known.module)
     return replace(
         known,

@@ -171,8 +171,8 @@ class Copier:
         base: int,
         gather: Gather,
     ) -> Copied | None:
-        """Copy a thread's frames from memory that a stop has read as predicted; return None if the thread state has
-        changed.
+        """Build the copy of a thread's Python frames from memory that a stop has read by a plan; return None if the
+        thread state has changed.
         """
         key = ahead.key
         if not isinstance(key, ReadPlanKey) or len(states) != 1 or states[0][0] != key.thread:
@@ -189,14 +189,16 @@ class Copier:
             self._add(copied, self._greenlets.search(waiter, habits.slots, reader), reader.gather)
 
     def _spans(self, habits: ReadHints) -> list[Span]:
-        """Return the spans of memory that the thread's last sample needed."""
+        """Return the ranges of memory that the frames of the thread's last sample needed."""
         spans = [(at, min(used + (0 if n else ROOM), size)) for n, (at, used, size) in enumerate(habits.chunks)]
         spans += [(at, self._frames.size) for at in habits.frames]
         spans += [(at + self._code_at, self._code_size) for at in habits.asked]
         return spans
 
     def _first(self, copied: Copied, gather: Gather) -> int:
-        """Return the address of the thread's innermost frame, and fill copied.stands from the C stack."""
+        """Return the address of a thread's innermost Python frame, and fill copied.stands with the CFrames of its C
+        stack.
+        """
         layout = self._layout.thread
         head = copied.head
         at = head[layout.frame >> 3]
@@ -208,7 +210,9 @@ class Copier:
         return copied.stands[0][1] if copied.stands else 0
 
     def _stand(self, copied: Copied, cframe: int, gather: Gather | None) -> None:
-        """Append a CFrame and all CFrames outside it to copied.stands; if gather is None, from copied memory only."""
+        """Append a CFrame and all CFrames outside it to copied.stands; if gather is None, only those
+        in copied memory.
+        """
         layout = self._layout.thread
         root = copied.thread.address + layout.root_cframe
         size = layout.cframe_previous + 8
@@ -226,8 +230,8 @@ class Copier:
             cframe = words[index + (layout.cframe_previous >> 3)]
 
     def _follow(self, copied: Copied, frame: int, loose: dict[int, memoryview], gather: Gather | None) -> None:
-        """Append a frame and the chain of frames outside it to copied.frames; if gather is None, from copied memory
-        only.
+        """Append a Python frame and its chain of callers to copied.frames; if gather is None, only those in copied
+        memory.
         """
         previous, code, size = self._frames.previous, self._frames.code, self._frame_size
         mask, settled = self._layout.frame.code_mask, self._settled
@@ -286,7 +290,7 @@ class Copier:
         self._heads(copied, [at for at in used if at not in copied.codes and at not in self._settled], gather)
 
     def _links(self, copied: Copied) -> bool:
-        """Return True if the frames of the innermost evaluator call end where those of the next CFrame begin."""
+        """Return True if the frames of the innermost evaluator call end where the frames of the next CFrame begin."""
         expected = copied.stands[1][1] if len(copied.stands) > 1 else 0
         flag, shift, entry = self._frames.flag, self._frames.flag_shift, self._entry
         for words, at, _ in copied.frames:
@@ -295,7 +299,7 @@ class Copier:
         return bool(copied.rest)
 
     def learn_reads(self, copied: Copied) -> None:
-        """Update the thread's read hints with what this sample needed. Runs after the stop."""
+        """Record, after a stop, which memory the frames of a thread needed, so that its next stop reads it at once."""
         habits, copied.habits = copied.habits, None
         if habits is None or copied.stale:
             return

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.asyncio_tasks import Awaiters
 from pyprof.interpreters.cpython.code_objects import CodeCache, CodeReader
-from pyprof.interpreters.cpython.evaluator_runs import RunReader, sort_runs
 from pyprof.interpreters.cpython.frame_copier import Copier
+from pyprof.interpreters.cpython.frames_by_evaluator_call import RunReader, sort_runs
 from pyprof.interpreters.cpython.layout import NONE, ChainKind
 from pyprof.interpreters.cpython.objects import LocalReader, Memory, make_gather
 from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
@@ -79,7 +79,7 @@ class FrameReader:
                 )
 
     def drop_copy(self) -> None:
-        """Forget the Python frames that the last stop copied."""
+        """Discard the Python frames that the last stop copied."""
         self._copied = []
 
     def copy_frames(self, thread: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
@@ -110,7 +110,7 @@ class FrameReader:
     def accept_planned(
         self, thread: KnownThread, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> bool:
-        """Process the Python frames that a stop has read as predicted (see StackReader.copied_ahead).
+        """Process the Python frames that a stop has read by a plan (see StackReader.copied_ahead).
 
         Returns:
             True if the thread state still belongs to the thread.
@@ -149,8 +149,8 @@ class FrameReader:
         return self._remembered(key, self._decoded(state, greenlets))
 
     def _confirm(self, copied: Copied) -> bool:
-        """Read the heads of those code objects that the stop did not read. Return True if the heads of all are known
-        and unchanged.
+        """Read the heads of the code objects that the stop did not read, and return True if all are known and
+        unchanged.
         """
         settled = self._settled
         late = tuple([at for at in copied.used if at not in copied.codes and at in settled.heads])
@@ -159,8 +159,8 @@ class FrameReader:
         return len(sure) == len(copied.used)
 
     def _key(self, state: SampleState, greenlets: bool) -> ChainKey | None:
-        """Return all that determines the last copied frame chain besides the heads of its code objects; None if more
-        does.
+        """Return a cache key of the last copied chain of frames, without the heads of its code objects, or None if it
+        cannot be cached.
         """
         copied = self._copied[0]
         found_more = copied.problem or copied.cut or copied.unread or copied.waiting or self.awaiters is not None
@@ -169,7 +169,7 @@ class FrameReader:
         return state, greenlets, self._runs.cache_key(copied), tuple(copied.stands)
 
     def _remembered(self, key: ChainKey, chain: Chain) -> Chain:
-        """Store a complete frame chain under the key and return it with a number; return an incomplete chain
+        """Cache a complete chain of frames under a key and return it with a number; return an incomplete chain
         unchanged.
         """
         functions = frozenset(place.function for run in chain.runs for place in run.frames)
@@ -201,7 +201,7 @@ class FrameReader:
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
 
     def _settle(self, copied: Copied) -> None:
-        """Note which code objects have names now, so that later stops of the thread need not read their heads."""
+        """Note the code objects whose names are known, so that later stops of the thread need not read their heads."""
         known, heads = self._settled.heads, {}
         for address, words in copied.codes.items():
             if address not in known and self.codes.has_name(address, head := bytes(words)):
@@ -246,7 +246,7 @@ class FrameReader:
         return found
 
     def _lock_state(self, copied: Copied) -> SampleState:
-        """Return whether the thread holds its GIL and whether it collects garbage, as state bits."""
+        """Return the SampleState flags that say whether a thread holds its GIL and whether it collects garbage."""
         layout, lock, collecting = self._runtime.layout, copied.lock, copied.collecting
         if not lock or not copied.thread.gil or lock[layout.gil_locked >> 3] & 0xFFFFFFFF != 1:
             return SampleState(0)
@@ -283,7 +283,7 @@ evaluator calls may wait.
 
 
 def row_keys(rows: FrameRows, others: bool) -> list[RowsKey]:
-    """Return the cache key of each thread's frame rows.
+    """Return a cache key for each thread's rows of copied frames.
 
     Args:
         others: See model.interpreter_frames.Chain.
@@ -309,13 +309,13 @@ def row_states(rows: FrameRows) -> npt.NDArray[np.int64]:
 
 
 def _trunk(key: RowsKey) -> RowsKey:
-    """Return a frame chain's cache key without the innermost row's instruction."""
+    """Return the cache key of a chain of frames without the instruction of its innermost frame."""
     frames = key[0]
     return frames[:_INSTR_AT] + frames[_INSTR_AT + 8 :], *key[1:]
 
 
 class _Known(NamedTuple):
-    """A cached frame chain and the numbers of all functions in its frames."""
+    """A cached chain of frames, with the numbers of all its functions."""
 
     chain: Chain
     functions: frozenset[int]
@@ -367,7 +367,7 @@ class ChainCache:
         decoded: Callable[[list[int]], list[Chain]],
         at: Callable[[Chain, int], Chain | None],
     ) -> dict[RowsKey, Chain]:
-        """Return the frame chains of keys that are not in the cache.
+        """Decode the chains of frames whose keys the cache lacks.
 
         Args:
             fresh: Index of one thread for each key.
@@ -395,7 +395,7 @@ class ChainCache:
         decoded: Callable[[list[int]], list[Chain]],
         trunks: dict[RowsKey, RowsKey],
     ) -> dict[RowsKey, Chain]:
-        """Decode frame chains, and put those that have a number into the cache."""
+        """Decode chains of frames, and cache those that have a number."""
         made = dict(zip(keys, decoded([fresh[key] for key in keys]), strict=True)) if keys else {}
         for key, chain in made.items():
             if chain.number:

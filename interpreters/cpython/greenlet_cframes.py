@@ -121,8 +121,8 @@ class CFrameSearch:
 
 
 def is_more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
-    """Return True if the words around CFrame `one` resemble those around the evaluator's own CFrame more than `other`
-    does.
+    """Return True if the stack words around one CFrame resemble those around the evaluator's own CFrame more than those
+    around another CFrame do.
 
     All calls of the evaluator lay out their C frame alike; many words are equal. Arguments are indexes into the stack.
     """
@@ -140,7 +140,7 @@ def _region(stack: memoryview, first: int) -> _U64:
 
 
 def _places(region: _U64, word: int) -> list[int]:
-    """Return the indexes of a word in a region of the stack, at most MOST_WAITING."""
+    """Return the indexes at which a word occurs in a region of the stack, at most MAX_WAITING of them."""
     found: list[int] = (region == np.uint64(word)).nonzero()[0][:MAX_WAITING].tolist()
     return found
 
@@ -198,14 +198,14 @@ class WaitingRows:
     def _find(
         self, rows: FrameRows, lane: int, places: range, marks: list[list[int]]
     ) -> tuple[GreenletFrames, list[int]]:
-        """Search the copied stack of one sample for evaluator calls that wait.
+        """Search the copied stack of one sample for suspended evaluator calls.
 
         Args:
             places: Rows of frames that may wait.
             marks: The thread's own CFrames.
 
         Returns:
-            What waits, and the rows of its frames.
+            The suspended evaluator calls, and the rows of their frames.
         """
         copy = rows.copies[lane]
         memory = _RowMemory(self._words, rows.frames[places.start : places.stop], copy.links)

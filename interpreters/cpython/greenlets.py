@@ -155,7 +155,7 @@ class Search:
         self._left = MAX_STEPS
 
     def spend_steps(self, steps: int = 1) -> bool:
-        """Use up steps of the search's limit, and return True while some are left."""
+        """Use up steps of the search's budget, and return True while steps are left."""
         self._left -= steps
         return self._left >= 0
 
@@ -166,8 +166,8 @@ class Search:
         return self.reader.read(frame, self._frames.size)
 
     def calls(self, frame: int) -> bool:
-        """Return True if a Python frame may be calling a C function. A frame that was left or calls Python code stores
-        its stack depth.
+        """Return True if a Python frame may be calling a C function. A suspended frame, or one that calls Python code,
+        stores its stack depth.
         """
         if not self._frames.has_height:
             return True
@@ -175,8 +175,8 @@ class Search:
         return words is not None and words[at + self._frames.instr + 1] & 0xFFFFFFFF == 0xFFFFFFFF
 
     def link(self, made: int, frame: int, objects: list[int]) -> int:
-        """Return the frame to which a frame object links, and append the object to `objects`; 0 if the object does not
-        belong to the frame.
+        """Return the Python frame to which a frame object links, and append the object to `objects`; 0 if the object
+        does not belong to the frame.
         """
         if not made or not self._frames.object_link:
             return 0
@@ -278,7 +278,7 @@ class EntrySearch:
         return self._frames.flags(words, at) >= self._entry_owner
 
     def _learn(self, thread: SwitchedThread) -> None:
-        """Learn what this process's Python entry frames look like from the outermost frame of a chain."""
+        """Learn how the entry frames of this process look, from the outermost frame of a chain."""
         words, at, avma = thread.frames[-1]
         stack = range(thread.base, thread.base + 8 * len(thread.stack))
         self._mark = words[at + self._frames.instr], words[at + self._frames.code]
@@ -303,7 +303,9 @@ class EntrySearch:
             at = data.find(pattern, (at & -8) + 8)
 
     def _run(self, search: Search, top: int, entry: int) -> list[LocatedFrame] | None:
-        """Return the frames of an evaluator call from `top` outwards, None if they do not lead to its entry frame."""
+        """Return the frames of a suspended evaluator call from `top` outwards, None if they do not lead to its entry
+        frame.
+        """
         frames: list[LocatedFrame] = []
         objects: list[int] = []
         frame = top
@@ -325,7 +327,7 @@ class EntrySearch:
         return None
 
     def _guess(self, search: Search, near: range, last: tuple[int, int], slots: Slots) -> list[LocatedFrame] | None:
-        """Return the frames of a suspended evaluator call whose innermost frame is named by some word on the stack.
+        """Return the frames of a suspended evaluator call whose innermost frame some stack word names.
 
         Args:
             near: Indexes of the words between this evaluator call and the one inside it; the entry frame is at its end.

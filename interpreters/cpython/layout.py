@@ -18,7 +18,7 @@ NONE = -1
 
 
 class ChainKind(IntEnum):
-    """The linkage of a Python thread's frames, and what the evaluator keeps on its C stack for each evaluator call."""
+    """How a CPython version links a thread's frames, and what its evaluator leaves on the C stack for each call."""
 
     OBJECTS = 0  # 3.8, 3.9: PyFrameObjects, one evaluator call each, nothing on the C stack
     CFRAMES = 1  # 3.10: PyFrameObjects, and a CFrame for each evaluator call

@@ -77,7 +77,7 @@ class Memory:
 
 
 class Text(NamedTuple):
-    """A copied piece of a process's memory, as it was at the time of the sample."""
+    """A copied range of a process's memory, as it was at the time of a sample."""
 
     avma: int
     data: bytes
@@ -92,7 +92,7 @@ class CopiedMemory(Memory):
         self._copied: Sequence[Text] = ()
 
     def prefer_texts(self, texts: Sequence[Text]) -> None:
-        """Set the copies of memory that take precedence over current memory from now on; they must be few."""
+        """Set the copies that take precedence over current memory. There must be few of them."""
         self._copied = texts
 
     def _now(self, avma: int, size: int) -> bytes:
@@ -180,7 +180,7 @@ class Objects:
         return self._letters(address, state, min(length, letters), errors)
 
     def _text_head(self, address: int) -> tuple[int, int]:
-        """Return the length and the state word of a Python str."""
+        """Return the length and the state word of a Python str object."""
         length, state = self.layout.text_length, self.layout.text_state
         head = self.memory.read_memory(address, max(length + 8, state + 4))
         return int.from_bytes(head[length : length + 8], "little"), int.from_bytes(head[state : state + 4], "little")

@@ -52,8 +52,8 @@ class PythonProcess:
 
     @property
     def expected(self) -> Runtime | None:
-        """The CPython runtime, also before it has started or after the process has ended if another process has run its
-        file.
+        """The CPython runtime of the process. It is known before the runtime has started, or after the process has
+        ended, if another process has run the same file.
         """
         return self._finder.runtime or self._finder.expected
 
@@ -101,7 +101,7 @@ class PythonProcess:
 
     @property
     def goroutines(self) -> None:
-        """No offsets, because Python has no goroutines."""
+        """Return None, because Python has no goroutines."""
 
     def inspect_process(self, space: AddressSpace, tids: Collection[int]) -> None:
         finder = self._finder
@@ -131,7 +131,7 @@ class PythonProcess:
         self.threads = ThreadList(runtime, memory, self._namespace_tid, self.frames.prepare)
 
     def _find_tasks(self, runtime: Runtime, space: AddressSpace) -> None:
-        """Look for asyncio in the process, which may import it at any time."""
+        """Look for the asyncio module in the process, which may import it at any time."""
         frames, recording, layout = self.frames, self._recording, runtime.layout
         if not recording.follow_tasks or frames is None or frames.awaiters is not None:
             return

@@ -30,7 +30,9 @@ class UnreadRuntime(Exception):
 
 
 class UnsettledRuntime(UnreadRuntime):
-    """A state of a CPython runtime that a process also has shortly after a fork. A later attempt may succeed."""
+    """The CPython runtime is in a state that also occurs shortly after a fork. A later attempt to read
+    it may succeed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ def _minor(located: Located, memory: Memory) -> int:
 
 
 def _check(runtime: Runtime, memory: Memory, tasks: Callable[[int], bool]) -> None:
-    """Check that the process's memory agrees with the layout of its CPython.
+    """Check that the process's memory agrees with the expected layout of its CPython.
 
     Raises:
         UnreadRuntime: The process contradicts the layout.

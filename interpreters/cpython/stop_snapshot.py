@@ -106,8 +106,8 @@ class Copied:
     def find(
         self, avma: int, size: int, loose: dict[int, memoryview], gather: Gather | None
     ) -> tuple[memoryview | None, int]:
-        """Return (words, index) of memory that was copied in the stop, reading it now if `gather` is given; (None, 0)
-        if it is missing.
+        """Return (words, index) of memory that the stop has copied. If `gather` is given, missing memory is read now.
+        (None, 0) if it cannot be read.
         """
         if avma & 7:
             return None, 0
@@ -153,7 +153,7 @@ def view_words(data: memoryview) -> memoryview:
 
 
 def complete_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
-    """Yield the words of each span of memory that was read completely."""
+    """Yield the words of each memory range that was read completely."""
     at = 0
     for _, size in spans:
         end = at + (size >> 3)
@@ -204,7 +204,7 @@ class ChunkCopier:
         self._most_chunks = max(MAX_CHUNKS, most_stack // _MIN_CHUNK)
 
     def copy_chunks(self, copied: Copied, habits: ReadHints, got: dict[int, memoryview], gather: Gather) -> None:
-        """Copy the chunks of a thread's data stack into copied.regions, newest first.
+        """Copy the chunks of a thread's CPython data stack into copied.regions, newest first.
 
         Args:
             got: What the thread's last sample needed, by address.
@@ -276,7 +276,7 @@ _MAX_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class ReadPlanKey:
-    """The thread whose next stop was predicted, and a copy of its read hints (ReadHints) at that time."""
+    """The thread whose next read was planned, with a copy of its read hints (ReadHints) at that time."""
 
     thread: PyThread
     chunks: list[tuple[int, int, int]]

@@ -85,7 +85,7 @@ class PythonThreadNames:
         return self._named(self._objects.attributes(instance), name)
 
     def _named(self, items: Iterator[tuple[int, int]], name: str) -> int:
-        """Return the address of the value of a key among the items of a Python dict, 0 if there is none."""
+        """Return the address of the value that a Python dict has for a key, 0 if there is none."""
         likely = self._keys.get(name)
         for key, value in sorted(items, key=lambda item: item[0] != likely):
             if self._is(key, name):
@@ -201,7 +201,7 @@ class ThreadList:
             table.pop(tid, None)
 
     def find_thread(self, tid: int, gather: Gather) -> KnownThread | None:
-        """Return the Python thread states for a sample of a thread.
+        """Return the Python thread states that belong to the sample of a kernel thread.
 
         An unlisted thread may be the one that holds the GIL; `gather` reads the holder.
         """
@@ -233,7 +233,7 @@ class ThreadList:
         }
 
     def _know(self, found: dict[int, list[PyThread]]) -> None:
-        """Store the Python thread states that were found, and prepare new ones."""
+        """Store newly found Python thread states, and prepare the first sample of each."""
         unread: list[tuple[PyThread, ReadHints]] = []
         for tid, states in found.items():
             known = self.known.setdefault(tid, KnownThread())
@@ -292,9 +292,7 @@ class ThreadNameTable:
             self._read_at = time.monotonic_ns() + max(self._wait_ns, _NAMES_BUDGET * spent)
 
     def hasten_read(self, tids: Collection[int]) -> None:
-        """Read the names of Python threads soon, because threads have appeared or ended; tids are the current
-        threads.
-        """
+        """Schedule an early read of Python's thread names, because threads have appeared or ended."""
         self._read_at, self._wait_ns = min(self._read_at, time.monotonic_ns() + _NAMES_SOON_NS), _NAMES_NS
         if len(self.names) > _MAX_NAMES:
             self.names = {tid: name for tid, name in self.names.items() if tid in tids}

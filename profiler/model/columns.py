@@ -27,7 +27,7 @@ def largest_sum(values: npt.NDArray[np.int64]) -> float:
 
 
 def distinct(values: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
-    """Return each value once, ascending, shape (n,), for an array of any shape."""
+    """Return the distinct values of an array of any shape, ascending, shape (n,)."""
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -36,7 +36,7 @@ def distinct(values: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
 
 
 def numbered(values: npt.NDArray[Integer]) -> tuple[npt.NDArray[Integer], npt.NDArray[np.int64]]:
-    """Return the distinct values, and the index of each value among them.
+    """Return the distinct values of an array, and the index of each value among them.
 
     There may be millions of values. Temporary memory is limited to that for a part of them.
 
@@ -52,7 +52,7 @@ def numbered(values: npt.NDArray[Integer]) -> tuple[npt.NDArray[Integer], npt.ND
 
 
 def among(values: npt.NDArray[Integer], wanted: Collection[int]) -> npt.NDArray[np.bool_]:
-    """Return which of the values are wanted, as a bool array of shape (n,)."""
+    """Return which values of an array are wanted, as a bool array of shape (n,)."""
     return np.isin(values, list(wanted)) if len(values) and wanted else np.zeros(len(values), np.bool_)
 
 
@@ -61,7 +61,7 @@ _Item = TypeVar("_Item")
 
 
 class Growing(Protocol[Item]):
-    """A prefix tree of frames that is being built."""
+    """The protocol of a prefix tree of frames to which nodes can be added."""
 
     def child(self, parent: int, item: Item, /) -> int:
         """Return the node of an item below a node of the tree, and add the item if it is new."""

@@ -48,7 +48,7 @@ class FrameReadPlan:
 
     Attributes:
         key: Identifies the object that made the plan.
-        spans: What is read first.
+        spans: The ranges of memory that are read first.
         chunks: Chunks of the data stack, newest first.
         loose: Frames outside of the data stack.
         codes: Addresses of fully known code objects, ascending. A frame of any other code object needs more reads.
@@ -120,7 +120,9 @@ class StackReader(Protocol):
 
     @property
     def reads(self) -> bool:
-        """Return True if inspect_process() has found an interpreter whose frames must be copied in stops."""
+        """Return True if the process has an interpreter whose frames must be copied while its threads are stopped. Call
+        inspect_process() first.
+        """
         ...
 
     @property
@@ -148,16 +150,16 @@ class StackReader(Protocol):
         ...
 
     def ahead(self, tid: int) -> FrameReadPlan | None:
-        """Return the plan for reading a thread's interpreter frames in its next stop, or None if only copy() can read
-        them.
+        """Return the plan by which a stop can read a thread's interpreter frames without calling copy(), or None if
+        only copy() can read them.
         """
         ...
 
     def copied_ahead(
         self, tid: int, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
-        """Process interpreter data that a stop has read according to a plan, after the thread was continued. It
-        replaces copy().
+        """Process the interpreter data of a thread that a stop has read by a plan, after the thread was continued. This
+        replaces a call of copy().
 
         Args:
             tid: The thread.
@@ -170,7 +172,7 @@ class StackReader(Protocol):
         ...
 
     def left(self, tid: int) -> str:
-        """Forget a thread of the process that has ended, because its tid may be reused.
+        """Forget a thread that has ended, because the kernel may reuse its tid.
 
         Returns:
             The name that the interpreter gave it, "" if none.
@@ -393,7 +395,7 @@ class KernelReader(Protocol):
         ...
 
     def places(self) -> list[ThreadPlace]:
-        """Return the interpreter data addresses of all threads of the process that are known now."""
+        """Return the addresses of the interpreter state of each thread whose state is known now."""
         ...
 
     def chains(self, rows: FrameRows) -> Sequence[Chain | None]:
@@ -401,5 +403,5 @@ class KernelReader(Protocol):
         ...
 
     def finish_batch(self) -> None:
-        """Note that the BPF program will take all later frame rows after the rows so far."""
+        """Note that all frame rows which the BPF program copied so far have been decoded."""
         ...

@@ -50,7 +50,7 @@ class FunctionPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The frames that one call of the evaluator runs, innermost first.
+    """The interpreter frames that one call of the evaluator (the interpreter's main loop) executes, innermost first.
 
     Attributes:
         marker: An address on the evaluator call's C stack, 0 if this version of the interpreter keeps none.
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The interpreter frames of a thread, in runs of one evaluator call each.
+    """The interpreter frames of one thread, grouped by calls of the evaluator (the interpreter's main loop).
 
     Attributes:
         runs: The runs, innermost first.
@@ -97,9 +97,7 @@ class Chain:
 
     @property
     def innermost(self) -> FunctionPlace:
-        """The innermost interpreter frame of the chain, which must have one. Callers use it only for chains with a
-        `trunk`.
-        """
+        """The innermost interpreter frame of this non-empty chain. It is used only for chains with a `trunk`."""
         return self.runs[0].frames[0]
 
     def at(self, instruction: int, number: int) -> Chain:

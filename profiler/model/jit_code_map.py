@@ -191,7 +191,7 @@ class CodeMap(Generic[T]):
 
     @property
     def past(self) -> Sequence[Span[T]]:
-        """The descriptions of JIT code that are not valid any more."""
+        """The descriptions of JIT code that are no longer valid."""
         return self._past
 
     def find(self, pc: int, time_ns: int) -> Span[T] | None:
@@ -219,7 +219,7 @@ class CodeMap(Generic[T]):
 
 
 def _uncovered(spans: list[Span[T]]) -> list[Span[T]]:
-    """Return the descriptions of JIT code that no later one overlaps, ascending by start.
+    """Return the descriptions of JIT code whose addresses no later description overlaps, ascending by start.
 
     This is fast for a map of 100,000 lines.
     """
@@ -332,7 +332,7 @@ _NONE = _Columns(
 
 
 class _Gathered:
-    """Columns of a table of code names that grow in place, so that no column exists twice in memory."""
+    """Columns of a table of code names that grow in place, so that memory never holds two copies of a column."""
 
     def __init__(self) -> None:
         self._start, self._end, self._name, self._length = (bytearray() for _ in range(4))
@@ -409,7 +409,9 @@ class CodeTable:
             self._live.sort()
 
     def _gathered(self, pieces: Iterable[NamedRanges], still: Flags) -> _Columns:
-        """Return the code names of a reading that are new. Set `still` for entries that exist already."""
+        """Return the code names of one reading of a perf map that the table lacks. Set `still` for entries that it
+        already has.
+        """
         found = _Gathered()
         for piece in pieces:
             fresh = self._unknown(piece, still)
@@ -425,7 +427,7 @@ class CodeTable:
         return NamedRanges(piece.start[~known], piece.end[~known], piece.length[~known], names)
 
     def _known(self, piece: NamedRanges, still: Flags) -> Flags:
-        """Return which ranges of a reading already have an entry with the same code name."""
+        """Return which address ranges of a perf map already have an entry with the same name in the table."""
         live = self._live
         known = np.zeros(len(piece.start), np.bool_)
         if not len(live):
@@ -441,7 +443,9 @@ class CodeTable:
         return known
 
     def _replaced(self, fresh: _Columns, before_ns: int) -> Flags:
-        """Return which valid entries the new code names overlap. Those new ones are valid from `before_ns` on."""
+        """Return which valid entries of the table overlap code names of a new reading. The new names are valid from
+        `before_ns` on.
+        """
         ended, taking = touching(self._live.start, self._live.end, fresh.start, fresh.end)
         self._begin(fresh, taking, before_ns)
         return ended

@@ -163,7 +163,7 @@ def _merge_title(mark: Mark) -> str:
 
 
 class Blocked(NamedTuple):
-    """The system call in which a thread waits.
+    """The system call in which a sleeping thread waits.
 
     Attributes:
         arch: Name of the architecture.

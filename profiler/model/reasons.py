@@ -194,7 +194,7 @@ NOTES = (
            "{count:segment|segments} could not be read, the first: {first}"),
     Reason("older_sentence", Stage.OUTPUT, "{text}"),
 )
-"""Notes of a recording's summary: how it was made, and what it lacks as a whole (reasons.Note)."""
+"""Notes in the summary of a recording: how it was made, and what is missing in all of it."""
 
 WARNINGS = (
     Reason("functions_missing", Stage.INTERPRETER, "{language} functions are missing in {where}: {how}",
@@ -399,13 +399,13 @@ def parse_note(reason: object, arguments: object) -> Note:
 
 
 def problem(name: str, **arguments: object) -> Problem:
-    """Return the problem of a file by the name of its reason: a sentence, and the command that fixes it."""
+    """Return the problem of a file by the name of its reason: a sentence, and a command that fixes it."""
     row = SENTENCES[name]
     return Problem(_fill_in(row.sentence, arguments), _fill_in(row.hint, arguments), name)
 
 
 def problem_counted(name: str) -> Problem:
-    """Return the problem of a file, by the name of its reason, that is also counted."""
+    """Return the problem of a file by the name of its reason. A counter of the same name counts it."""
     row = _COUNTED[name]
     return Problem(row.title, row.hint, name)
 
@@ -424,7 +424,7 @@ def find_hint(error: PyprofError) -> str:
 
 
 def counted(key: str) -> Reason | None:
-    """Return the reason that belongs to the key of a counter, None if the table lacks it."""
+    """Return the reason of a counter by the counter's key, None if the table of reasons has none."""
     return _COUNTED.get(key.partition(":")[0])
 
 
@@ -435,7 +435,7 @@ def counter_title(key: str) -> str:
 
 
 def end_reason(label: str) -> Reason | None:
-    """Return the reason that belongs to the label of a stack's end, None if the table lacks it."""
+    """Return the reason of a stack's end by its label, None if the table of reasons has none."""
     language = label.removeprefix(_OF_LANGUAGE)
     if label in ENDS or language == label:
         return ENDS.get(label)

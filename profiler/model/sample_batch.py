@@ -72,7 +72,7 @@ class StackBeyondCopy:
     Attributes:
         length: Bytes from the base of the copy to the end of the stack.
         outer: The outer part as it was read once, None if it never was.
-        spots: Parts of it as they were at the time of the sample.
+        spots: Parts of the outer stack that were read together with the sample.
         longest: Maximum of the stack's length so far.
     """
 
@@ -103,7 +103,7 @@ class StackSlab:
     beyond: Mapping[int, StackBeyondCopy] = field(default_factory=dict)
 
     def alone(self) -> StackSlab:
-        """Return the same stack copies in separate, contiguous memory.
+        """Return a copy of the stack bytes in contiguous memory of its own.
 
         In the kernel's ring buffer other data lies between them, and the kernel will overwrite them.
         """
@@ -303,7 +303,7 @@ def read_goroutine_labels(read: Callable[[int, int], bytes], labels: int) -> Lab
 
 
 def _read_text(read: Callable[[int, int], bytes], avma: int, most: int) -> bytes | None:
-    """Return the first `most` bytes of a string of Go, None if it is not readable."""
+    """Return the first `most` bytes of a Go string in the target's memory, None if they are not readable."""
     head = read(avma, 16)
     if len(head) != 16:
         return None

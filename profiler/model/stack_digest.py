@@ -20,7 +20,7 @@ NamedLine = tuple[str, str, str, int]
 
 
 def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine], found_by: bytes) -> bytes:
-    """Return the digest of a frame's content.
+    """Return the digest that identifies a frame by its content.
 
     Code of a file with a build id is identified by its offset in the file, wherever a process maps the file.
 

@@ -334,7 +334,7 @@ def _problems(problems: Iterable[Problem]) -> list[dict[str, str]]:
 
 
 def _explained(reason: Reason | None) -> dict[str, str]:
-    """Return stage, meaning and hint of a reason as JSON fields."""
+    """Return the stage, the meaning and the hint of a reason as fields of a JSON object."""
     if reason is None:
         return {"stage": "", "meaning": "", "hint": ""}
     return {"stage": reason.stage.value, "meaning": reason.sentence, "hint": reason.hint}
@@ -355,7 +355,9 @@ _SUMS = (
 
 
 def summed(parts: Sequence[Summary]) -> Summary:
-    """Add up the facts about several recordings. summary_of_part() adds what follows from samples."""
+    """Add up the numbers in the summaries of several recordings. summary_of_part() adds what follows from their
+    samples.
+    """
     seconds = sum(part.duration_s for part in parts) or 1.0
     return replace(
         Summary(),

@@ -86,20 +86,18 @@ def _printable(data: bytes) -> str:
 
 
 def join_labels(outer: Labels, inner: Labels) -> Labels:
-    """Return the labels of both sets. If both have a name, the value of the outer one holds."""
+    """Return the labels of two sets. If both have a label of one name, the value in `outer` is used."""
     return tuple(sorted({**dict(inner), **dict(outer)}.items())) if inner else outer
 
 
 def common(every: Iterable[Labels]) -> Labels:
-    """Return the labels that all of these label sets have in common."""
+    """Return the labels that all of several label sets contain."""
     first, *others = [*every] or [()]
     return tuple(label for label in first if all(label in other for other in others))
 
 
 def fit(labels: Labels, wanted: Mapping[str, str | Collection[str]]) -> bool:
-    """Return True if the labels of a thread match the wanted ones: each is present with the wanted value, or one of the
-    wanted values.
-    """
+    """Return True if a thread has each wanted label with one of its wanted values."""
     own = dict(labels)
     return all(own.get(name) in ((value,) if isinstance(value, str) else value) for name, value in wanted.items())
 

@@ -88,7 +88,7 @@ class StackEnd(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class SharedFrames:
-    """The frames of a deep stack that many samples have in common, innermost first, up to its root.
+    """The outer frames of a deep stack that many samples have in common, innermost first, up to its root.
 
     Columns are as in Walk.
 

@@ -38,7 +38,7 @@ from pyprof.unwind.module_sources import READERS, add_symbol_reader
 from pyprof.unwind.unwinder import Unwinder
 
 if TYPE_CHECKING:
-    from pyprof.symbolize.frame_cache import SettledFrameCache
+    from pyprof.symbolize.name_cache import SettledFrameCache
 
 EVERYTHING = ViewOptions(native="all")
 MAX_CACHED_WINDOWS = 32

@@ -4,10 +4,9 @@ breakpad        Names, lines and inlined functions from a Breakpad symbol file
 demangle        Demangled names of C++ and Rust, by LLVM's demanglers, and decoded names of Cython and V8
 dwarf/          Source lines and inlined functions from DWARF 2 to 5, read only as far as an address needs
 elf_symtab      Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugdata, a separate debug file
-frame_cache     A cache of finished frames for the windows of one recording, and the list of their modules
 go_names        Names, lines and inlined functions of a Go program
 kernel_symbols  Names of kernel functions, from /proc/kallsyms
-name_cache      A cache of symbols and lines of object files, for the life of the process
+name_cache      Caches of symbols and lines of object files, and of the finished frames of one recording
 perfmap         A reader of perf maps
 resymbolize     Names for the frames of an existing profile, from files that are available now
 source_files    The text of source files that a profile names, and the lines of Cython sources

@@ -22,12 +22,11 @@ from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.source_lines import SourcePlace
-from pyprof.symbolize.frame_cache import FrameModules
-from pyprof.symbolize.name_cache import FileNames, NameCache, Named
+from pyprof.symbolize.name_cache import FileNames, FrameModules, NameCache, Named
 from pyprof.symbolize.symbol_table import MADE, Labels, name_by_start, name_runtime_code, naming_command
 
 if TYPE_CHECKING:
-    from pyprof.symbolize.frame_cache import SettledFrameCache
+    from pyprof.symbolize.name_cache import SettledFrameCache
 
 InterpreterName = Callable[[FunctionPlace], Line]
 """Function that returns the function, file and line of an interpreter's frame."""

@@ -38,8 +38,8 @@ from pyprof.fleet.agent.control_socket import (
 )
 from pyprof.fleet.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.fleet.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
-from pyprof.fleet.agent.on_demand import MAX_AT_ONCE, OnDemand, RecordedNow, choice_of
 from pyprof.fleet.agent.process_table import ProcessTable
+from pyprof.fleet.agent.requested_recordings import MAX_AT_ONCE, OnDemand, RecordedNow, choice_of
 from pyprof.fleet.cli.agent_record import joined
 from pyprof.model.fleet_reasons import ASKS
 from pyprof.model.profile import Profile

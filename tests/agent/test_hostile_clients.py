@@ -15,7 +15,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.fleet.agent import on_demand
+from pyprof.fleet.agent import requested_recordings
 from pyprof.fleet.agent.config import parse as parse_config
 from pyprof.fleet.agent.control_socket import (
     ASKED,
@@ -28,8 +28,8 @@ from pyprof.fleet.agent.control_socket import (
     peer_of,
 )
 from pyprof.fleet.agent.last_minutes import LastMinutes
-from pyprof.fleet.agent.on_demand import OnDemand, RecordedNow
 from pyprof.fleet.agent.process_table import ProcessTable
+from pyprof.fleet.agent.requested_recordings import OnDemand, RecordedNow
 from pyprof.fleet.cli.agent_record import _AgentRequest
 from pyprof.model.profile import Profile
 from pyprof.records import replace
@@ -111,7 +111,7 @@ def test_recording_that_was_asked_for_ends_with_the_agent(monkeypatch: pytest.Mo
         demand.end()
 
     monkeypatch.setattr(recording_factory, "of_selection", lambda *_: Recording())
-    monkeypatch.setattr(on_demand, "_LOOK_S", 60.0)
+    monkeypatch.setattr(requested_recordings, "_LOOK_S", 60.0)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         demand.answer(replace(REQUEST, service="all"), ControlClient(ours, peer_of(ours)))

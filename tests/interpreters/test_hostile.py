@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython import debug_offsets
 from pyprof.interpreters.cpython.code_objects import CodeReader
-from pyprof.interpreters.cpython.evaluator_runs import RunReader
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER, MAX_FRAMES, Copier, make_greenlet_search
+from pyprof.interpreters.cpython.frames_by_evaluator_call import RunReader
 from pyprof.interpreters.cpython.greenlets import EntrySearch, SwitchedThread, count_waiting_bytes
 from pyprof.interpreters.cpython.layout import LAYOUTS, Layout
 from pyprof.interpreters.cpython.objects import LocalReader, Memory, Objects, Unreadable, make_gather

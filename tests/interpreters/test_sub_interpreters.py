@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.interpreters.cpython.evaluator_runs import sort_runs
+from pyprof.interpreters.cpython.frames_by_evaluator_call import sort_runs
 from pyprof.model.interpreter_frames import FunctionPlace, Run
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import OF_LAYOUTS, Python, running

@@ -19,8 +19,7 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.symbolize import name_cache
 from pyprof.symbolize.dwarf.attribute_forms import Deadline
-from pyprof.symbolize.frame_cache import SettledFrameCache
-from pyprof.symbolize.name_cache import FileNames, NameCache, estimate_footprint
+from pyprof.symbolize.name_cache import FileNames, NameCache, SettledFrameCache, estimate_footprint
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, running, where
 from tests.support import build, need

@@ -9,7 +9,7 @@ function_index    Addresses at which functions begin: symbols, unwind tables, th
 function_states   The states of one function's instructions: the place of the CFA before each, and the next
                   instructions
 native_flow       The binding of the native analysis of functions
-proof             Proofs of the states of code behind calls
+state_proof       Proofs of the states of code behind calls
 x86_flow          The places of the CFA and of saved registers at each instruction of one function, along all paths
 x86_instructions  The decoder of x86-64 instructions, and the registers that they write
 """

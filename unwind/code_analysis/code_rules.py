@@ -27,7 +27,7 @@ from pyprof.unwind.code_analysis.function_code import (
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
 from pyprof.unwind.code_analysis.function_states import Run
 from pyprof.unwind.code_analysis.native_flow import MAX_SIZE, NativeFlow
-from pyprof.unwind.code_analysis.proof import PythonFlow
+from pyprof.unwind.code_analysis.state_proof import PythonFlow
 from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED, decode
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_plus_register, encode_register_plus
 from pyprof.unwind.native_walk import find_library

@@ -119,7 +119,7 @@ ENTRY = FrameState()
 
 
 def with_value(state: FrameState, register: int, value: FramePlace | None) -> FrameState:
-    """Return the state after a register other than rsp has got a value."""
+    """Return the frame state after a register other than rsp has got a value."""
     values, saved, kept = state.values, state.saved, state.kept
     if register == RBP and saved[_FP] == KEPT:
         saved = (*saved[:_FP], LOST, *saved[_FP + 1 :])
@@ -131,7 +131,7 @@ def with_value(state: FrameState, register: int, value: FramePlace | None) -> Fr
 
 
 def without_values(state: FrameState, mask: int) -> FrameState:
-    """Return the state after the registers of a mask, without rsp, have got unknown values."""
+    """Return the frame state after the registers of a mask, without rsp, have got unknown values."""
     for register in range(16):
         if mask >> register & 1:
             state = with_value(state, register, None)
@@ -139,7 +139,7 @@ def without_values(state: FrameState, mask: int) -> FrameState:
 
 
 def with_sp(state: FrameState, sp: FramePlace | None, call: int | None) -> FrameState:
-    """Return the state after rsp has got a value. What lies below it is lost."""
+    """Return the frame state after rsp has got a value. What the stack holds below it is lost."""
     values = (*state.values[:RSP], sp, *state.values[RSP + 1 :])
     if sp is None:
         return state._replace(values=values)
@@ -154,7 +154,7 @@ def with_sp(state: FrameState, sp: FramePlace | None, call: int | None) -> Frame
 
 
 def after_call(state: FrameState) -> FrameState:
-    """Return the state after a call that returns."""
+    """Return the frame state after a call that returns."""
     sp, kept = state.values[RSP], state.kept
     if sp is not None and kept is not None and _is_below(kept.place, sp):
         state = state._replace(kept=None)
@@ -171,7 +171,9 @@ def _is_below(place: FramePlace, sp: FramePlace, room: int = 0) -> bool:
 
 
 def push(state: FrameState, register: int, value: FramePlace | None, call: int | None) -> FrameState:
-    """Return the state after a push of a register, or of something else if that is -1. `value` is where it points."""
+    """Return the frame state after a push of a register, or of something else if that is -1. `value` is where it
+    points.
+    """
     sp = state.values[RSP]
     if sp is None or state.outermost:
         return state
@@ -182,7 +184,7 @@ def push(state: FrameState, register: int, value: FramePlace | None, call: int |
 def store(
     state: FrameState, register: int, place: FramePlace, index: int, scale: int, value: FramePlace | None
 ) -> FrameState:
-    """Return the state after eight bytes have been stored in the frame.
+    """Return the frame state after eight bytes have been stored in the frame.
 
     Args:
         state: The state before.
@@ -217,7 +219,7 @@ def loaded_value(state: FrameState, place: FramePlace | None, index: int, scale:
 
 
 def load(state: FrameState, register: int, place: FramePlace | None, index: int, scale: int) -> FrameState:
-    """Return the state after a register other than rsp has got eight bytes from a place."""
+    """Return the frame state after a register other than rsp has got eight bytes from a place."""
     at = _SLOT.get(register, -1)
     value = loaded_value(state, place, index, scale)
     restored = at >= 0 and index < 0 and state.saved[at] == place
@@ -226,7 +228,9 @@ def load(state: FrameState, register: int, place: FramePlace | None, index: int,
 
 
 def pop(state: FrameState, register: int, at: int, call: int | None) -> FrameState:
-    """Return the state after a pop into a register, or elsewhere if that is -1, by the instruction at an address."""
+    """Return the frame state after a pop into a register, or elsewhere if that is -1, by the
+    instruction at an address.
+    """
     sp = state.values[RSP]
     if state.outermost:
         return state
@@ -243,7 +247,7 @@ def pop(state: FrameState, register: int, at: int, call: int | None) -> FrameSta
 
 
 def merge(one: FrameState, two: FrameState) -> FrameState | None:
-    """Return what two states have in common, or None if they contradict each other."""
+    """Return what two frame states have in common, or None if they contradict each other."""
     values = tuple(a if a == b else None for a, b in zip(one.values, two.values, strict=True))
     saved = tuple(a if a == b else LOST for a, b in zip(one.saved, two.saved, strict=True))
     found = FrameState(values, saved, one.kept if one.kept == two.kept else None, one.outermost)

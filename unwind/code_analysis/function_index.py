@@ -55,11 +55,11 @@ class FunctionIndex:
         certain: Starts that a symbol, a table or the entry point states, or that calls state without doubt.
         limits: The certain starts, and the ends of the functions of tables, ascending.
         imported: For each slot of the GOT of an imported function, whether that function may return.
-        named: Those, and starts that one call or a `lea` states.
+        named: The certain starts, and addresses that only one call or a `lea` names.
     """
 
     def __init__(self, file: ObjectFile, debug: ObjectFile | None, extents: Iterable[Extents]) -> None:
-        """Collect the starts.
+        """Collect the addresses at which functions of a file begin.
 
         Args:
             file: The file.
@@ -89,7 +89,7 @@ class FunctionIndex:
         self._jumps: dict[int, list[int]] | None = None
 
     def before(self, svma: int) -> int | None:
-        """Return the last known start at or below an address, or None."""
+        """Return the last known function start at or below an address, or None."""
         at = bisect_right(self.starts, svma) - 1
         return self.starts[at] if at >= 0 else None
 
@@ -145,7 +145,7 @@ def _jumps(file: ObjectFile, segment: Segment) -> tuple[list[int], list[int]]:
 
 
 def _distances(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the signed numbers of four bytes at some offsets."""
+    """Return the signed 32-bit displacements at some offsets of the code."""
     found = np.zeros(len(at), np.int64)
     for n in range(4):
         found |= data[at + n].astype(np.int64) << (8 * n)
@@ -206,7 +206,9 @@ def _named_by_code(file: ObjectFile, segment: Segment) -> tuple[U64, U64, U64]:
 def _targets(
     data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], segment: Segment
 ) -> tuple[U64, npt.NDArray[np.int64]]:
-    """Return the addresses to which some distances lead and at which a function may begin, and how often each does."""
+    """Return the addresses to which displacements in code lead and at which a function may begin, and how often each
+    occurs.
+    """
     goes = at + 4 + _distances(data, at)
     return _inside(data, goes[goes != at + 4], segment)
 
@@ -214,7 +216,7 @@ def _targets(
 def _inside(
     data: npt.NDArray[np.uint8], goes: npt.NDArray[np.int64], segment: Segment
 ) -> tuple[U64, npt.NDArray[np.int64]]:
-    """Return the addresses of those offsets at which a function may begin, and how often each occurs."""
+    """Return the addresses of some code offsets at which a function may begin, and how often each occurs."""
     found, which = numbered(goes[(goes >= 0) & (goes < len(data))])
     counts = np.bincount(which, minlength=len(found))
     kept = _can_begin(data, found)
@@ -222,7 +224,7 @@ def _inside(
 
 
 def _begin_with(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], text: bytes) -> npt.NDArray[np.bool_]:
-    """Return a mask of the offsets, multiples of 16, at which some bytes stand."""
+    """Return a mask of the code offsets, multiples of 16, at which the given bytes are."""
     found: npt.NDArray[np.bool_] = (at % 16 == 0) & (at + len(text) <= len(data))
     for place, byte in enumerate(text):
         found &= data[np.minimum(at + place, len(data) - 1)] == byte
@@ -238,13 +240,13 @@ def _is_any(values: npt.NDArray[np.integer[Any]], wanted: Iterable[int]) -> npt.
 
 
 def _can_begin(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the offsets at which a function may begin: aligned, or after the end of other code."""
+    """Return a mask of the code offsets at which a function may begin: aligned, or after the end of other code."""
     found: npt.NDArray[np.bool_] = (at % 16 == 0) | _follows_end(data, at)
     return found
 
 
 def _follows_end(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the offsets after padding, a return, a jump, a call, hlt or ud2."""
+    """Return a mask of the code offsets that follow padding, a return, a jump, a call, hlt or ud2."""
     before, jump = data[np.maximum(at - 1, 0)], data[np.maximum(at - 5, 0)]
     short, ret = data[np.maximum(at - 2, 0)], data[np.maximum(at - 3, 0)]
     operand = before & 0xC7  # of call *%reg, jmp *%reg, call *(%reg) and jmp *(%reg)

@@ -67,7 +67,7 @@ class FunctionStates:
     unresolved: list[FrameState] = field(default_factory=list)
 
     def find(self, at: int) -> int | None:
-        """Return the start of the instruction that covers an address, or None."""
+        """Return the start of the analysed instruction that covers an address, or None."""
         for start in range(at, at - LONGEST, -1):
             found = self.known.get(start)
             if found is not None:
@@ -75,13 +75,13 @@ class FunctionStates:
         return None
 
     def successors(self, start: int) -> list[int]:
-        """Return the known instructions that may run directly after one."""
+        """Return the analysed instructions that may run directly after another one."""
         found = self.known[start]
         targets = found.targets if found.ends else (start + found.size, *found.targets)
         return [at for target in targets if (at := self.find(target)) is not None]
 
     def runs(self) -> list[Run]:
-        """Return the runs of instructions that share one rule, ascending."""
+        """Return the runs of consecutive instructions that share one unwind rule, ascending."""
         found: list[Run] = []
         for at in sorted(self.known):
             end, row = at + self.known[at].size, make_row(self.known[at].state)

@@ -24,7 +24,9 @@ RUN = struct.Struct("=QQ104s")
 """The structures `row` and `run` of flow.h."""
 
 _OWN = threading.local()
-"""The working memory of each thread, by depth: the analysis of a function asks for that of the functions it calls."""
+"""Working memory of each thread by nesting depth: the analysis of a function may need the analysis of one that it
+calls.
+"""
 
 
 def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64]]]:
@@ -46,7 +48,7 @@ class NativeFlow:
     def __init__(
         self, library: ctypes.CDLL, segments: Sequence[tuple[Segment, memoryview]], entry: int, index: FunctionIndex
     ) -> None:
-        """Describe the code.
+        """Pass the code of a file and its known functions to the native analysis.
 
         Args:
             library: The native code.

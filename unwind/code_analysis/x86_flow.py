@@ -136,10 +136,10 @@ class _Decoder:
         self._steps = 0
 
     def spend(self, steps: int) -> None:
-        """Count work.
+        """Count work against the limits for the analysis of one function.
 
         Raises:
-            AnalysisLimitExceeded: It is too much.
+            AnalysisLimitExceeded: A limit is exceeded.
         """
         self._steps += steps
         self._work += steps
@@ -164,7 +164,7 @@ class _Analysis:
     def __init__(
         self, code: Code, decoder: _Decoder, states: FunctionStates, no_return: set[int], open_tables: bool
     ) -> None:
-        """Start an attempt.
+        """Start one attempt to analyse a function.
 
         Args:
             code: The code.
@@ -187,7 +187,7 @@ class _Analysis:
         self._tables: set[tuple[int, int, int]] = set()
 
     def follow(self, waiting: list[_Path]) -> None:
-        """Follow all paths from some addresses."""
+        """Analyse the instructions on all paths from some addresses of a function."""
         self._waiting = waiting
         while self._waiting:
             self._follow_straight(*self._waiting.pop())
@@ -293,7 +293,7 @@ class _Analysis:
         return ends_function(self._code, call)
 
     def _step(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
-        """Return the state after an instruction, or None if control does not continue behind it."""
+        """Return the frame state after an instruction, or None if control does not continue behind it."""
         if i.opcode_map == 0:
             return self._step_one(i, at, state, call)
         if i.opcode_map == 1:
@@ -522,14 +522,14 @@ class _Analysis:
         return self._set(state, RSP, loaded_value(state, place, index, scale), at, call)
 
     def _set(self, state: FrameState, register: int, value: FramePlace | None, at: int, call: int | None) -> FrameState:
-        """Return the state after the instruction at an address has given a register a value."""
+        """Return the frame state after an instruction has given a register a value."""
         if register != RSP:
             return with_value(state, register, value)
         return with_sp(state, FramePlace(at, 0) if value is None else value, call)
 
 
 def _moved(place: FramePlace | None, distance: int) -> FramePlace | None:
-    """Return the place at a distance from another, or None if that is unknown or too far."""
+    """Return the place in the frame at a distance from another place, or None if that is unknown or too far."""
     if place is None or abs(place.offset + distance) > MAX_OFFSET:
         return None
     return FramePlace(place.origin, place.offset + distance)

@@ -115,7 +115,7 @@ _STORED_GOROUTINE = re.compile(rb"\x48\x89(?:\x7c\x24(.)|\x3c\x24)", re.DOTALL) 
 _STACK_END = 8
 """Offset of stack.hi in struct g."""
 _PC = 8
-"""Distance of sched.pc from sched.sp."""
+"""Distance in bytes of sched.pc from sched.sp in Go's struct g."""
 
 CALLBACKS = ("runtime.cgocallback", "runtime.cgocallback_gofunc")
 """Functions of Go that C calls. They have frames of the same size on the C stack and on the goroutine's stack, and push
@@ -123,7 +123,7 @@ the saved pc of the goroutine (`runtime.systemstack_switch`), at which no call r
 """
 
 _Fix = Callable[[Rule], Rule]
-"""Function that changes the rule of the table into that of code on another stack."""
+"""Function that changes a rule of Go's function table into the rule of code that runs on another stack."""
 
 
 def add_stack_switches(rows: FunctionRows, name: str, code: bytes, arch: Arch) -> FunctionRows:
@@ -151,7 +151,9 @@ def add_stack_switches(rows: FunctionRows, name: str, code: bytes, arch: Arch) -
 
 
 def _parts(name: str, code: bytes, begin: int, end: int, arch: Arch) -> list[tuple[int, int, _Fix]]:
-    """Return (begin, end, change of the table's rule) for the parts of one span of code that runs on another stack."""
+    """Return (begin, end, change of the table's rule) for each part of a Go function's code that runs
+    on another stack.
+    """
     inside = code[begin:end]
     if end == len(code) and name != "runtime.morestack":
         return [(begin, end, lambda rule: rule._replace(ra=UNDEFINED))]
@@ -259,7 +261,7 @@ class GoFrames:
         self._is_x86 = arch.name == "x86_64"
         kept = {arch.sp, arch.fp, arch.pc, arch.lr}
         self._lost = tuple((column, UNDEFINED) for column in sorted(arch.callee_saved - kept))
-        """Go's compiler preserves no register but the frame pointer."""
+        """Rules of the registers that a caller has lost: Go's compiler preserves only the frame pointer."""
 
     def function_at(self, svma: int) -> FunctionRows | None:
         """Return the unwind rows of the Go function that covers a file address, or None.

@@ -61,7 +61,7 @@ class CallSites:
         self._allowed: dict[tuple[int, int], bool] = {}
 
     def begin_search(self) -> None:
-        """Start a new budget of searched functions, and clear caches that are full."""
+        """Start a new budget of functions that may be searched for calls, and clear caches that are full."""
         self._left = MAX_SCANNED
         for known in (self._targets, self._entries, self._outward, self._jumped, self._allowed):
             if len(known) > _ROOM:

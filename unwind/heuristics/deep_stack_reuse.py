@@ -80,7 +80,7 @@ frame.
 
 
 class FramePath:
-    """The frames that a walk in progress has found.
+    """The frames of a stack that an unfinished walk has found so far.
 
     Attributes:
         last: Rule id of the outermost frame, once it is found.

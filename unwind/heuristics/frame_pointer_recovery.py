@@ -373,7 +373,7 @@ def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _inner(walk: LaneWalk) -> list[int]:
-    """Return the sp of a walk's frames, without those at the root."""
+    """Return the stack pointers of a walk's frames, without the outermost ones at the root."""
     return [sp for _, _, _, sp in walk.frames[:-BEGINNING]]
 
 

@@ -336,8 +336,8 @@ class FramePointerFallback:
         return links[1] if second and not first else sp
 
     def _called(self, ra: int, pc: int, proof: Proof) -> bool:
-        """Return True if the call before the return address `ra` may be of the function at pc, as far as the wanted
-        proof goes.
+        """Return True if the call before the return address `ra` may call the function at pc, by the requested degree
+        of proof.
         """
         if self._code.classify_return_address(ra) is not Verdict.YES:
             return returns_to_trampoline(self._rules, ra)

@@ -7,8 +7,8 @@ from time import monotonic
 
 from pyprof.cli.live import view as keys
 from pyprof.cli.live.costs import RowTree, opened
-from pyprof.cli.live.screen_lines import Screen, picture, room
 from pyprof.cli.live.snapshots import Snapshot
+from pyprof.cli.live.terminal_screen import Screen, picture, room
 from pyprof.cli.live.view import Around, View, pressed, rows
 from pyprof.errors import PyprofError
 from pyprof.model.analysis.idle_waits import without_idle

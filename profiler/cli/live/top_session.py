@@ -18,9 +18,8 @@ from typing import IO
 
 from pyprof.cli.interrupts import EndBySignals, listen
 from pyprof.cli.live.event_loop import Acts, Loop
-from pyprof.cli.live.screen_lines import plain
 from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder, saved
-from pyprof.cli.live.terminal_screen import Terminal
+from pyprof.cli.live.terminal_screen import Terminal, plain
 from pyprof.cli.live.view import View
 from pyprof.cli.terminal_output import advice, complain, failure, line
 from pyprof.collectors.targets.launch import LaunchedCommand, launch

@@ -21,9 +21,9 @@ from pyprof.fleet.agent.governor import FIRST_SETTLING, CostBudget
 from pyprof.fleet.agent.health import Conditions, Health
 from pyprof.fleet.agent.last_minutes import LastMinutes
 from pyprof.fleet.agent.metrics import Gauge
-from pyprof.fleet.agent.on_demand import OnDemand, RecordedNow
 from pyprof.fleet.agent.process_table import LOOK_S, ProcessTable
 from pyprof.fleet.agent.push.pusher import Pushers
+from pyprof.fleet.agent.requested_recordings import OnDemand, RecordedNow
 from pyprof.fleet.agent.rules import SamplingChoice
 from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.spool import NO_ROOM, Caps, Spool

@@ -1,5 +1,5 @@
 """The windows of the last minutes as they were recorded, each sample with its time, for recordings on request
-(on_demand.py).
+(requested_recordings.py).
 
 They are files of a flight recorder (session/flight_recorder.py) in a folder of the spool, from all collectors. Their
 time and size are limited, and they are dispensable: if the disk is full, they are deleted before any segment.

@@ -107,7 +107,8 @@ FunctionWords = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Callers and callees of a function with their costs. Both add up to the total.
+    """The callers and callees of a function, each with its cost. The costs of the callers add up to the function's
+    total cost, and so do those of the callees.
 
     Attributes:
         total: Primary value of all samples through the function.
@@ -157,7 +158,7 @@ def neighbours(tree: Call, text: str) -> Neighbours:
 
 
 def named(names: set[str], text: str) -> set[str]:
-    """Return the function names that a text matches (see neighbours()).
+    """Return the names of the functions in a call tree that a text selects (see neighbours()).
 
     Raises:
         re.error: The expression is invalid.

@@ -64,7 +64,7 @@ class CompilerFiles(NamedTuple):
         """Return the file by which this compiler process differs from others: its source file, or its output.
 
         Args:
-            of_driver: The same for the compiler driver that started the process, "" if there is none.
+            of_driver: That file of the compiler driver that started this process, "" if there is none.
         """
         return (self.output or of_driver) if self.is_linker else self.source or of_driver or self.output
 
@@ -123,6 +123,8 @@ def process_name(comm: str, file: str) -> str:
 
 
 def program_name(process: str) -> str:
-    """Return the part of process_name() that all processes of a program have in common."""
+    """Return the name of a process for users without the file by which it differs from other processes of the same
+    program.
+    """
     comm, _, file = process.partition(" ")
     return comm if file and may_be_compiler(comm) else process

@@ -22,7 +22,7 @@ from pyprof.records import replace
 
 
 class JoinedTables:
-    """The tables of several profiles, with equal entries stored once.
+    """The modules, frames, stacks and threads of several profiles, with equal entries stored once.
 
     Attributes:
         frames: Number of each frame.
@@ -186,7 +186,7 @@ def _column(
 
 
 def _agreed(parts: Sequence[Profile]) -> dict[str, str]:
-    """Return the recording options that are equal in all profiles."""
+    """Return the recording options that have the same value in all profiles."""
     first, *others = [part.options for part in parts]
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 

@@ -35,7 +35,7 @@ FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Totals over a profile: how stacks ended and how frames were found.
+    """Totals over the samples of a profile: how stacks ended, how frames were found, in which modules they are.
 
     Attributes:
         samples: Number of samples, without the blocks of time that was not sampled.
@@ -72,7 +72,7 @@ class Contents:
 
 
 def contents(profile: Profile, languages: Sequence[Language]) -> Contents:
-    """Compute how the stacks of a profile ended and how its frames were found.
+    """Count how the stacks of a profile ended and how its frames were found.
 
     Args:
         profile: The profile.
@@ -166,7 +166,7 @@ class _Inclusive:
 
 
 def _end(profile: Profile, node: int) -> StackEnd:
-    """Return the end of stacks (StackEnd) that a node at the root of the tree states."""
+    """Return the StackEnd that the marker frame of a stack's outermost node states."""
     mark = profile.frames[profile.frame[node]].mark
     return mark.end if mark is not None and mark.kind is MarkKind.CUT else StackEnd.ROOT
 
@@ -187,8 +187,8 @@ def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Count
 def _shown(
     profile: Profile, own: npt.NDArray[np.int64], languages: Sequence[Language]
 ) -> tuple[Shown, tuple[FunctionsMissing, ...]]:
-    """Sum the primary value of a profile by how stacks ended. A stack without expected interpreter functions is not
-    complete.
+    """Sum the primary value of a profile by how its stacks ended. A stack that lacks expected interpreter functions
+    does not count as complete.
 
     Args:
         profile: The profile.
@@ -238,7 +238,7 @@ def _before_first(
 
 
 def _cut(ends: dict[str, int], label: str, value: int) -> None:
-    """Move a value from the label of complete stacks to the label of another end."""
+    """Move an amount from the label of complete stacks to the label of stacks that ended for another reason."""
     if value:
         ends[StackEnd.ROOT.label] -= value
         ends[label] = value

@@ -34,7 +34,7 @@ from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import DescribedCode, FunctionStart, InterpreterName, Symbolizer
 
 if TYPE_CHECKING:
-    from pyprof.symbolize.frame_cache import SettledFrameCache
+    from pyprof.symbolize.name_cache import SettledFrameCache
 
 
 def inlined_inside(profile: Profile) -> Profile:

@@ -32,7 +32,7 @@ _LATE = (
     "pyprof.runtime_code.runtimes",
     "pyprof.runtime_code.v8.engine",
     "pyprof.runtime_code.v8.wasm",
-    "pyprof.symbolize.frame_cache",
+    "pyprof.symbolize.name_cache",
     "pyprof.symbolize.go_names",
     "pyprof.symbolize.source_files",
     "pyprof.unwind.code_analysis.code_rules",

@@ -53,7 +53,7 @@ from pyprof.session.worker.response_codec import BatchTaken, Done, ErrandPiece, 
 
 if TYPE_CHECKING:
     from pyprof.session.pipeline.journal_writer import JournalWriter, Within
-    from pyprof.symbolize.frame_cache import SettledFrameCache
+    from pyprof.symbolize.name_cache import SettledFrameCache
 
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
@@ -148,7 +148,7 @@ class _Observed:
     def window(self, state: SamplerState, extent: Extent) -> Window:
         self.update(state)
         if extent is Extent.PART:
-            from pyprof.symbolize.frame_cache import SettledFrameCache  # most recordings have no parts
+            from pyprof.symbolize.name_cache import SettledFrameCache  # most recordings have no parts
 
             self._settled = self._settled or SettledFrameCache()
             return self.session.part()

@@ -7,9 +7,9 @@ from rich.cells import cell_len
 
 from pyprof.cli.arguments import TABLES
 from pyprof.cli.live.costs import RowCost, TopRow
-from pyprof.cli.live.screen_lines import fitting, picture, plain
-from pyprof.cli.live.screen_lines import text as text_of
 from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder
+from pyprof.cli.live.terminal_screen import fitting, picture, plain
+from pyprof.cli.live.terminal_screen import text as text_of
 from pyprof.cli.live.view import View, place, rows
 from pyprof.model.profile import ThreadInfo
 from pyprof.records import replace

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyprof.cli.live.screen_lines import StyledText
-from pyprof.cli.live.terminal_screen import Terminal, decoded
+from pyprof.cli.live.terminal_screen import StyledText, Terminal, decoded
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ class RowReader:
         return {}
 
     def _at_depths(self, rule: Rule, start: int, insns: list[Insn], first: int, depths: list[int]) -> Spans:
-        """Return the code spans of the instructions from the first one on, given the depth of the stack before each."""
+        """Return code spans with unwind rules for consecutive ARM instructions, given the stack depth before each."""
         spans: Spans = {}
         for position, depth in enumerate(depths, first):
             begin, after = _span(start, insns, position)

@@ -16,7 +16,9 @@ from pyprof.unwind.code_analysis.function_states import FunctionStates, Outline,
 from pyprof.unwind.code_analysis.x86_flow import analyse
 
 MAX_EDGES = 1 << 18
-"""Maximum number of ways from one instruction of a function to another. A function with more gets no rule."""
+"""Maximum number of control flow edges between the instructions of one function. A function with more gets no unwind
+rule.
+"""
 
 _Graph = Mapping[int, Iterable[int]]
 """Addresses of instructions, by the address of the one that leads to them or that they lead to."""
@@ -94,7 +96,7 @@ def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
 
 
 def _inverse(graph: Mapping[int, Iterable[int]], without: Iterable[int]) -> dict[int, list[int]]:
-    """Return a graph with all edges reversed, without those that leave some ranges."""
+    """Return a control flow graph with all edges reversed, without the edges out of the given code ranges."""
     found: dict[int, list[int]] = {}
     for start, targets in graph.items():
         for target in targets if start not in without else ():
@@ -103,7 +105,7 @@ def _inverse(graph: Mapping[int, Iterable[int]], without: Iterable[int]) -> dict
 
 
 def _reach(starts: Iterable[int], graph: _Graph) -> set[int]:
-    """Return all ranges to which some ranges lead, and those ranges."""
+    """Return the given code ranges and all ranges that can be reached from them in a control flow graph."""
     found, waiting = set(starts), list(starts)
     while waiting:
         for target in graph.get(waiting.pop(), ()):

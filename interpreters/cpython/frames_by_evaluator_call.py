@@ -53,7 +53,7 @@ class RunReader:
         )
 
     def read_runs(self, copied: Copied) -> list[Run]:
-        """Return the runs of a copied frame chain, innermost first: the frames of one evaluator call each. If runs
+        """Group a copied chain of Python frames into runs, one for each evaluator call, innermost first. If the runs
         cannot be told apart, copied.problem says so.
         """
         if self._chain is ChainKind.SHIMS:
@@ -123,7 +123,7 @@ class RunReader:
         return found
 
     def _stand(self, copied: Copied, stands: list[tuple[int, int]], innermost: int) -> int:
-        """Return the CFrame that names a frame, 0 if none does. That CFrame and all inside it are removed from
+        """Return the CFrame that names a Python frame, 0 if none does. That CFrame and all inside it are removed from
         `stands`.
         """
         for at, (cframe, frame) in enumerate(stands):
@@ -146,7 +146,7 @@ class RunReader:
             yield Run(marker, () if place is None else (place,))
 
     def read_frame(self, copied: Copied, words: memoryview, at: int) -> FunctionPlace | None:
-        """Return one copied Python frame decoded, None if it is the interpreter's own."""
+        """Decode one copied Python frame; return None if it is the interpreter's own."""
         code = words[at + self._code] & self._mask
         instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
         tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0
