@@ -83,7 +83,7 @@ class CollectorStats:
 
 
 NOBODY = 0
-"""The source_id of batches of samples whose collector gets no feedback from walks."""
+"""The source_id of batches whose collector wants no feedback."""
 
 
 class Collector(Protocol):
@@ -101,7 +101,8 @@ class Collector(Protocol):
         ...
 
     def learn(self, feedback: Feedback) -> None:
-        """Accept the feedback about one of the collector's batches of samples, which need not be the latest one.
+        """Accept the feedback about one of the batches that this collector has yielded, which need not be the latest
+        one.
 
         Composite collectors route it by the batch's source_id.
         """

@@ -295,7 +295,7 @@ class BatchBuilder(Generic[Memory]):
         self._beyond[lane] = beyond
 
     def copy_of(self, lane: int) -> bytes:
-        """Return the copy of a sample's stack."""
+        """Return the bytes of a collected sample's stack copy."""
         copy = self._copies[lane]
         return self.memory.read_copy(copy.offset, copy.size)
 
@@ -304,7 +304,7 @@ class BatchBuilder(Generic[Memory]):
         self._chains[lane] = chain
 
     def set_labels(self, lane: int, labels: Labels) -> None:
-        """Set the labels that a program has given to what a sample shows."""
+        """Set the labels that a program gave to the work during which a sample was taken."""
         self._labels[lane] = labels
 
     def set_kernel_stack(self, lane: int, frames: KernelStack) -> None:
@@ -386,8 +386,8 @@ class BatchBuilder(Generic[Memory]):
         )
 
     def _of(self, batch: SampleBatch, arch: Arch) -> SampleBatch:
-        """Return a batch with only one architecture's register columns; registers that its register set lacks become
-        unknown.
+        """Return a batch with only the register columns of one architecture. Registers that its register set lacks
+        become unknown.
         """
         unknown = self._unknown
         if unknown is None:
@@ -402,7 +402,7 @@ Completion = Callable[[list[SampleBatch], int], Iterator[SampleBatch]]
 
 
 def as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleBatch]:
-    """Yield batches that are complete already. See Completion."""
+    """Yield batches unchanged, for a source whose batches need no samples of other sources (see Completion)."""
     return iter(batches)
 
 

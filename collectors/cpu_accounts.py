@@ -246,7 +246,7 @@ def find_unsampled_time(
 
 @dataclass(slots=True)
 class _Member:
-    """A process of a recorded process tree; `ns` is (total time, time in the kernel)."""
+    """One process of a recorded process tree; `ns` is (total processor time, time in the kernel)."""
 
     root: int
     parent: int
@@ -431,7 +431,7 @@ class Accounts:
         Args:
             root: The tree.
             at_ns: Time of the reading.
-            noted: An earlier time, and the tree's time at it.
+            noted: An earlier time, and the tree's processor time at that time.
         """
         readings = self._readings[root]
         if not readings:
@@ -515,7 +515,7 @@ class Accounts:
         return round(self._seen[root].rounds * self._period_ns)
 
     def _excess(self, missing_ns: int) -> float:
-        """Return the share of missing user time that was really spent in the kernel.
+        """Return the share of user time without samples that was really spent in the kernel.
 
         "Missing" is the time that no sample stands for. The kernel tells user and kernel time apart by its timer. That
         is exact up to chance for long processes, but wrong for short ones.
@@ -527,7 +527,7 @@ class Accounts:
         return min(missing_ns - endings.missing_ns, endings.inexact_ns + chance_ns) / missing_ns
 
     def _whole_account(self, root: int) -> Account:
-        """Return the processor-time account of a process of which no time is said to be missing."""
+        """Return the processor-time account of a process for which no time counts as missing."""
         spent, readings, pids = self._spent[root], tuple(self._readings[root]), frozenset(self._pids.get(root, ()))
         name = self._names.get(root, "")
         if root in self._inexact:
@@ -553,7 +553,7 @@ class Accounts:
         )
 
     def _asleep(self, rounds: float) -> float:
-        """Return the share of sampling times at which no thread ran. Which ones these are is chance."""
+        """Return the share of sampling times at which no thread of a process tree ran."""
         kept = self._slots[0]
         return max(1 - rounds / kept, 0.0) if kept else 0.0
 
@@ -563,7 +563,7 @@ class Accounts:
         return total, kernel if self._user_only else 0
 
     def _read(self, pid: int, root: int) -> ProcessTimes | None:
-        """Return the processor times of a process, or None if it has ended."""
+        """Return the processor times of a process from /proc, or None if it has ended."""
         known = self._known.get(pid) if self._all_but else None
         if known is not None and (own_ns := self._own_ns(pid, known.start)) >= known.ns[0]:
             return ProcessTimes("", known.parent, known.start, own_ns, 0)
@@ -580,7 +580,7 @@ class Accounts:
         return replace(found, own_ns=own_ns or found.own_ns)
 
     def _own_ns(self, pid: int, start: int) -> int:
-        """Return the processor time of a process, or of its threads that are recorded; 0 if it has ended."""
+        """Return the processor time of a process, or of its recorded threads, in nanoseconds; 0 if it has ended."""
         if self._pattern is None:
             return read_process_ns(pid)
         return self._matching.setdefault((pid, start), MatchingThreads()).read(pid, self._pattern)

@@ -240,7 +240,7 @@ def _choose_default(facts: PlanFacts, options: CollectOptions, collector: str) -
 
 
 def _choose_bpf(facts: PlanFacts, options: CollectOptions) -> Choice | None:
-    """Return the choice of BPF, where it is available, or None if perf_events are enough."""
+    """Return the choice of BPF by the first rule that applies, or None if perf_events are enough."""
     if options.wakers:
         return Choice(BPF, "plan_wakers")
     if facts.current == BPF:

@@ -154,7 +154,7 @@ class LoggedCollector:
 
 
 def _noting(read: ReadMemory, pages: dict[int, bytes]) -> ReadMemory:
-    """Return a memory read function that also saves each page as it was at its first read."""
+    """Return a function that reads memory and saves each page as it was at its first read."""
 
     def noted(avma: int, size: int) -> bytes:
         for page in range(avma // PAGE, (avma + max(size, 1) - 1) // PAGE + 1):

@@ -133,7 +133,7 @@ class SamplingClock:
         return self.start_ns + self.shift_ns + slot * self.period_ns
 
     def _draw(self, slot: int) -> int:
-        """Return a random sampling time in a slot."""
+        """Return a random time in a sampling slot."""
         return self._begin_ns(slot) + int(self._random() * self.period_ns)
 
     def count_skipped(self, now_ns: int) -> None:
@@ -150,7 +150,7 @@ class SamplingClock:
         self._round_ns = (3 * self._round_ns + pause_ns) // 4
 
     def _affordable(self) -> int:
-        """Return the first sampling slot at whose end another round of stops is within the overhead limit."""
+        """Return the first sampling slot at whose end another round of stops stays within the overhead limit."""
         if self._limit is None:
             return 0
         needed_ns = (self._stopped_ns + self._round_ns) / max(self._limit, 1e-6)

@@ -300,7 +300,7 @@ def _taken(fd: int, what: str, log: str = "") -> int:
 
 
 def _complaint(log: str) -> str:
-    """Return the last line of a BPF verifier's log, with the line of the source that it refers to."""
+    """Return the last line of a BPF verifier's log, with the source line that it refers to."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and not _STATISTICS.match(line)]
     source = next((line.removeprefix(";").strip() for line in reversed(lines) if line.startswith(";")), "")
     return f"; its verifier says: {lines[-1]}{f' (at: {source})' if source else ''}" if lines else ""
@@ -366,7 +366,7 @@ def _members(words: U32, at: int) -> dict[int, int]:
 
 
 def _around(words: U32, field: int) -> int | None:
-    """Return the start of the anonymous structure that contains a member, in the BTF type information."""
+    """Return the start of the anonymous structure that contains a member, in the kernel's BTF type information."""
     for found in np.flatnonzero(words == field).tolist():
         for place, at in enumerate(range(found - 3, max(found - 3 * _MAX_MEMBERS, -1), -3)):
             head = int(words[at + 1])

@@ -26,8 +26,8 @@ from pyprof.records import replace
 
 NOTE = make_note("by_program")
 _SILENT = 4
-"""Factor for the time until the collector yields an empty batch if no consumer waits for one. Each empty batch wakes a
-processor.
+"""Factor for the time after which the collector yields an empty batch if no consumer waits for one. Each empty batch
+wakes a processor.
 """
 
 
@@ -85,7 +85,7 @@ class BpfCollector(PerfCollector):
             self.source.discard_samples(self.handover.begun_ns)
 
     def _scope(self, pid: int, cpu: int) -> Scope:
-        """Choose perf events that take no samples: they only report forks, ends and mappings of processes."""
+        """Choose perf events that take no samples: they only report forks, exits and mappings of processes."""
         return choose_record_scope(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> LostSamples:
@@ -122,14 +122,14 @@ class BpfCollector(PerfCollector):
         self._unwound(taken)
 
     def _revived(self) -> Silent:
-        """Open perf events on new processors: those for mapping records stop together with those for samples."""
+        """Open perf events on processors that came online, for records of mappings and for samples."""
         found = self.source.reopen_events()
         if found or not self._options.running:
             found |= super()._revived()
         return found
 
     def _unwound(self, taken: RingBatches) -> None:
-        """Release the ring memory after all batches of one reading of the ring were unwound."""
+        """Release the ring memory of one reading after all of its batches were unwound."""
         source = self.source
         source.release_samples()
         self.release_samples(taken.scan)

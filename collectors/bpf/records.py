@@ -336,7 +336,7 @@ def split_positions(words: U64, places: Sequence[int]) -> tuple[list[int], list[
 
 
 def _rows(words: U64, at: I64, counts: I64, width: int) -> tuple[I64, U64]:
-    """Return (index of each record's first row, all rows) of the variable-length part of BPF records."""
+    """Return (index of each BPF record's first row, all rows) of the records' variable-length part."""
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     inside = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
@@ -399,7 +399,7 @@ class RecordRing:
         return found, self._at
 
     def find_later_records(self, max_records: int = 1 << 20) -> list[int]:
-        """Return the positions (in words) of the ring buffer's records that take_records() has left there."""
+        """Return the positions (in words) of the records that take_records() has left in the BPF ring buffer."""
         return self._scan(FOREVER_NS, max_records)[0]
 
     def _scan(self, until_ns: int, most: int) -> tuple[list[int], int]:

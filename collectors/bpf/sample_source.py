@@ -71,7 +71,7 @@ class WaitRates:
     """
 
     def __init__(self, most_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """Start with the highest minimum length of waits that get a record (least_ns)."""
+        """Start with the longest limit: only the longest waits get a separate record (least_ns)."""
         self.least_ns, self.share = most_ns, _FIRST_SHARE
         self.most_ns = most_ns
         self._copies = self._ends = 0
@@ -180,7 +180,7 @@ class BpfSource:
                     self._sampler.add_process(pid)
 
     def add_before_exec(self, pids: list[int]) -> None:
-        """Sample processes that will call exec, and only the new program."""
+        """Sample processes that are about to call exec. Samples of the program before the exec are not wanted."""
         for pid in pids:
             self._sampler.add_process(pid)
 
@@ -246,8 +246,8 @@ class BpfSource:
             self._sampler.forget_thread(tid)
 
     def _place_stack(self, pid: int) -> None:
-        """Tell the BPF program where the stack of a process's first thread ends. For other threads it is the end of
-        their mapping.
+        """Tell the BPF program the end of the stack of a process's first thread. For other threads it is the end of the
+        stack's mapping.
         """
         with contextlib.suppress(OSError, FormatError):
             directory = procfs.ProcDir(pid)
@@ -326,8 +326,8 @@ class BpfSource:
         return {lane: labels for lane in labelled if (labels := read_labels(records, lane))}
 
     def _bring_holes(self, records: Records) -> None:
-        """Page in stack pages that were missing from copies, for later samples: a sample that lacks pages is walked
-        separately.
+        """Read stack pages that were missing from copies, so that later copies include them. A sample that lacks pages
+        is walked separately.
         """
         odd = np.flatnonzero(records.holes)
         columns = (records.pid, records.base, records.size, records.holes)
@@ -352,7 +352,7 @@ class BpfSource:
         self._counted = counts
 
     def _count_lost(self, more: dict[LossReason, int]) -> None:
-        """Add what the BPF program has counted as lost since the last call to the diagnostics."""
+        """Add the losses that the BPF program has counted since the last call to the diagnostics."""
         for reason, n in more.items():
             if n and reason.counted:
                 self._diagnostics.count(reason.counted, n)
@@ -453,7 +453,7 @@ def read_labels(records: Records, lane: int) -> Labels:
 
 
 def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
-    """End each stack copy at its first missing page, and add the rest as pieces.
+    """End each stack copy at its first missing page, and attach the rest of the memory as pieces.
 
     The pieces are the memory after that page, the root part of a longer stack, the stack that a signal handler on an
     alternate stack has interrupted, and the stack of a goroutine that its thread has left.

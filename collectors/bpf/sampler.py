@@ -345,7 +345,7 @@ def choose_overflow_rate(rate_hz: float) -> float:
 
 
 def _wanted(watched: KernelTargets) -> dict[str, int]:
-    """Return the constants by which the recorded targets control the BPF program."""
+    """Return the constants that tell the BPF program which processes and events to record."""
     return {
         "everything": watched.everything,
         "follow": watched.follow or watched.everything,
@@ -360,7 +360,9 @@ def _wanted(watched: KernelTargets) -> dict[str, int]:
 
 
 def _places(types: bytes) -> dict[str, int]:
-    """Return the BPF program's constants for the kernel: the offsets of _OFFSETS and that of the thread pointer."""
+    """Return the BPF program's constants that depend on the kernel: the offsets of _OFFSETS and that of the thread
+    pointer.
+    """
     found = {name: find_member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
     inside = find_member_offset(types, "thread_struct", HERE.thread_pointer)
     return found | {"pointer_of_task": find_member_offset(types, "task_struct", "thread") + inside}

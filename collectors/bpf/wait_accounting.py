@@ -131,8 +131,8 @@ class WaitTimes:
 
 
 def rebuild_table(waiting: list[WaitingThread], later: WaitEnds, at_ns: int) -> list[WaitingThread]:
-    """Return the table of waiting threads as it was at a time, from its current state and the waits that have ended
-    since then.
+    """Return the table of waiting threads as it was at an earlier time, from its current state and the waits that have
+    ended since then.
 
     Only the sums of waits without records stay those of now.
     """
@@ -207,7 +207,9 @@ class Waits:
         self._end_ns = at_ns
 
     def _ns(self, since_ns: int, until_ns: int) -> int:
-        """Return the length of the accounted part of an interval, in nanoseconds."""
+        """Return the accounted length of an interval in nanoseconds: the part between the start and the end of the
+        accounting.
+        """
         return max(min(until_ns, self._end_ns) - max(since_ns, self._began_ns), 0)
 
     def note_threads(self, tids: Iterable[int], now_ns: int) -> None:
@@ -277,7 +279,7 @@ class Waits:
         return times
 
     def _sum(self, times: WaitTimes, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int, passed_ns: int) -> None:
-        """Account the kernel's sums of a thread's waits without records, as far as the elapsed time has room for them.
+        """Account the kernel's sums of a thread's waits without records, at most for the elapsed time.
 
         The sums may be of a later time than the table. The rest is accounted in the next call.
         """
@@ -301,7 +303,7 @@ class Waits:
     def _end(
         self, times: WaitTimes, ended: WaitEnds, lanes: dict[tuple[int, int], int]
     ) -> list[tuple[int, int, int, int]]:
-        """Account the waits of threads that have ended.
+        """Account the waits of threads that have exited.
 
         Returns:
             (tid, blocked_ns, runnable_ns, time_ns) of threads that have ended: the kernel's sums and their end.
@@ -336,7 +338,7 @@ class Waits:
         return gone
 
     def _woke_first(self, times: WaitTimes, tid: int, since: int | None, time_ns: int) -> None:
-        """Account the wait of a thread that now runs for the first time since it was first seen.
+        """Account the wait of a thread that runs for the first time since the collector first saw it.
 
         Args:
             since: Time at which it was first seen, None if it was not.
@@ -348,7 +350,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
-        """Account the part of a wait that follows its already accounted part."""
+        """Account the part of a wait after its already accounted part."""
         ns, since = self._ns(opened.accounted_ns, until_ns), opened.accounted_ns
         opened.accounted_ns = max(since, until_ns)
         if not ns:
@@ -386,8 +388,8 @@ class Waits:
                 self._part(times, tid, opened, entry, now_ns)
 
     def _part(self, times: WaitTimes, tid: int, opened: _Open, entry: WaitingThread | None, now_ns: int) -> None:
-        """Account a wait that continues up to now, and the time for which its thread has waited for a processor since
-        its wakeup.
+        """Account the elapsed part of a wait that continues, and the time since the wakeup for which its thread waited
+        for a processor.
         """
         until_ns = _until(entry, now_ns) if entry is not None else now_ns
         self._further(times, tid, opened, until_ns)
@@ -405,7 +407,7 @@ class Waits:
         now_ns: int,
         cuts: bool,
     ) -> None:
-        """Account a wait whose stack was recorded but which has not ended."""
+        """Start the account of a wait whose stack was recorded and which has not ended."""
         lasts = cuts and entry is not None and entry.off_ns == off_ns
         until = _until(entry, now_ns) if entry is not None and lasts else off_ns
         why = int(left.why[lane])
@@ -418,5 +420,5 @@ class Waits:
 
 
 def _until(entry: WaitingThread, now_ns: int) -> int:
-    """Return the time until which a thread surely waited for the same thing."""
+    """Return the time until which a thread surely waited for the same event."""
     return min(entry.waking_ns, now_ns) if entry.waking_ns and entry.why else now_ns

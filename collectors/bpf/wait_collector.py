@@ -171,7 +171,7 @@ class BpfWaitCollector(BpfCollector):
         self._meet(pids)
 
     def _meet(self, pids: list[int]) -> None:
-        """Add processes whose threads may already sleep to the recording."""
+        """Add processes to the recording whose threads may already sleep."""
         now = time.monotonic_ns()
         for pid in pids:
             try:
@@ -243,7 +243,7 @@ class BpfWaitCollector(BpfCollector):
         self._unwound(taken)
 
     def _wakers(self, taken: RingBatches, narrow: npt.NDArray[np.bool_]) -> Iterator[SampleBatch]:
-        """Yield the stacks of threads that woke others. Unknown processes have none."""
+        """Yield batches with the stacks of threads that woke others. Wakers of unknown processes have no stack."""
         those = (self.source.records.flags & Flag.WAKER != 0) & (taken.switched.space > 0)
         lanes = np.flatnonzero(those)
         if not len(lanes):
@@ -314,7 +314,9 @@ class BpfWaitCollector(BpfCollector):
                 yield self._of_those_asleep(batch, times)
 
     def _of_those_asleep(self, batch: SampleBatch, times: WaitTimes) -> SampleBatch:
-        """Return samples of threads that have slept since before the recording, with their time until now."""
+        """Return samples of threads that have slept since before the recording, with the time that they have slept
+        until now.
+        """
         kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in times.asleep_ns]
         length = np.array([times.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
         some = batch.take_samples(np.array(kept, np.int64))
@@ -364,7 +366,7 @@ class BpfWaitCollector(BpfCollector):
 
 
 def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I64, I64]:
-    """Return two columns (n,) of nanoseconds for records of waits.
+    """Return two columns (n,) of nanoseconds for n records of waits.
 
     The first is the time that each record stands for, -1 if its thread runs. The second is the time that its thread
     waited for a processor after its wakeup.

@@ -153,7 +153,7 @@ class LockWaits:
             self._joined[tid] = _Joined(lock, since_ns, int(ended.time_ns[n]), ns, lane)
 
     def _flush(self, times: WaitTimes, tid: int) -> None:
-        """Account the collected lock waits of a thread that now does something else."""
+        """Account the collected waits of a thread for a lock, because the thread now does something else."""
         joined = self._joined.pop(tid, None)
         if joined is not None and joined.lane is not None:
             times.blocked_ns[joined.lane] += joined.ns
@@ -180,7 +180,9 @@ def find_lock_addresses(batch: SampleBatch) -> dict[int, int]:
 
 
 def _first_argument(tid: int) -> int:
-    """Return the first argument of the futex call in which a thread sleeps, or 0 if it does not sleep any more."""
+    """Return the address of the futex for which a thread sleeps (the first argument of its call), or 0 if it no longer
+    sleeps.
+    """
     try:
         with open(f"/proc/{tid}/syscall", encoding="ascii") as file:
             words = file.read().split()
@@ -190,7 +192,7 @@ def _first_argument(tid: int) -> int:
 
 
 def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, ns: int) -> None:
-    """Add time to the waiting time of one stack."""
+    """Add nanoseconds to the waiting time of one recorded stack."""
     if not ns:
         return
     if lane is not None:
@@ -200,7 +202,7 @@ def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, 
 
 
 def _taken(times: WaitTimes, end: int, lane: int | None) -> int:
-    """Remove a wait's time from the times to account now, and return the removed time. The wait's stack remains."""
+    """Remove the time of a wait from the times to account now, and return it. The stack of the wait stays."""
     found = sum(each.ns for each in times.continued if each.end == end) + sum(
         b.ns for b in times.stackless if b.end == end
     )

@@ -317,7 +317,7 @@ class GdbRemoteCollector:
         self._clock.note_pause(control.pauses.snapshot().total_ns - before)
 
     def _list(self) -> list[ThreadId]:
-        """Return the threads of the GDB stub's target that are stopped for this sample."""
+        """Return the threads of the GDB stub's target that are stopped, to be sampled now."""
         self._threads.refresh()
         self._spaces.refresh_space()
         threads = list(self._threads.all.values())
@@ -331,9 +331,7 @@ class GdbRemoteCollector:
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
-        """Return only the one thread that is stopped: with qemu-user's stub the others run on while it sends their
-        registers.
-        """
+        """Return the only stopped thread: with qemu-user's stub the others run on while it sends registers."""
         control = self._target.control
         stepped = control.stepped if isinstance(control, Stepping) else None
         standing = stepped or self._target.first

@@ -295,8 +295,8 @@ class PacketLink:
         return None
 
     def _other(self, found: Incoming) -> None:
-        """Handle input from the GDB stub that is not a packet: keep a notification, or request a damaged packet
-        again.
+        """Handle input from the GDB stub that is not a packet: store a notification, or request a
+        damaged packet again.
         """
         kind = found.kind
         if kind is PacketKind.NOTIFICATION:
@@ -357,9 +357,7 @@ def _port(place: tuple[str, int] | str) -> str:
 
 
 def _ready(stream: socket.socket, event: int, within_s: float) -> bool:
-    """Wait until a socket can be read or written. It uses poll(2), because select(2) supports no descriptors above
-    1023.
-    """
+    """Wait until a socket can be read or written, by poll(2), because select(2) supports no descriptors above 1023."""
     poll = select.poll()
     poll.register(stream, event)
     return bool(poll.poll(math.ceil(1000 * within_s)))

@@ -47,7 +47,9 @@ class Control(Protocol):
     pauses: PauseLog
     note: Note | None
     paced: bool
-    """True if the target runs for a time by the clock between two samples (run_until())."""
+    """True if the target runs for a span of time between two samples (run_until()), False if it runs for a number of
+    steps.
+    """
 
     def start_target(self) -> None:
         """Let the GDB stub's target run for the first time."""
@@ -178,7 +180,7 @@ class AllStop:
                 self._resume()
 
     def _took(self, stop: StopReply) -> bool:
-        """Note a stop of the GDB stub's target. Return False if the target ended."""
+        """Record a stop of the GDB stub's target. Return False if the target has ended."""
         self._running = False
         self._pending = (0, None)
         if stop.is_end:
@@ -345,7 +347,7 @@ class NonStop:
             self._hear(min(left, POLL_INTERVAL_S))
 
     def _hear(self, within_s: float) -> None:
-        """Process one stop notification of the GDB stub and the entries after it in the stub's queue."""
+        """Process one stop notification of the GDB stub, and the entries that follow it in the stub's queue."""
         note = self._stub.link.poll_notification(within_s)
         if note is None or not note.startswith(b"Stop:"):
             return
@@ -362,8 +364,8 @@ class NonStop:
             self._drain(self._stub.link.request(b"vStopped"))
 
     def _drain(self, packet: bytes) -> None:
-        """Process the stub's queue of stops from its first answer on, then resume threads whose stop was not
-        requested.
+        """Process the stub's queue of stops from its first entry on, then resume threads whose stop
+        was not requested.
         """
         for _ in range(MAX_QUEUED):
             if packet in (b"OK", b"") or packet[:1] == b"E":
@@ -386,7 +388,7 @@ class NonStop:
                 self._unwanted.append(stop)
 
     def _send_on(self, stop: StopReply) -> None:
-        """Resume a thread of the GDB stub's target that stopped, and deliver its signal if it has one."""
+        """Resume a stopped thread of the GDB stub's target, and deliver its pending signal if it has one."""
         if stop.thread is None:
             return
         action = f"C{stop.signal:02x}" if stop.signal not in (SIGNAL_0, SIGTRAP, SIGSTOP) else "c"

@@ -175,7 +175,7 @@ class RemoteModules:
             yield from self._of_file(elf, linked.bias, linked.name)
 
     def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterator[Mapping]:
-        """Yield the mappings that a loader makes of an ELF file; `elf` must have the file's headers."""
+        """Yield the mappings that a loader makes of an ELF file. `elf` must hold the file's headers."""
         inode = self._inode(path)
         for load in elf.loads:
             start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE

@@ -59,7 +59,7 @@ def become_unprivileged() -> int | None:
 
 
 def _candidates() -> list[int]:
-    """Return random user ids, so that processes that do not see each other rarely take the same one."""
+    """Return random user ids to try, so that processes which do not see each other rarely choose the same one."""
     draws = memoryview(os.urandom(4 * _MAX_CANDIDATES)).cast("I")
     return [UNUSED_USERS[draw % len(UNUSED_USERS)] for draw in draws]
 
@@ -165,7 +165,7 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 def _is_one_of(argument: int, *values: int) -> list[bytes]:
-    """Return BPF code of a seccomp filter that permits a call if the lower half of an argument is one of these
+    """Return BPF code of a seccomp filter that permits a call if the lower half of one argument has one of the given
     values.
     """
     tests = [_op(_EQUAL, value, len(values) - at) for at, value in enumerate(values)]
@@ -173,8 +173,8 @@ def _is_one_of(argument: int, *values: int) -> list[bytes]:
 
 
 def _has_bit(argument: int, bit: int, allowed: bool) -> list[bytes]:
-    """Return BPF code of a seccomp filter that permits a call if an argument has a bit (`allowed`), or if it has
-    not.
+    """Return BPF code of a seccomp filter that permits a call if an argument has a bit set (`allowed`), or if it has it
+    clear.
     """
     yes, no = (_ALLOW, _REFUSE | errno.EPERM) if allowed else (_REFUSE | errno.EPERM, _ALLOW)
     return [_op(_LOAD, _ARGUMENTS + 8 * argument), _op(_HAS_BIT, bit, 0, 1), _op(_RETURN, yes), _op(_RETURN, no)]

@@ -31,7 +31,7 @@ _ASKED = {
     "write": 2, "send": 2, "sendto": 2, "recv": 2, "recvfrom": 2, "read": 2, "sendfile": 3, "sendfile64": 3,
     "splice": 4, "copy_file_range": 4, "getrandom": 1, "io_getevents": 1,
 }  # fmt: skip
-"""System call -> index of its argument with the requested amount, in the unit of the call's result."""
+"""System call -> index of the argument that states the requested amount, in the unit of the call's result."""
 _VECTORS = frozenset({"writev", "readv"})
 _MESSAGES = frozenset({"sendmsg", "recvmsg"})
 _MANY_MESSAGES = frozenset({"sendmmsg", "recvmmsg", "recvmmsg_time64"})
@@ -142,8 +142,8 @@ def _waits_for_all(name: str, flags: int) -> bool:
 
 
 def _ends_of(name: str) -> tuple[int, ...]:
-    """Return the kinds of files for which a short system call is normal: those that accept only what they have room
-    for.
+    """Return the kinds of files at which a short system call is normal, because they accept only as much as they have
+    room for.
 
     A copy does not wait for more room in a pipe. A write to a disk does not wait in a way that a stop would end.
     """
@@ -156,13 +156,15 @@ def _words(arch: Arch, data: bytes) -> Sequence[int]:
 
 
 def _total(arch: Arch, avma: int, count: int, read: Read) -> int:
-    """Return the number of bytes that an array of struct iovec requests, or a huge number if it cannot be read."""
+    """Return the number of bytes that an array of struct iovec requests, or a huge number if the array
+    cannot be read.
+    """
     lengths = _words(arch, read(avma, min(count, _MAX_PIECES) * 2 * arch.elf_class // 8))[1::2]
     return min(sum(lengths), _MAX_BYTES) if len(lengths) == count else 1 << 64
 
 
 def _message(arch: Arch, avma: int, read: Read) -> int:
-    """Return the number of bytes that a struct msghdr requests: name, namelen, iov, iovlen, ..."""
+    """Return the number of bytes that a struct msghdr requests to transfer."""
     header = _words(arch, read(avma, 4 * arch.elf_class // 8))
     return _total(arch, header[2], header[3], read) if len(header) == 4 else 1 << 64
 
@@ -260,7 +262,8 @@ class InterruptedCalls:
         return found
 
     def _mark(self, regset: Regset) -> None:
-        """Clear the system call's number in the kernel, so that the next stop does not find the same call again.
+        """Clear the system call's number in the kernel, so that the next stop does not find the same interrupted call
+        again.
 
         A thread that had no processor since the last stop is still at the same place. Only a restart needs the number,
         and this call already has a result. Nothing else depends on it, so the profiler may be killed before or after.

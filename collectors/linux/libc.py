@@ -256,8 +256,8 @@ class Gatherer:
         self._pid, self._used, self._calls = pid, 0, 0
 
     def _late(self) -> bool:
-        """Return True if the time for reading a stopped thread is used up. Time in which the reader waited for a
-        processor does not count.
+        """Return True if the time limit for reading a stopped thread's memory is used up. Time in which the reader
+        waited for a processor does not count.
         """
         if self._calls == _FREE_CALLS + 1:
             self._end_ns = time.monotonic_ns() + _BUDGET_NS

@@ -208,7 +208,7 @@ def make_maps_reader(pid: int) -> Callable[[], int]:
 
 
 def _place(open_maps: Callable[[], int], avma: int) -> tuple[int, int] | None:
-    """Return (inode, address of the file's first byte) of the process's current mapping at avma, or None."""
+    """Return (inode, address of the file's first byte) of a process's current mapping at an address, or None."""
     try:
         fd = open_maps()
     except OSError:

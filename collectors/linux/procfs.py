@@ -368,7 +368,7 @@ def read_run_ns(pid: int, tid: int) -> int:
 
 
 def read_waits(pid: int, with_runs: bool = False) -> dict[int, float]:
-    """Return read_waited_s() of each thread of a process, in seconds by tid."""
+    """Return for each thread of a process the time in seconds that it was runnable without a processor, by tid."""
     try:
         return {tid: read_waited_s(pid, tid, with_runs) for tid in list_tasks(pid)}
     except OSError:

@@ -201,7 +201,7 @@ class Regset:
         return any(code(pc - len(each), len(each)) == each for each in self.arch.kernel.syscall_codes)
 
     def restarts(self, code: Callable[[int, int], bytes]) -> bool:
-        """Return True if the kernel has prepared the restart of the stopped thread's system call.
+        """Return True if the kernel has prepared to run the stopped thread's system call again.
 
         Then pc is at a system call instruction. The result register contains no result, but on x86 the call's number.
         """

@@ -35,7 +35,7 @@ class ReturnReason(IntEnum):
 
 
 def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64 | ctypes.c_int64]]]:
-    """Return 64-bit fields for a ctypes structure; `-name` is signed."""
+    """Return the fields of a ctypes structure as 64-bit words by name; a leading "-" marks a signed field."""
     return [(name.lstrip("-"), ctypes.c_int64 if name[0] == "-" else ctypes.c_uint64) for name in names.split()]
 
 
@@ -119,7 +119,7 @@ AnyRow = TypeVar("AnyRow", bound=ctypes.Structure)
 
 
 def rows_of(kind: type[AnyRow], count: int) -> ctypes.Array[AnyRow]:
-    """Return an array of ctypes structures filled with zeros."""
+    """Return a zero-filled array of ctypes structures."""
     return (kind * count)()
 
 

@@ -117,7 +117,7 @@ def distribute_time(
 
 
 def _nearest(targets: I64, keys: I64) -> I64:
-    """Return for each key the index of the target of the same thread and kind with the nearest length bucket, -1 for
+    """Return for each key the index of the candidate of the same thread and kind whose length class is nearest, -1 for
     none.
     """
     if not len(targets):
@@ -354,16 +354,16 @@ class OffCpuIntervals:
         return result
 
     def _take_out(self, tids: Iterable[int]) -> set[int]:
-        """End the off-CPU intervals of threads without switch records, and return those threads that had an open
-        interval.
-        """
+        """Remove the open intervals of threads whose switches are no longer recorded, and return these threads."""
         waiting = {tid: self._open.pop(tid) for tid in tids if tid in self._open}
         for tid, each in waiting.items():
             self._set_aside(tid, each, self._gaps.until_ns)
         return set(waiting)
 
     def _set_aside(self, tid: int, each: OpenInterval, until_ns: int) -> None:
-        """Pool the time of an off-CPU interval whose stack is unknown and which is not followed any further."""
+        """Add the time of an off-CPU interval without a stack to the pool, when the interval is not followed any
+        further.
+        """
         passed = until_ns - each.since_ns
         if each.sure and not each.attributed and passed > 0 and (each.blocked or self._preempted):
             defer_time(self._pool, tid, each.blocked, passed, until_ns)
@@ -427,7 +427,9 @@ class OffCpuIntervals:
         return result
 
     def _note_out_of_band(self, out_of_band: ThreadEvents, paused: frozenset[int]) -> None:
-        """Open off-CPU intervals of threads that were seen asleep, even if no switch of them is known."""
+        """Open off-CPU intervals of threads that out-of-band samples found asleep, even if no switch
+        of them is known.
+        """
         for tid, at in dict(zip(out_of_band.tid.tolist(), out_of_band.time_ns.tolist(), strict=True)).items():
             if tid in self._open:
                 self._open[tid].looked_ns = at
@@ -472,7 +474,7 @@ class OffCpuIntervals:
 def _emitted(
     found: Intervals, classes: IntervalClasses, share: I64, samples: int, out_of_band: int
 ) -> IntervalAttribution:
-    """Return the off-CPU intervals of one reading of the rings, with the stacks that they were attributed to.
+    """Return the off-CPU intervals of one reading of the rings with the stacks to which their time is attributed.
 
     Args:
         found: The intervals.

@@ -134,7 +134,8 @@ def match_intervals(
 
 
 def _changes(tid: I64, kind: I64, code: I64, unsure: Mask) -> I64:
-    """Return the indices of switch records at which threads alternately leave and enter a processor.
+    """Return the indices of switch records at which threads alternately leave and enter a processor. Repeated records
+    of one switch are dropped.
 
     Two events may report the same switch for a while.
     """
@@ -184,7 +185,9 @@ class Gaps:
             self.unattributed_ns[tid] = self.unattributed_ns.get(tid, 0) + max(passed_ns - ran_ns.get(tid, 0), 0)
 
     def known_ns(self, now_ns: int, gaps: Sequence[Gap]) -> int:
-        """Return how much of the time since until_ns has switch records, or 0 if that is too little for an estimate."""
+        """Return how many of the nanoseconds since until_ns have switch records, or 0 if they are too few for an
+        estimate.
+        """
         passed = now_ns - self.until_ns
         known = passed - sum(max(min(end, now_ns) - max(start, self.until_ns), 0) for start, end in gaps)
         return known if known > _MIN_KNOWN * passed else 0

@@ -177,7 +177,9 @@ class WaitLabels:
         return known._replace(state=state) if known else Blocked(WIDE.name, state)
 
     def _coded(self, space: AddressSpace, pc: int) -> int:
-        """Return the number of the system call that returns to pc, from the code before pc: see PerfArch.coded_call."""
+        """Return the number of the system call that returns to pc, decoded from the code before pc (see
+        PerfArch.coded_call).
+        """
         key = (space.id, pc)
         if key not in self._by_code:
             if len(self._by_code) > _MAX_LABELS:
@@ -320,8 +322,8 @@ class WallClockCollector:
             yield self._of_out_of_band(out_of_band, attributed, attributed.out_of_band_open)
 
     def _ran(self, running: list[SampleBatch]) -> dict[int, int]:
-        """Return the on-CPU time of each thread that switches often: from samples, or if those are not shown, from the
-        kernel.
+        """Return the on-CPU time of each thread that switches often, from its samples, or from the kernel if on-CPU
+        samples are not shown.
         """
         if self._options.running:
             tid = np.concatenate([batch.tid for batch in running])
@@ -343,7 +345,7 @@ class WallClockCollector:
         )
 
     def _of_samples(self, happened: SwitchBatch, attributed: IntervalAttribution) -> list[SampleBatch]:
-        """Return switch-out samples, each with the time of its interval and of the intervals that it stands for."""
+        """Return switch-out samples, each with the off-CPU time that its stack stands for."""
         kept = np.flatnonzero(attributed.sample_ns > LEFT_OUT)
         left = happened.left.take_samples(kept)
         time_ns = np.maximum(left.time_ns, self._began_ns)
@@ -358,7 +360,9 @@ class WallClockCollector:
         return replace(out_of_band.take_samples(kept), length_ns=length, stopped=False)
 
     def _parts(self, attributed: IntervalAttribution, now: int) -> Iterator[SampleBatch]:
-        """Yield off-CPU time of intervals whose stack was attributed before, and of intervals without any stack."""
+        """Yield off-CPU time without a new sample: of intervals whose stack was attributed before, and of intervals
+        without a stack.
+        """
         if attributed.carried:
             tid, since, length = (np.array(column, np.int64) for column in zip(*attributed.carried, strict=True))
             yield _without_registers(SampleKind.UNCHANGED, self._source.find_thread_ids(tid, since), tid, since, length)
@@ -433,7 +437,7 @@ class WallClockCollector:
 def _without_registers(
     kind: SampleKind, ids: tuple[npt.NDArray[np.int32], I64], tid: I64, time_ns: I64, length_ns: I64
 ) -> SampleBatch:
-    """Return a batch of samples without registers; `ids` is a result of SwitchSource.ids_of."""
+    """Return a batch of samples without registers, for rows of time that have no stack of their own."""
     pid, started = ids
     bare = build_stackless_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, pid, tid)
     return replace(bare, stopped=False, length_ns=length_ns, started=started)

@@ -251,7 +251,7 @@ class MappingHistory:
         return ids, spaces
 
     def _taken_changes(self) -> list[tuple[int, Change]]:
-        """Return the changes of the mappings to apply now, with their times.
+        """Return the recorded changes of the mappings that are due, with their times.
 
         A reading of the maps during a change mixes two moments. It is used only if more changed than is kept.
         """
@@ -311,7 +311,7 @@ class MappingHistory:
             self._changes.add_change(at, now)
 
     def unmoved(self) -> bool:
-        """Return True if all executable mappings of the process are still where they were."""
+        """Return True if all executable mappings of the process are still at the same addresses."""
         now = _maps(self.pid)
         return self.image.alive and not self._changes and _code(now) == _code(self.mappings)
 
@@ -339,7 +339,9 @@ class MappingHistory:
                 layout.cover_range(each)
 
     def _segments(self, code: Mapping) -> Sequence[Mapping]:
-        """Return an executable mapping and the file's data mappings next to it, if the mapping still exists."""
+        """Return an executable mapping with the data mappings of the same file next to it, if the
+        mapping still exists.
+        """
         at = bisect_left(self._now, code.start, key=_start)
         if not code.inode or at == len(self._now) or not _same(code, self._now[at]):
             return (code,)
@@ -396,7 +398,7 @@ def _code(mappings: Iterable[Mapping]) -> set[tuple[int, int, int, int]]:
 
 
 def _left_over(covered: Sequence[Mapping], mapping: Mapping) -> Iterator[Mapping]:
-    """Yield the new mapping, and the parts of overlapped mappings that remain, which are sorted by their starts."""
+    """Yield a new mapping, and the remaining parts of the mappings that it overlaps."""
     if covered and covered[0].start < mapping.start:
         yield replace(covered[0], end=mapping.start)
     yield mapping

@@ -106,7 +106,7 @@ class BatchMaker:
 
     @cached_property
     def nothing(self) -> SampleBatch:
-        """A batch without samples, which lets the consumer act between batches."""
+        """Return a batch without samples, which lets the consumer act between batches."""
         return self._batch(NO_SAMPLES, np.zeros(0, np.uint64), {}, np.zeros(0, np.int32))
 
     def batches(self, found: Scan) -> list[SampleBatch]:
@@ -158,12 +158,12 @@ class BatchMaker:
             self._diagnostics.count("sample_without_registers", int(np.count_nonzero(ending)))
 
     def _of_kernel(self, pids: set[int]) -> set[int]:
-        """Return the pids that are kernel threads."""
+        """Return those of the pids that are kernel threads."""
         self._kernel.update(pid for pid in pids - self._tracked.histories.keys() - self._kernel if _of_kernel(pid))
         return pids & self._kernel
 
     def _place(self, *parts: SampleRecords) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
-        """Find the address space of each sample in the records that were read.
+        """Find the address space of each sample among the records of one reading of the rings.
 
         Returns:
             All address spaces, and for each part a column of their identifiers; 0 for unknown processes.
@@ -190,7 +190,7 @@ class BatchMaker:
         return spaces, space
 
     def _kept(self, samples: SampleRecords, space: npt.NDArray[np.int32]) -> Mask:
-        """Return a mask of the samples to keep, and count samples of unknown processes."""
+        """Return a mask of the samples that are yielded, and count samples of unknown processes."""
         unknown = (space == 0) & ~among(samples.pid, self._excluded_pids)
         if unknown.any():
             self._diagnostics.count("unknown_process_sample", int(np.count_nonzero(unknown)))

@@ -155,14 +155,16 @@ class PerfCollector:
         return choose_scope(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> LostSamples:
-        """Return the sampling times whose perf records were lost.
+        """Return the number of sampling times whose perf records were lost.
 
         No other samples are missing if events are on processors and no collector stops threads.
         """
         return LostSamples(self._events.lost, self._events.scope.processors and self.slots() == (0, 0))
 
     def _all_lost(self) -> LostSamples:
-        """Return the sampling times whose perf records were lost, and those of processors that were offline."""
+        """Return the number of sampling times whose perf records were lost, including those of processors that were
+        offline.
+        """
         if not self._silent:
             return self._lost()
         from pyprof.collectors.perf.cpu_events import count_missed_samples
@@ -170,7 +172,7 @@ class PerfCollector:
         return count_missed_samples(self._silent, self._options.rate_hz, self._lost())
 
     def _endings(self) -> EndedThreadTimes | None:
-        """Return the time of threads after their last records, or None if there are samples by stops."""
+        """Return the estimated time of threads after their last records, or None if some samples are taken by stops."""
         return self._events.endings() if self.slots() == (0, 0) else None
 
     def _longest_wait_ns(self) -> int:
@@ -178,7 +180,7 @@ class PerfCollector:
         return self._events.longest_wait_ns()
 
     def _full(self) -> bool:
-        """Return True if a ring buffer must be read earlier than its calculated time."""
+        """Return True if a ring buffer must be read before the calculated time."""
         return False
 
     def _begin(self) -> None:
@@ -255,11 +257,11 @@ class PerfCollector:
             self._watch_times = WatchTimes(self._options, wakes=True)
 
     def _silent_ns(self) -> int:
-        """Return the maximum time without a batch, after which an empty one is yielded."""
+        """Return the time in ns without samples after which an empty batch is yielded."""
         return round(1e9 * self._options.flush_s)
 
     def _patience_ns(self) -> int:
-        """Return the maximum time for which samples may wait in the rings for other samples."""
+        """Return the maximum time in ns for which samples wait in the rings for further samples."""
         patience_ns = self._longest_wait_ns()
         if self.members.tracked.young:
             patience_ns = min(patience_ns, self.young_wait_ns)
@@ -287,7 +289,7 @@ class PerfCollector:
                 break
 
     def _until_watched(self, watch: Callable[[], int | None]) -> int | None:
-        """Call the `watch` function if it is due, and return the time until its next call in ns, or None if another
+        """Call the `watch` function if it is due. Return the time until its next call in ns, or None if another
         collector takes over.
         """
         now, notified = time.monotonic_ns(), self._waiter.notified
@@ -342,7 +344,7 @@ class PerfCollector:
         self._events.settle_now(self.members.tracked.alive)
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
-        """Yield the contents of perf's rings up to a time, and release their room after they were unwound."""
+        """Yield the samples in perf's rings up to a time, and release their memory after they were unwound."""
         last = until_ns == FOREVER_NS
         self._revive()
         found = self._events.scan(until_ns)
@@ -374,7 +376,7 @@ class PerfCollector:
         self._accounts.read_accounts(self.members.tracked.roots, force, self.slots())
 
     def _revive(self) -> None:
-        """Open perf events on processors that were offline or are new."""
+        """Open perf events on processors that came online."""
         for cpu, ns in self._revived().items():
             self._silent[cpu] = self._silent.get(cpu, 0) + ns
 

@@ -114,7 +114,7 @@ class StackSize:
 
     @property
     def wanted(self) -> int:
-        """The number of stack bytes that the walks need, with some room."""
+        """The number of stack bytes that the walks of recent samples needed, with some room."""
         return min(max(_MIN_BYTES, (self._need + self._need // 2 + 1023) & ~1023), self.most, self._limit)
 
     def choose_change(self) -> int:

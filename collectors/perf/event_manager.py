@@ -64,7 +64,7 @@ class Ticks:
         self._lost, self._closed_ns = 0.0, 0
 
     def took(self, found: Scan, lost: float, events: EventSet | None) -> None:
-        """Count samples that were read from perf's rings, and lost ones.
+        """Count the samples of one reading of perf's rings, and the lost ones.
 
         Args:
             found: The records that were read.
@@ -129,7 +129,7 @@ class EventManager:
         return self._size.bytes
 
     def begin(self, named: Iterable[int], children: Callable[[], list[int]]) -> list[int]:
-        """Open perf events on all processes of the recording that exist.
+        """Open perf events on all existing processes of the recording.
 
         Args:
             named: The selected processes.
@@ -166,7 +166,7 @@ class EventManager:
         return self._events is not None
 
     def revive(self) -> Silent:
-        """Open perf events on processors that were offline or are new; events on threads need nothing.
+        """Open perf events on processors that came online. Events on threads need no change.
 
         Returns:
             Processors with a new event, and for how long each had none.
@@ -222,7 +222,7 @@ class EventManager:
         return found
 
     def took(self, found: Scan, lost: int) -> None:
-        """Count records that were read from perf's rings, and lost ones.
+        """Count the records of one reading of perf's rings, and the lost ones.
 
         Args:
             found: The records that were read.
@@ -238,15 +238,15 @@ class EventManager:
         self.ticks.took(found, self.lost, self._events)
 
     def endings(self) -> EndedThreadTimes | None:
-        """Return the time of threads after their last records, or None if time in the kernel counts or events are on
-        processors.
+        """Return the estimated time of threads after their last records, or None if time in the kernel counts or events
+        are on processors.
         """
         if self.scope.processors or not self.scope.event.user_only:
             return None
         return self._last_records.estimate_endings(round(self.lost * 1e9 / self._rate_hz))
 
     def unwound(self, found: Scan, alive: Iterable[int]) -> None:
-        """Close perf events of ended threads, and replace events that copy too little or too much of stacks.
+        """Close perf events of ended threads, and replace events whose stack copies are too short or too long.
 
         The caller has unwound all samples of the last reading.
 
@@ -276,7 +276,7 @@ class EventManager:
         self._replace(self._size.bytes, alive)
 
     def settle(self) -> None:
-        """Reduce the size of stack copies to what stacks need, after the first samples."""
+        """Choose the size of stack copies after the first samples."""
         self._size.choose_size()
         self._narrow()
 

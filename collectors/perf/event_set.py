@@ -135,7 +135,7 @@ class EventSet:
         return fd
 
     def revive(self) -> Silent:
-        """Open perf events on processors that were offline or are new, if the events are on the whole machine.
+        """Open perf events on processors that came online, if the events are on the whole machine.
 
         Returns:
             Processors with a new event, and for how long each had none.
@@ -214,7 +214,7 @@ class EventSet:
         return self._ended_ns + sum(counted_ns(fd) for events in self._every for fd in events.fds.values())
 
     def owns(self, tid: int) -> bool:
-        """Return True if perf events were opened on this thread, so that it did not inherit them."""
+        """Return True if perf events were opened on this thread itself, so that it did not inherit them."""
         return tid in self._own
 
     @property

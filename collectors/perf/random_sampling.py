@@ -67,7 +67,7 @@ class RandomRates:
         return self._mean_hz * (1 + _LOST_BY_CHANGE / mean_samples)
 
     def begin(self, fd: int, rate_hz: float) -> None:
-        """Remember the rate with which a perf event was opened."""
+        """Record the rate with which a perf event was opened."""
         self.forget(fd)
         self._hz[fd] = rate_hz
 
@@ -288,7 +288,7 @@ class Decimation:
         return replace(part, weight=part.weight * every)
 
     def choose(self, n: int) -> tuple[I64, int]:
-        """Choose which of the next n samples to keep, before anything is done for them.
+        """Choose which of the next n samples to keep, before any work is done for them.
 
         Returns:
             The indices of the samples to keep, and the factor of their weight.

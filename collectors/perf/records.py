@@ -362,7 +362,7 @@ def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
 
 
 def _run(words: U64, word: int, size: int, most: int) -> int:
-    """Return the number of consecutive perf samples of the same size, including the one at `word`; at least 1."""
+    """Return the number of consecutive perf sample records of equal size, from the one at `word` on; at least 1."""
     if most < 2:
         return 1
     heads = words[word : word + most * (size // 8) : size // 8] & _KIND_AND_SIZE

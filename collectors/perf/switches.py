@@ -159,8 +159,8 @@ def scan_ring(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns:
 
 
 def _run(words: U64, word: int, step: int, most: int) -> int:
-    """Return the number of consecutive context-switch records of the same kind and size, including the one at `word`;
-    at least 1.
+    """Return the number of consecutive context-switch records of the same kind and size, from the one at `word` on; at
+    least 1.
     """
     look, run = _FIRST_LOOK, 1
     first = words[word] & _KIND_AND_SIZE
@@ -208,7 +208,7 @@ class DutyCycle:
 
     @property
     def off(self) -> frozenset[int]:
-        """Threads whose perf events are off, in the form that EventSet.switch() expects."""
+        """Threads whose perf events are switched off for a while, in the form that EventSet.switch() expects."""
         return frozenset({EVERY_THREAD}) if self._gap is not None else self.paused
 
     def take_gaps(self) -> list[Gap]:
@@ -448,7 +448,7 @@ class Switches:
         self._size.learn(feedback)
 
     def _count(self, tids: I64) -> None:
-        """Measure the rate of context switches of each thread. Threads above the limit are sampled by duty cycle."""
+        """Measure how often each thread switches. Threads above the limit are recorded by duty cycle."""
         measured = self.cycle.measure_rates(tids)
         if measured is not None:
             self._tuning.count_switches(*measured)
@@ -474,8 +474,8 @@ class Switches:
         return self.cycle.resume_threads(self._events)
 
     def _tune(self, pids: Iterable[int]) -> None:
-        """Change the periods and copy sizes of context-switch events if necessary, and open separate events for threads
-        that inherited theirs.
+        """Adjust the periods and the copy sizes of context-switch events, and open separate events for threads that
+        inherited theirs.
         """
         events = self._events
         if events is None:
@@ -499,7 +499,7 @@ class Switches:
             events.retune(better)
 
     def _renew(self, size: int, pids: Iterable[int]) -> bool:
-        """Replace the context-switch events, and return True if the kernel permits that."""
+        """Replace all context-switch events by new ones, and return True if the kernel permits that."""
         old, before = self._events, self._size.bytes
         self._size.set_size(size)
         try:

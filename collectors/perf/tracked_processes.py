@@ -111,7 +111,7 @@ class ProcessEvents:
         return pid in self._coming or self._sampled(pid)
 
     def _walk(self, ring: Ring, position: int, named_pids: set[int], born: dict[int, int]) -> int:
-        """Read new records of a perf ring and return the position after the last one."""
+        """Read the new records of one perf ring, and return the position after the last one."""
         head, words = ring.head, self._rings.words
         for _ in range(_MAX_RECORDS):
             if position >= head:
@@ -202,7 +202,7 @@ class ThreadNames:
         return names.get(self._lives.find_start(tid, time_ns)) or names[max(names)]
 
     def _of(self, tid: int, started: int) -> tuple[int, str] | None:
-        """Return (pid, name) of a thread, or those of the last known thread with its tid."""
+        """Return (pid, name) of the thread that had a tid at a time, or of the last known thread with that tid."""
         names = self._names.get(tid)
         return (names.get(started) or names[max(names)]) if names else None
 

@@ -183,7 +183,7 @@ class Cadence:
         self.wait_ns = _TRIAL_NS if trial else FIRST_FLUSH_NS
 
     def restart(self) -> None:
-        """Let the next samples wait for a short time only, as at the beginning."""
+        """Let the next samples wait only for a short time, as at the beginning of a recording."""
         self.wait_ns = min(self.wait_ns, FIRST_FLUSH_NS)
 
     def note_trial(self, again: bool) -> None:

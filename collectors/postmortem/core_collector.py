@@ -306,8 +306,8 @@ class CoreModules:
         return ""
 
     def _of_object(self, linked: LinkedObject) -> Iterable[Mapping]:
-        """Yield the mappings of a loaded object by its file's segments, or without a file by the core's regions around
-        its dynamic table.
+        """Yield the mappings of a loaded library: by the segments of its file, or without a file by the core's regions
+        around its dynamic table.
         """
         elf = read_headers(self._memory.read(linked.bias, PAGE))
         for candidate in () if elf is not None else self._files.open_path(linked.name):
@@ -333,7 +333,7 @@ class CoreModules:
                 yield self._mapping(start, end, format_perms(load.flags), load.offset & -PAGE, path)
 
     def _rest(self, files: Sequence[Mapping]) -> Iterable[Mapping]:
-        """Yield the parts of the core file's memory regions outside the mappings of files."""
+        """Yield the parts of the core file's memory regions that belong to no file's mapping."""
         vdso = self._notes.auxv.get(AT_SYSINFO_EHDR, 0)
         system_call = self._notes.auxv.get(AT_SYSINFO, 0)
         at = 0

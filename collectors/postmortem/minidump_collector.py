@@ -80,7 +80,7 @@ def _of_module(
 
 
 def _between(regions: Sequence[DumpRegion], taken: Sequence[Mapping], dump: CrashDump) -> Iterator[Mapping]:
-    """Yield the parts of a crash dump's regions that no other mapping covers."""
+    """Yield the parts of a crash dump's memory regions that no other mapping covers."""
     vdso = dump.auxv.get(AT_SYSINFO_EHDR, 0)
     at = 0
     for region in regions:

@@ -191,7 +191,7 @@ class PtraceCollector:
         return self._completed(self._flush())
 
     def _find(self) -> None:
-        """Add processes that match the selection and are not sampled yet."""
+        """Add processes that match the user's selection and are not sampled yet."""
         if self._selection is not None:
             self._targets.add_processes(self._selection.find_new(self._targets.by_pid.keys() | self._targets.refused))
 
@@ -202,7 +202,7 @@ class PtraceCollector:
         self._targets.count_rounds()
 
     def _passed(self) -> None:
-        """Update accounts of processor time after some rounds of samples, or after a wait without a round."""
+        """Update the accounts of processor time after some rounds of samples, or after a wait without a round."""
         self._account()
         if self._targets.fresh:
             self._targets.fresh = False
@@ -265,7 +265,7 @@ class PtraceCollector:
         self._scheduler.clock.note_pause(self._stopper.stopped_ns - stopped_before)
 
     def _visit(self) -> None:
-        """Sample from each processor in turn from now on if that gives better samples."""
+        """Switch to sampling from each processor in turn if that gives better samples."""
         if self._sampler.turns.start_visit(self._targets.by_pid, self._targets.brief):
             self._scheduler.set_visits(len(self._sampler.turns.visited))
 
@@ -285,7 +285,7 @@ class PtraceCollector:
         return self._catch(child) if child else None
 
     def _catch(self, child: int) -> Thread | None:
-        """Sample a new, unknown process. It is stopped first, because it may end while its /proc files are read."""
+        """Sample a newly found process. It is stopped first, because it may end while its /proc files are read."""
         outcome = self._stopper.sample_unknown(child, lambda: self._targets.open_child(child, self._builder), 1)
         target = self._targets.by_pid.get(child)
         thread = target.threads.get(child) if target is not None else None
@@ -304,7 +304,7 @@ class PtraceCollector:
         return [] if done else targets
 
     def _is_there(self, target: TracedProcess) -> bool:
-        """Update the state of a recorded process. Return False if it has ended or may not be read."""
+        """Update the state of a recorded process. Return False if it has ended or may no longer be read."""
         self._scheduler.handover.steps += 1
         try:
             target.update(self._builder)
@@ -337,7 +337,7 @@ class PtraceCollector:
         return batches
 
     def _rest(self) -> None:
-        """Release all stopped threads before other components work, because nothing handles late stops meanwhile."""
+        """Release all threads that are still stopped, because they are not handled while other components work."""
         deadline = time.monotonic_ns() + _FREE_NS
         while time.monotonic_ns() < deadline and self._look_after(_PENDING_SLEEP_NS):
             pass
@@ -417,7 +417,7 @@ class PtraceCollector:
 
 
 def _seldom(threads: int) -> tuple[Note, ...]:
-    """Return a note for the summary about threads whose system calls stops have cut short."""
+    """Return a note for the summary about threads whose system calls were cut short by stops."""
     if not threads:
         return ()
     return (make_note("calls_cut_short", threads=threads, rounds=TRANSFERRING),)

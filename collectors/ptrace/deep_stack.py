@@ -28,7 +28,7 @@ _END = 32 << 10
 there.
 """
 _PLACE = 2048
-"""Number of bytes before a word that a walk missed which later stops read too."""
+"""Number of bytes below a word that a walk lacked which later stops read too."""
 _MAX_PLACES = 32
 """Maximum number of missed words of a deep stack around which each stop reads."""
 _SPOTS = 32
@@ -53,7 +53,7 @@ class DeepStack:
         outer: The part of the stack that was read while the thread ran.
         reach: Number of bytes that a stop copies.
         due: True if the rest must be read again.
-        rest: Number of times that reading is skipped, because it was not useful before.
+        rest: Number of stops at which the outer part is not read, because reading it was not useful before.
         longest: Maximum length seen.
         places: Ends of the parts that walks missed.
         bridged: Number of bytes of the copy that a walk needed which continued at the root of the stack; 0 if none did.
@@ -163,7 +163,9 @@ class DeepStack:
 
 
 def pieces(spans: list[tuple[int, int]], data: memoryview) -> tuple[Piece, ...]:
-    """Split data that was read for consecutive spans of memory into pieces, as far as it goes."""
+    """Split data that was read for consecutive memory ranges into one piece for each range. Missing data ends the
+    result.
+    """
     found, at = [], 0
     for avma, size in spans:
         if at + size > len(data):

@@ -222,9 +222,7 @@ class NativeRounds:
         self._learn_our_turn()
 
     def _say_our_turn(self) -> None:
-        """Tell the machine code what Python knows about the start of the sampler's turn on its processor in this
-        round.
-        """
+        """Tell the machine code when the sampler's turn on its processor began in this round."""
         began, rounds = self._turns.turn_start_ns, self._rounds
         rounds.own_is_read, rounds.own_began_ns = began is not None, max(began or 0, 0)
         rounds.own_is_wanted = self._turns.is_wanted
@@ -234,7 +232,7 @@ class NativeRounds:
         self._turns.set_turn(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
 
     def _goes_on(self, target: TracedProcess) -> bool:
-        """Return True if the machine code may continue after Python has checked a thread."""
+        """Return True if the machine code may continue its round after Python has checked a thread."""
         spaces, stopper, turns = target.spaces, self._stopper, self._turns
         is_same = spaces.current is self._space and spaces.settled
         return is_same and not (stopper.stopped_threads or turns.visited or self._builder.full)
@@ -253,8 +251,8 @@ class NativeRounds:
         call(address_of(rounds))
 
     def _unclaimed(self) -> StoppedThread | None:
-        """Return a thread that the machine code left stopped when an exception arrived before Stopper.stopped_threads
-        had it.
+        """Return a thread that the machine code left stopped when an exception arrived, and that Stopper does not know
+        yet.
         """
         rounds = self._rounds
         if self._is_handed_over or rounds.why != ReturnReason.STOPPED or not rounds.samples_count:
@@ -267,7 +265,7 @@ class NativeRounds:
         )
 
     def _place(self, target: TracedProcess) -> Outcome | None:
-        """Finish a thread that the machine code left stopped, and add the new samples to the batch."""
+        """Complete the stop of a thread that the machine code left stopped, and add the new samples to the batch."""
         rounds, rows, builder, stopper = self._rounds, self._rows, self._builder, self._stopper
         outcome: Outcome | None = None
         held: StoppedThread | None = None
@@ -339,12 +337,12 @@ class NativeRounds:
         self._stopper.copy.take_frames(each.thread, each.lane, each.came, each.offset, read)
 
     def _left(self) -> Sequence[Check] | None:
-        """Return the remaining checks of threads of the current round."""
+        """Return the checks of the current round that were not made yet."""
         rounds, rows = self._rounds, self._rows
         return rows.checks[rounds.check : rows.behind[rounds.due]] if rounds.under_way else None
 
     def _learn(self, thread: Thread, row: ThreadRow) -> None:
-        """Update a thread with what the machine code saw of it, whether or not it was sampled."""
+        """Update the state of a thread with the observations of the machine code, whether or not it was sampled."""
         thread.asleep_checks += row.still
         if row.asked:
             thread.note_wakeup()

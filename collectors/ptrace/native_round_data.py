@@ -226,7 +226,7 @@ class NativeRows:
             self._fill_runner(row, thread, plan)
 
     def _fill_runner(self, row: ThreadRow, thread: Thread, plan: FrameReadPlan | None) -> None:
-        """Set the row of a thread that the machine code samples if the thread runs."""
+        """Set the row of a thread that the machine code samples only if it is running."""
         shape, share, home = thread.shape, thread.share, thread.shape.home
         assert home is not None
         row.syscall, row.sched, row.process = thread.syscall_fd, thread.sched_fd, address_of(self._process)
@@ -273,7 +273,7 @@ class NativeRows:
 
 
 def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:
-    """Return True if the machine code may sample a thread, without regard to its interpreter's frames."""
+    """Return True if the machine code may sample a thread, apart from its interpreter frames."""
     return (
         thread.shape.home is not None
         and thread.last_sp > 0

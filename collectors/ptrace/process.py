@@ -263,7 +263,7 @@ class TracedProcess:
         return self._count
 
     def _meet(self, tid: int) -> Thread:
-        """Add a thread of the process that was not known yet.
+        """Add a thread of the process that was not known before.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -307,7 +307,7 @@ class TracedProcess:
         return None
 
     def _newcomer(self, tid: int) -> Thread:
-        """Add a thread that was not known yet and that is sampled before the next update().
+        """Add a new thread of the process that is sampled before the next update().
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -375,7 +375,7 @@ class TracedProcess:
         return self.describe_known(tid, name)
 
     def _named(self, comm: str) -> str:
-        """Return the process's name with its current program, including the file that a compiler works on."""
+        """Return the name of the process's current program, with the file on which a compiler works."""
         self._file = compiler_files(comm, procfs.read_arguments(self.pid)).file() if may_be_compiler(comm) else ""
         return process_name(comm, self._file)
 
@@ -386,7 +386,7 @@ class TracedProcess:
         return ThreadInfo(self.pid, tid, name, self.name, started, self.started)
 
     def _left(self, thread: Thread) -> None:
-        """Close the files of a thread that has ended."""
+        """Close the files of an ended thread."""
         thread.close()
         self._lives.note_end(thread.tid, thread.started)
         name = self.reader.left(thread.tid) if self.reader is not None else ""

@@ -118,7 +118,7 @@ class Scheduler:
             self._due_ns = None
 
     def _due(self, now: int) -> int:
-        """Return the next sampling time in monotonic nanoseconds."""
+        """Return the monotonic time of the next sample in nanoseconds."""
         if self._due_ns is None:
             self._due_ns = self.clock.next_due(now + REST_NS)
         return self._due_ns
@@ -315,7 +315,7 @@ class WallTimes:
         return own
 
     def _account(self, own: _ThreadTime, end_ns: int, stat: bytes) -> list[int]:
-        """Account the time of a thread up to end_ns, and return its nanoseconds in each state."""
+        """Account the time of a thread up to end_ns, and return the nanoseconds that it spent in each state."""
         passed_ns = max(end_ns - own.upto_ns, 0)
         ran_ns = _running_ns(stat) - own.base_ns - own.ran_ns if stat else passed_ns
         some_ns = min(max(ran_ns, 0), passed_ns)
@@ -353,11 +353,11 @@ class _Lanes:
         return max(int(self._batches[number].time_ns[lane]) for lanes in self.of[key] for number, lane in lanes)
 
     def has(self, key: ThreadKey, state: int) -> bool:
-        """Return True if a thread has samples in one state."""
+        """Return True if a thread has samples in the given state."""
         return key in self.of and bool(self.of[key][state])
 
     def distribute(self, key: ThreadKey, state: int, ns: int) -> bool:
-        """Divide some time among a thread's samples in one state. Return False if there are none."""
+        """Divide an amount of time among a thread's samples in one state. Return False if there are none."""
         if not self.has(key, state):
             return False
         lanes = self.of[key][state]

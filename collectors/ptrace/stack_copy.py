@@ -179,7 +179,7 @@ class StackCopy:
         self._spotted = memoryview(b"")
 
     def clear(self) -> None:
-        """Forget the latest copy of a stack."""
+        """Discard the latest copy of a stack."""
         self._size = self._piece_size = self._length = 0
         self._goroutine.clear()
 
@@ -291,7 +291,7 @@ class StackCopy:
             self._piece_size = max(got, 0)
 
     def _begin_deep(self, thread: Thread, length: int) -> int:
-        """Return the number of bytes to copy of a stack that exceeds the limit for copies."""
+        """Return the number of bytes to copy of a stack that is longer than the limit for copies."""
         self._length = length
         most = thread.shape.most
         return most if thread.reader is not None else thread.deep.choose_copy(self._base, most)
@@ -304,7 +304,7 @@ class StackCopy:
             self._spotted = self._spots(self._spans)
 
     def _beyond(self, thread: Thread) -> StackBeyondCopy:
-        """Return what is known of the rest of the deep stack that was just copied. The thread runs again."""
+        """Return the known facts about the rest of the deep stack that was just copied. Its thread runs again."""
         deep, word = thread.deep, thread.arch.word
         deep.longest = max(deep.longest, self._length)
         spots = pieces(self._spans, self._spotted)

@@ -163,8 +163,8 @@ class Targets:
             young.rounds += rounds
 
     def settle_young(self, spent_ns: Callable[[int], int]) -> None:
-        """Update the processor shares of short-lived threads; `spent_ns` returns the processor time of a process
-        tree.
+        """Update the processor shares of short-lived threads; `spent_ns` returns the processor time of
+        a process tree.
         """
         now = time.monotonic_ns()
         for root, young in self._young.items():
@@ -240,8 +240,8 @@ class Targets:
     def _is_beyond(
         self, target: TracedProcess, thread: Thread, batch: SampleBatch, lane: int, top: int, missing: int
     ) -> bool:
-        """Learn from a sample whose stack is longer than its copy; do nothing for other samples. Return True if its
-        walk concerned only this deep stack, so that learn() is done with it.
+        """Learn from a sample whose stack is longer than its copy. Return True if nothing else is to be learned from
+        the sample.
         """
         beyond = batch.stack.beyond.get(lane)
         if beyond is None:

@@ -174,8 +174,7 @@ class ThreadSampler:
         at_ns: int,
         evidence: MapsEvidence,
     ) -> int:
-        """Add the first sample of a thread's sleep, or the first one after a stop in it, from the stack copy that was
-        just made.
+        """Add the first sample of a thread's sleep from the stack copy that was just made.
 
         Returns:
             Number of the sample in the batch.
@@ -372,7 +371,7 @@ class ThreadRounds:
                 self._targets.describe_thread(target, thread)
 
     def _conclude(self, target: TracedProcess, thread: Thread, outcome: Outcome) -> None:
-        """Handle the outcome of a sample for a thread that machine code had left stopped."""
+        """Handle the result of a stop for a thread that machine code had left stopped."""
         if self._sampler.handle_outcome(thread, outcome):
             self._quick.taken.add(thread)
         if target.spaces.stale:
@@ -380,7 +379,7 @@ class ThreadRounds:
                 self._sampler.look_at_modules(target)
 
     def _describe(self, target: TracedProcess) -> None:
-        """Store the names of threads that machine code has sampled."""
+        """Store the names of the threads that machine code has sampled."""
         for thread in self._quick.taken:
             if not thread.has_name:
                 self._targets.describe_thread(target, thread)
@@ -388,6 +387,6 @@ class ThreadRounds:
 
 
 def _rounds(target: TracedProcess, dues: Sequence[Due]) -> list[Round]:
-    """Return rounds of samples that check all threads of a process each time, or some of them if there are many."""
+    """Return rounds of samples that each check all threads of a process, or a random part of them if there are many."""
     checks = target.choose_threads()
     return [Round(due, target.choose_threads() if n and target.is_many else checks) for n, due in enumerate(dues)]

@@ -170,7 +170,7 @@ class Stopper:
         return self._await(held)
 
     def _abandon(self, tid: int) -> None:
-        """Detach from a thread that was seized and is not known. If it does not stop in time, it continues when the
+        """Detach from an unknown thread that was seized. If it does not stop in time, the kernel releases it when the
         profiler ends.
         """
         deadline = time.monotonic_ns() + _STOP_TIMEOUT_NS
@@ -257,13 +257,13 @@ class Stopper:
         return self._regsets[image.arch.name].arch
 
     def _passed(self, held: StoppedThread, now_ns: int) -> None:
-        """Note that a stopped thread runs again, and the length of its pause."""
+        """Record that a stopped thread runs again, and the length of its pause."""
         self.last_stop_ns = max(self.last_stop_ns, now_ns)
         self.stopped_ns += now_ns - held.since_ns
         self.pauses.add_pause(now_ns - held.since_ns)
 
     def _await(self, held: StoppedThread) -> Outcome:
-        """Wait until a thread stops, or until the wait takes so long that it counts as pending."""
+        """Wait until a thread stops, or until the wait takes so long that the stop is handled later."""
         tid = held.thread.tid
         deadline = time.monotonic_ns() + MAX_STOP_WAIT_NS
         while True:
@@ -308,7 +308,7 @@ class Stopper:
             self.restore_priority()
 
     def _finish_others(self, wanted: StoppedThread | None, woken_ns: int) -> None:
-        """Read and release all other threads that have stopped meanwhile.
+        """Read and release all other threads that have stopped in the meantime.
 
         Args:
             wanted: Thread to leave out.
@@ -346,9 +346,7 @@ class Stopper:
                 self._ask_again(held)
 
     def _ask_again(self, held: StoppedThread) -> None:
-        """Repeat PTRACE_INTERRUPT for a thread, because an exec drops it although it keeps the tracer. A sleeping
-        thread may still stop by itself.
-        """
+        """Repeat PTRACE_INTERRUPT for a thread, because an exec discards the request but keeps the tracer."""
         held.since_ns = time.monotonic_ns()
         late = held.since_ns - held.asked_ns > _STOP_TIMEOUT_NS
         if late:
@@ -395,7 +393,7 @@ class Stopper:
         return 0
 
     def _finish(self, held: StoppedThread, status: int) -> Outcome:
-        """Copy what the sample needs of a stopped thread, release the thread, and only then add the sample."""
+        """Copy the stack and registers of a stopped thread, release the thread, and only then add the sample."""
         thread, tid = held.thread, held.thread.tid
         regset: Regset | None = None
         call: ShortCall | None = None
@@ -491,7 +489,7 @@ class Stopper:
         return Outcome.REFUSED
 
     def _lost(self, tid: int) -> Outcome:
-        """Collect the status of a traced thread that has ended.
+        """Collect the exit status of a traced thread that has ended.
 
         Its parent is notified only after that, unless the profiler is its parent.
         """

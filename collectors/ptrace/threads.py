@@ -59,7 +59,7 @@ class ShortThreads:
         self._since_ns = self._spent_ns = -1
 
     def count_runnable(self, young: bool, sampled: bool) -> None:
-        """Count a young runnable thread, and whether it is sampled."""
+        """Count a young thread that is runnable, and whether it is sampled."""
         self._runnable += young
         self._taken += sampled and young
         self._others += sampled and not young
@@ -187,7 +187,7 @@ class StackShape:
 
     @property
     def occupied(self) -> StackMapping | None:
-        """The part of the thread's usual stack that can contain frames."""
+        """The part of the thread's home stack (the one on which it usually runs) that can contain frames."""
         home = self.home
         return StackMapping(home.start, self.top or home.end) if home is not None else None
 
@@ -390,7 +390,7 @@ class Thread:
 
     @property
     def reads(self) -> bool:
-        """True if stops of the thread should copy interpreter frames."""
+        """True if the interpreter frames of the thread are to be copied in stops."""
         return self.reader is not None and self.reader.reads
 
     def note_wakeup(self) -> None:

@@ -97,7 +97,7 @@ class _Openings:
         self._options = request.options
 
     def open(self, choice: Choice, pids: tuple[int, ...], launched: bool) -> MainSource:
-        """Open the source of a choice for all of the recording. See OpenMain."""
+        """Open the source that a choice names, for the whole recording (see OpenMain)."""
         if choice.source == BPF:
             return self._by_bpf(pids, launched, choice.why)
         if choice.source == PTRACE:
@@ -106,7 +106,7 @@ class _Openings:
         return self._wall_clock(pids, launched) if self._options.idle else self._perf(pids, launched)
 
     def open_stops(self, candidates: StopCandidates) -> PtraceCollector:
-        """Open the source that stops some threads and processes. See OpenStops."""
+        """Open the source that samples some threads by stops (see OpenStops)."""
         return open_stops_of_candidates(self._request, candidates)
 
     def _perf(self, pids: tuple[int, ...], launched: bool) -> PerfCollector:
@@ -145,7 +145,7 @@ class _Openings:
         return open_stops(request, request.selection.pids, note=FROM_OUTSIDE)
 
     def _by_bpf(self, pids: tuple[int, ...], launched: bool, why: str) -> BpfCollector:
-        """Open the collector that uses BPF for some processes.
+        """Open the BPF collector for some processes.
 
         Args:
             pids: The processes.

@@ -35,7 +35,7 @@ from pyprof.records import replace
 _FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
 """Inodes of the kernel's initial namespaces (include/linux/proc_ns.h)."""
 ANY_PID = 0
-"""Key of a supposed process or thread in facts and plans."""
+"""Key of an imagined process or thread in facts and plans."""
 _ANY_INTERPRETER = ProcessFacts(interpreter="an interpreter")
 
 FindInterpreter = Callable[[int], str | None]
@@ -120,7 +120,7 @@ class Planner:
         collector: str = AUTO,
         find_interpreter: FindInterpreter = lambda pid: "",
     ) -> None:
-        """Create a planner.
+        """Create a planner without facts about single processes.
 
         Args:
             facts: See collect_facts().
@@ -147,7 +147,7 @@ class Planner:
         return find_refusal(BPF, self.facts, self.options) if self._collector == AUTO else None
 
     def inspect(self, pid: int) -> ProcessFacts:
-        """Return the facts about a process that decide whether it is stopped."""
+        """Inspect a process, and return the facts that decide whether it is stopped for samples."""
         reason = self._find_interpreter(pid)
         return ProcessFacts(interpreter=reason, stops=_find_error_of_stops(pid) if reason else None)
 
@@ -156,7 +156,7 @@ class Planner:
         return self.suppose(self.inspect(pid)).processes[ANY_PID]
 
     def suppose(self, process: ProcessFacts) -> Plan:
-        """Return the plan for one process with these facts (ANY_PID), as if no other one were known."""
+        """Return the plan for one supposed process with these facts, as if no other process were known."""
         return self.make_plan(replace(self.facts, processes={ANY_PID: process}))
 
     def note_source(self, source: str) -> None:

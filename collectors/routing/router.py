@@ -136,7 +136,7 @@ class Router:
         self._begin(choice, open_main(choice, pids, launched), launched)
 
     def _begin(self, choice: Choice, main: MainSource, launched: bool = False) -> None:
-        """Sample with this main source from now on."""
+        """Use this main source from now on."""
         planner = self._planner
         planner.note_source(choice.source)
         self._choice, self._main, self._launched = choice, main, launched
@@ -234,8 +234,8 @@ class Router:
         yield from self._note_copies(main.yield_until(*until_ns))
 
     def _watch(self, first: bool = False) -> int | None:
-        """Check which programs need another source. Return None if threads must be stopped now, else the time until the
-        next check in ns.
+        """Check whether programs need another source. Return None if threads must be stopped now, else the time until
+        the next check in ns.
         """
         candidates, records = self._partial.candidates, self._records
         self._images.changed(self._main.take_new_processes())
@@ -255,7 +255,7 @@ class Router:
             self._records.leave_samples(self._partial.candidates.elsewhere)
 
     def _find_stop_reason(self, pid: int) -> str | None:
-        """Return Choice.stop_reason of a process. Change the main source if the plan does."""
+        """Return Choice.stop_reason for a process, after a change of the main source if the plan requires one."""
         if self._following is not None:
             return ""
         if self._choice.source == BPF:
@@ -287,11 +287,12 @@ class Router:
 
     @property
     def _stops(self) -> PtraceCollector:
-        """The main source, if it is that of stops."""
+        """The main source if it samples by stops, else None."""
         return cast("PtraceCollector", self._main)
 
     def _follow(self, choice: Choice, pids: Sequence[int] | None = None) -> bool:
-        """Open the main source of a choice if it is another one, and end the present one. Return True if that is done.
+        """Open the main source that a choice names if it is not the present one, and end the present one. Return True
+        if that was done.
 
         Args:
             choice: The choice.

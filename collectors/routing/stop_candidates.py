@@ -32,8 +32,8 @@ from pyprof.records import dataclass, field
 I32 = npt.NDArray[np.int32]
 
 _OF = 4000
-"""A thread is stopped for its samples if one of this many perf samples is cut where the kernel's stack copy ends. More
-are needed if stops were no help before.
+"""A thread is stopped for its samples if one in this many of its perf samples is cut where the kernel's stack copy
+ends. More must be cut if stops were no help before.
 """
 _AWAY = 20
 """A thread is stopped for its samples if one perf sample in this many, and at least two, continue in another stack.
@@ -200,7 +200,7 @@ class StopCandidates:
             self._give_back(-pid)
 
     def others(self, feedback: Feedback) -> Feedback:
-        """Return the feedback without samples of threads that are stopped, because larger kernel copies do not help
+        """Return feedback without the samples of threads that are stopped, because larger kernel copies do not help
         them.
         """
         if not self._stopped:
@@ -212,7 +212,7 @@ class StopCandidates:
         return Feedback(batch, *columns, feedback.look, has_new_code=feedback.has_new_code)
 
     def begun(self, batch: SampleBatch) -> None:
-        """Note samples by stops: from the first one of a thread on, samples from the kernel's copies are not wanted."""
+        """Record samples by stops. From a thread's first one on, its samples by the kernel are dropped."""
         for key in self._stopped:
             case, mine = self._cases[key], _of(key, batch.pid, batch.tid)
             if case.since_ns == math.inf and mine.any():
@@ -285,7 +285,7 @@ class StopCandidates:
 
 
 def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:
-    """Return a mask of the samples of one thread or, for a negative key, one process."""
+    """Return a mask of the samples that belong to one thread or, for a negative key, to one process."""
     found: npt.NDArray[np.bool_] = tid == key if key > 0 else pid == -key
     return found
 
@@ -335,7 +335,7 @@ class ByImage:
     _not_before: int = 0
 
     def changed(self, pids: Iterable[int]) -> None:
-        """Note processes that have appeared or run new code, so that they are checked for the need of stops."""
+        """Schedule a check whether processes that appeared or run new code need stops."""
         now = self.clock()
         for pid in pids:
             if len(self._pending) < _MOST:

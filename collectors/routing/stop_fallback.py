@@ -142,7 +142,7 @@ class PartialStops:
             stops.close()
 
     def describe(self, of_others: tuple[Note, ...], why: Mapping[str, Iterable[int]], alone: bool) -> tuple[Note, ...]:
-        """Return the notes for the summary about both sources.
+        """Return the notes for the summary about the stops and about the other source.
 
         Args:
             of_others: Notes of the other source.

@@ -288,7 +288,7 @@ class SpaceTracker:
 
 
 def _seldom(least_ns: int, took_ns: int) -> int:
-    """Return the time to wait before an operation is repeated, in proportion to the time that it took."""
+    """Return the time to wait before an operation is repeated, in proportion to its duration."""
     return min(max(least_ns, _SELDOM * took_ns), _MAX_SELDOM_NS)
 
 

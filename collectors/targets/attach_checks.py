@@ -38,7 +38,7 @@ class _Refusal(Finding):
 
 
 class _Traced(_Refusal):
-    """A finding that prevents stops only: another process traces the target."""
+    """A finding that prevents only stops: another process traces the target."""
 
 
 def _fatal(error: type[PyprofError], text: str, hint: str = "") -> Finding:
@@ -116,7 +116,7 @@ def _machine_findings() -> Iterator[Finding]:
 
 
 def _foreign(capable: bool) -> Finding:
-    """Return a finding whether processes of other users may be read."""
+    """Return a finding that says whether processes of other users may be read."""
     if capable and _reads_all_files():
         return Finding(True, "CAP_SYS_PTRACE: yes")
     text = "yes, but without CAP_DAC_READ_SEARCH" if capable else "no,"

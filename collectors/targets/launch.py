@@ -81,7 +81,7 @@ class LaunchedCommand:
 
     @property
     def waits(self) -> bool:
-        """True if the launched command has not been started yet."""
+        """True if the child has not executed the command yet."""
         return self._go >= 0
 
     def release(self) -> None:
